@@ -1,0 +1,1 @@
+"""Programs that use rocketpy the way an application would."""

@@ -1,0 +1,4 @@
+"""The home of the Spark data source ``rocketmq``; nothing is built here yet.
+
+Spark looks for top-level modules named ``pyspark_*`` by itself, hence the name.
+"""
