@@ -1,0 +1,141 @@
+"""Loads what the real RocketMQ 4.6.0 produced (tests/golden; its README says how it was recorded)."""
+
+import gzip
+import json
+import tarfile
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+GOLDEN = Path(__file__).parent / "golden"
+_STORE_ROOMS = ("store", "ha", "dledger")
+
+Json = dict[str, Any]
+
+
+class RecordedFrame(NamedTuple):
+    """One frame of a recording.
+
+    info: what the recorder saw in it: `kind`, `code`, `serializeType`, `extFields`, `bodyText`, ….
+    data: the frame with its four-byte length prefix.
+    """
+
+    info: Json
+    data: bytes
+
+
+class HaStream(NamedTuple):
+    """Both directions of one master-slave connection, and the frames in them in order of time."""
+
+    frames: list[Json]
+    master_to_slave: bytes
+    slave_to_master: bytes
+
+
+def scenarios(room: str = "remoting") -> list[str]:
+    """Names that `frames` takes: the recordings of a folder (remoting, ha, dledger)."""
+    names = (path.stem for path in (GOLDEN / room).glob("*.bin"))
+    return sorted(name for name in names if (GOLDEN / room / f"{name}.json").exists())
+
+
+@cache
+def frames(scenario: str, room: str = "remoting") -> list[RecordedFrame]:
+    """Every frame of a recording in order of time: `frames("boot")`, `frames("raft-frames", "dledger")`."""
+    data = (GOLDEN / room / f"{scenario}.bin").read_bytes()
+    infos = _read_json(GOLDEN / room / f"{scenario}.json")
+    return [RecordedFrame(info, data[info["offset"] : info["offset"] + info["length"]]) for info in infos]
+
+
+@cache
+def essential() -> list[Json]:
+    """One request and its answer for each request code, codec and response code.
+
+    Keys: name, code, kind, request, requestHex and, where there was an answer, response, responseHex.
+    """
+    return cast(list[Json], _read_json(GOLDEN / "remoting" / "essential.json"))
+
+
+@cache
+def catalog() -> list[Json]:
+    """Every recorded request by code, with the place (scenario, n) of its response."""
+    return cast(list[Json], _read_json(GOLDEN / "remoting" / "catalog.json"))
+
+
+@cache
+def vectors(key: str) -> list[Json]:
+    """What pure functions of the 4.6.0 jars returned, such as `vectors("hashCodes")`."""
+    return cast(list[Json], _read_json(GOLDEN / "vectors" / "encode-vectors.json")[key])
+
+
+def store_names(room: str = "store") -> list[str]:
+    """Names of the store directories of a folder (store, ha, dledger)."""
+    return sorted(path.name.removesuffix(".tar.gz") for path in (GOLDEN / room).glob("*.tar.gz"))
+
+
+def extract_store(name: str, target: Path) -> Path:
+    """Unpack a recorded store directory into `target`, with every file at its size on disk.
+
+    Returns `target`, which then holds `commitlog/`, `consumequeue/`, `config/`, ….
+    """
+    with tarfile.open(_store_file(name, ".tar.gz")) as archive:
+        for member in archive:
+            path = target / member.name.removeprefix("store").lstrip("/")
+            if member.isdir():
+                path.mkdir(parents=True, exist_ok=True)
+            elif (content := archive.extractfile(member)) is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.read())
+    _restore_cut_zeros(name, target)
+    return target
+
+
+def _restore_cut_zeros(name: str, target: Path) -> None:
+    """Large files of dledger/ were packed without their trailing zeros; `.sizes.json` knows the full size."""
+    path = _store_file(name, ".sizes.json", must_exist=False)
+    if not path.exists():
+        return
+    for file, size in _read_json(path).items():
+        if size["fullSize"] != size["storedSize"]:
+            with (target / file.removeprefix("store/")).open("r+b") as stored:
+                stored.truncate(size["fullSize"])
+
+
+@cache
+def parsed(name: str) -> Json:
+    """A recorded store, decoded: `commitlog`, `consumequeue`, `index`, `config`, `checkpoint`, ….
+
+    Source: an independent decoder, so it may be compared with what ours reads.
+    """
+    return cast(Json, _read_json(_store_file(name, ".parsed.json.gz")))
+
+
+@cache
+def manifest(name: str) -> list[Json]:
+    """The messages sent into a recorded store, in order: topic, bodyHex, properties, queueOffset, …."""
+    return cast(list[Json], _read_json(GOLDEN / "store" / f"{name}.manifest.json"))
+
+
+@cache
+def ha_stream(name: str) -> HaStream:
+    """A recorded master-slave connection, such as `ha_stream("ha1-conn1")`."""
+    room = GOLDEN / "ha"
+    return HaStream(
+        _read_json(room / f"{name}.json"),
+        (room / f"{name}.master-to-slave.bin").read_bytes(),
+        (room / f"{name}.slave-to-master.bin").read_bytes(),
+    )
+
+
+def _store_file(name: str, ending: str, *, must_exist: bool = True) -> Path:
+    candidates = [GOLDEN / room / f"{name}{ending}" for room in _STORE_ROOMS]
+    for path in candidates:
+        if path.exists():
+            return path
+    if must_exist:
+        raise FileNotFoundError(f"no recorded store {name!r}; there are {[*map(store_names, _STORE_ROOMS)]}")
+    return candidates[0]
+
+
+def _read_json(path: Path) -> Any:
+    data = path.read_bytes()
+    return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
