@@ -1,0 +1,107 @@
+# Everything a newcomer or a build machine runs. Each target sets itself up in .venv; needs Python 3.11+ and a network.
+# Installs only what that target needs; a stamp file in .venv remembers what was installed.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check format docs docs-serve interop bench soak constraints clean distclean
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SOURCES_OF_SETUP := pyproject.toml constraints.txt
+
+# Which interpreter makes .venv: the first of these that is new enough and whole. Or say: make demo PYTHON=/path/to/python
+PYTHON ?=
+CANDIDATES := $(PYTHON) python3 python3.13 python3.12 python3.11 python3.14 python
+GOOD_ENOUGH := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+
+# Extra arguments for the program behind a target: make test ARGS="-k frame -x"
+ARGS ?=
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1	/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.ready-demo ## events through name server, broker and store and back, over sockets; FILE=events.jsonl takes yours
+	@$(PY) -m examples.demo $(if $(FILE),"$(FILE)") $(ARGS)
+
+test: $(VENV)/.ready-test ## unit, property and integration tests
+	@$(PY) -m pytest $(ARGS)
+
+check: $(VENV)/.ready-check ## formatting, lint, types, and the documentation built strictly
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m tools.import_map --check
+	$(PY) -m mkdocs build --strict --quiet
+	@echo "check: formatting, lint, types and documentation are in order"
+
+format: $(VENV)/.ready-check ## format the code and mend what ruff can mend
+	$(PY) -m ruff check --fix-only --quiet .
+	$(PY) -m ruff format .
+	$(PY) -m tools.import_map --write
+
+docs: $(VENV)/.ready-check ## build the documentation into site/
+	$(PY) -m mkdocs build --strict --quiet
+	@echo "docs: open site/index.html"
+
+docs-serve: $(VENV)/.ready-check ## the documentation on a local port, rebuilt as you write
+	$(PY) -m mkdocs serve
+
+interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a JDK)
+	@missing=""; \
+	command -v mvn >/dev/null 2>&1 || missing="$$missing mvn (Maven 3.6 or newer)"; \
+	java -version >/dev/null 2>&1 || missing="$$missing java (a JDK, 8 or newer)"; \
+	if [ -n "$$missing" ]; then echo "interop: NOT RUN, this machine lacks:$$missing"; exit 0; fi; \
+	$(MAKE) --no-print-directory $(VENV)/.ready-bench && $(PY) -m tests.interop.run $(ARGS)
+
+bench: $(VENV)/.ready-bench ## speed beside the real RocketMQ 4.6.0 (needs Maven and a JDK)
+	@$(PY) -m tests.bench.run $(ARGS)
+
+soak: $(VENV)/.ready-bench ## a long run that watches memory and latency
+	@$(PY) -m tests.soak $(ARGS)
+
+constraints: $(VENV)/.ready-check $(VENV)/.ready-bench ## write constraints.txt anew from the newest allowed versions
+	$(PY) -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[dev,speed]"
+	@head -n 2 constraints.txt > $(VENV)/constraints.new
+	@$(PY) -m pip freeze --exclude-editable >> $(VENV)/constraints.new
+	@mv $(VENV)/constraints.new constraints.txt && git diff --stat constraints.txt
+
+clean: ## remove what building, testing and measuring left behind
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv too
+	rm -rf $(VENV)
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+$(PY):
+	@for candidate in $(CANDIDATES); do \
+		if "$$candidate" -c '$(GOOD_ENOUGH)' >/dev/null 2>&1; then \
+			echo "setting up $(VENV) with $$("$$candidate" --version)"; \
+			exec "$$candidate" -m venv $(VENV); \
+		fi; \
+	done; \
+	echo "rocketpy needs Python 3.11 or newer with its venv module, and none of these is one: $(CANDIDATES)." \
+		"Install it (on Debian or Ubuntu: apt install python3-venv) or name yours: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; \
+	exit 1
+
+$(VENV)/.ready-demo: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing rocketpy and what it needs to run"
+	@$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.ready-test: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing rocketpy and its test tools"
+	@$(PIP_INSTALL) -e ".[test]"
+	@touch $@
+
+$(VENV)/.ready-bench: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing rocketpy, its test tools and uvloop"
+	@$(PIP_INSTALL) -e ".[test,speed]"
+	@touch $@
+
+$(VENV)/.ready-check: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing rocketpy and the tools that check, format and document it"
+	@$(PIP_INSTALL) -e ".[dev]"
+	@touch $@
