@@ -1,0 +1,18 @@
+"""Transports: how bytes reach a peer. The only place that touches sockets."""
+
+from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
+from rocketpy.transport.channel import Channel, Endpoint
+from rocketpy.transport.opening import Server, connect, register_transport, serve
+
+__all__ = [
+    "Address",
+    "Channel",
+    "ChannelOptions",
+    "Endpoint",
+    "Listener",
+    "Server",
+    "Transport",
+    "connect",
+    "register_transport",
+    "serve",
+]

@@ -1,0 +1,116 @@
+"""What a transport is: addresses, limits and the protocol a new one implements.
+
+A transport moves bytes; the channel on top of it speaks frames and commands, and is the same
+over each. To add a transport (QUIC, a proxy), write a class with the two methods of
+`Transport` and `register_transport` it under a scheme.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.frame import CODEC_JSON, MAX_FRAME_BYTES, MAX_HEADER_BYTES
+
+__all__ = ["Address", "ChannelOptions", "Listener", "Transport"]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a peer is reached, and by which transport.
+
+    scheme: tcp, tls, memory, or that of a registered transport.
+    host, port: for tcp and tls. For memory the host is the name and the port is 0.
+    """
+
+    scheme: str
+    host: str
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return the address that a text means: ``host:port``, ``tls://host:port``, ``memory://name``.
+
+        An IPv6 host stands in brackets. Raises ConfigInvalid for anything else.
+        """
+        scheme, separator, _ = text.partition("://")
+        try:
+            parts = urlsplit(text if separator else f"tcp://{text}")
+            host, port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise ConfigInvalid(f"address {text!r}: {error}") from error
+        scheme = scheme if separator else "tcp"
+        if scheme == "memory":
+            host, port = parts.netloc, 0
+        if not host or port is None or parts.path.strip("/"):
+            raise ConfigInvalid(
+                f"address {text!r} is not understood; write host:port, tls://host:port or memory://name"
+            )
+        return cls(scheme, host, port)
+
+    def __str__(self) -> str:
+        if self.scheme == "memory":
+            return f"memory://{self.host}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}" if self.scheme == "tcp" else f"{self.scheme}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelOptions:
+    """Limits of a channel. Each has a bound and says what happens when it is reached."""
+
+    codec: int = CODEC_JSON
+    """How our request headers are written; see `rocketpy.protocol.frame`."""
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    """A frame that announces more closes the channel (RocketMQ: 16 MiB)."""
+    max_header_bytes: int = MAX_HEADER_BYTES
+    """A header above this closes the channel."""
+    write_high_bytes: int = 1024 * 1024
+    """Unsent bytes above which we stop reading from the peer, and `drain` waits."""
+    write_limit_bytes: int = 8 * 1024 * 1024
+    """Unsent bytes above which a served peer that does not read is cut off; None on client side."""
+    max_unanswered: int = 4096
+    """Requests taken and not yet answered above which we stop reading from the peer."""
+    connect_timeout_ms: int = 3000
+    """Time for a connection to be made, TLS included."""
+    idle_timeout_ms: int = 120_000
+    """A served connection without a byte for this long is closed (RocketMQ: 120 s)."""
+    frame_timeout_ms: int = 15_000
+    """A served connection whose frame is not whole after this long is closed."""
+    max_connections: int = 8192
+    """Connections a listener holds; one more is closed at once."""
+    ssl: ssl.SSLContext | None = field(default=None, repr=False)
+    """For tls://: the context; a default one that verifies the peer when None (clients only)."""
+
+
+class Listener(Protocol):
+    """A place that accepts connections."""
+
+    @property
+    def address(self) -> Address:
+        """Where it is reached; with the real port when port 0 was asked for."""
+
+    async def close(self) -> None:
+        """Accept no more and close the accepted channels."""
+
+
+class Transport(Protocol):
+    """A way to move bytes between two ends."""
+
+    async def connect(
+        self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
+    ) -> None:
+        """Connect, give a new protocol object its asyncio transport, and return when that is done.
+
+        Raises OSError, ssl.SSLError or ConnectFailed.
+        """
+
+    async def listen(
+        self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
+    ) -> Listener:
+        """Accept connections at an address, each with a new protocol object."""

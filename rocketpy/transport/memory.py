@@ -1,0 +1,165 @@
+"""memory://name: both ends in one process and one event loop, the same frames, no socket.
+
+Bytes written by one end reach the other in the next turn of the loop, in order, so that code
+behaves as over a socket. An end that pauses reading fills the writer's buffer, and the writer
+is told, as over a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from rocketpy.errors import ConfigInvalid, ConnectFailed
+from rocketpy.transport.base import Address, ChannelOptions
+
+__all__ = ["MemoryTransport"]
+
+
+class MemoryTransport:
+    """The transport of ``memory://`` addresses. One object is one address space."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, MemoryListener] = {}
+
+    async def connect(
+        self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
+    ) -> None:
+        """Connect to a listener of this process and this event loop."""
+        listener = self._listeners.get(address.host)
+        if listener is None:
+            raise ConnectFailed(f"nothing listens at {address} in this process")
+        loop = asyncio.get_running_loop()
+        if listener.loop is not loop:
+            raise ConnectFailed(f"{address} listens in another event loop; use TCP between threads")
+        listener.accepted += 1
+        client = _Pipe(loop, protocol(), peername=str(address), sockname=f"{address}#{listener.accepted}")
+        server = _Pipe(loop, listener.protocol(), peername=client.sockname, sockname=client.peername)
+        client.peer, server.peer = server, client
+        server.protocol.connection_made(server)
+        client.protocol.connection_made(client)
+
+    async def listen(
+        self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
+    ) -> MemoryListener:
+        """Listen under a name that nobody else has."""
+        if address.host in self._listeners:
+            raise ConfigInvalid(f"{address} is in use already")
+        listener = MemoryListener(self._listeners, address, protocol)
+        self._listeners[address.host] = listener
+        return listener
+
+
+class MemoryListener:
+    """A name that can be connected to."""
+
+    def __init__(
+        self, names: dict[str, MemoryListener], address: Address, protocol: Callable[[], asyncio.Protocol]
+    ) -> None:
+        self._names = names
+        self._address = address
+        self.protocol = protocol
+        self.loop = asyncio.get_running_loop()
+        self.accepted = 0
+
+    @property
+    def address(self) -> Address:
+        """Where it is reached."""
+        return self._address
+
+    async def close(self) -> None:
+        """Free the name."""
+        if self._names.get(self._address.host) is self:
+            del self._names[self._address.host]
+
+
+class _Pipe(asyncio.Transport):
+    """One end: what is written here waits here until the peer's protocol has taken it."""
+
+    peer: _Pipe
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, *, peername: str, sockname: str
+    ) -> None:
+        super().__init__({"peername": peername, "sockname": sockname})
+        self.loop = loop
+        self.protocol = protocol
+        self.peername = peername
+        self.sockname = sockname
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._high = 64 * 1024
+        self._writing_paused = False
+        self._reading = True
+        self._closing = False
+        self._lost = False
+        self._scheduled = False
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if self._closing or not data:
+            return
+        self._chunks.append(bytes(data))
+        self._size += len(data)
+        if self._size > self._high and not self._writing_paused:
+            self._writing_paused = True
+            self.protocol.pause_writing()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        self._scheduled = False
+        if self._lost or not self.peer._reading:
+            return
+        if self._chunks and not self.peer._closing:
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self._size = 0
+            if self._writing_paused:
+                self._writing_paused = False
+                self.protocol.resume_writing()
+            self.peer.protocol.data_received(data)
+        if self._closing and not self._chunks:
+            self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        """Both ends are gone: each protocol hears of it once."""
+        for end in (self, self.peer):
+            if not end._lost:
+                end._lost = end._closing = True
+                end.protocol.connection_lost(error)
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._schedule()
+
+    def abort(self) -> None:
+        if not self._lost:
+            self._closing = True
+            self._chunks.clear()
+            self._size = 0
+            self.loop.call_soon(self._end, None)
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self.peer._schedule()
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def get_write_buffer_size(self) -> int:
+        return self._size
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = 64 * 1024 if high is None else high

@@ -1,0 +1,158 @@
+"""Opening channels and servers, whatever the transport."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from typing import Final
+
+from rocketpy.errors import ConfigInvalid, ConnectFailed
+from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
+from rocketpy.transport.channel import Channel, Endpoint
+from rocketpy.transport.memory import MemoryTransport
+from rocketpy.transport.tcp import TcpTransport
+
+__all__ = ["Server", "connect", "register_transport", "serve"]
+
+log = logging.getLogger("rocketpy.transport")
+
+_tcp = TcpTransport()
+_TRANSPORTS: Final[dict[str, Transport]] = {"tcp": _tcp, "tls": _tcp, "memory": MemoryTransport()}
+
+
+def register_transport(scheme: str, transport: Transport) -> None:
+    """Make addresses ``scheme://...`` use a transport. Raises ConfigInvalid for a scheme that is taken."""
+    if scheme in _TRANSPORTS:
+        raise ConfigInvalid(f"the scheme {scheme!r} has a transport already")
+    _TRANSPORTS[scheme] = transport
+
+
+def _transport_for(address: Address) -> Transport:
+    transport = _TRANSPORTS.get(address.scheme)
+    if transport is None:
+        raise ConfigInvalid(f"no transport for {address}; known schemes: {', '.join(sorted(_TRANSPORTS))}")
+    return transport
+
+
+async def connect(
+    address: Address | str, endpoint: Endpoint, options: ChannelOptions | None = None
+) -> Channel:
+    """Open a channel to a peer. Raises ConnectFailed, ConfigInvalid."""
+    address = Address.parse(address) if isinstance(address, str) else address
+    options = options or ChannelOptions()
+    transport = _transport_for(address)
+    channel = Channel(endpoint, options, served=False)
+    try:
+        async with asyncio.timeout(options.connect_timeout_ms / 1000):
+            await transport.connect(address, lambda: channel, options)
+    except TimeoutError as error:
+        raise ConnectFailed(f"{address}: no connection within {options.connect_timeout_ms} ms") from error
+    except (OSError, ssl.SSLError) as error:
+        raise ConnectFailed(f"{address}: {error}") from error
+    return channel
+
+
+async def serve(address: Address | str, endpoint: Endpoint, options: ChannelOptions | None = None) -> Server:
+    """Accept channels at an address, all handled by one endpoint. Raises OSError, ConfigInvalid."""
+    address = Address.parse(address) if isinstance(address, str) else address
+    options = options or ChannelOptions()
+    server = Server(endpoint, options)
+    await server.start(_transport_for(address), address)
+    return server
+
+
+class Server:
+    """A listener and the channels it accepted; closes those that are idle or stuck in a frame."""
+
+    def __init__(self, endpoint: Endpoint, options: ChannelOptions) -> None:
+        self._endpoint = endpoint
+        self._options = options
+        self._channels: set[Channel] = set()
+        self._listener: Listener | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def address(self) -> Address:
+        """Where it is reached, with the real port."""
+        if self._listener is None:
+            raise ConfigInvalid("the server was not started")
+        return self._listener.address
+
+    @property
+    def channels(self) -> frozenset[Channel]:
+        """The channels that are open now."""
+        return frozenset(self._channels)
+
+    async def start(self, transport: Transport, address: Address) -> None:
+        """Begin to accept."""
+        self._listener = await transport.listen(address, self._accept, self._options)
+        self._schedule_sweep()
+
+    async def close(self) -> None:
+        """Accept no more, close every channel and wait until all are gone."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._listener is not None:
+            await self._listener.close()
+        channels = list(self._channels)
+        for channel in channels:
+            channel.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await asyncio.gather(*(channel.wait_closed() for channel in channels))
+        for channel in list(self._channels):
+            channel.abort()
+            await channel.wait_closed()
+
+    def _accept(self) -> asyncio.Protocol:
+        if len(self._channels) >= self._options.max_connections:
+            log.warning("refusing a connection: %d are open", len(self._channels))
+            return _Refusal()
+        return Channel(_Membership(self._endpoint, self._channels), self._options, served=True)
+
+    def _schedule_sweep(self) -> None:
+        interval = min(self._options.idle_timeout_ms, self._options.frame_timeout_ms) / 1000 / 4
+        self._sweeper = self._loop.call_later(interval, self._sweep)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        idle_since = now - self._options.idle_timeout_ms / 1000
+        stuck_since = now - self._options.frame_timeout_ms / 1000
+        for channel in list(self._channels):
+            if channel.frame_started is not None and channel.frame_started < stuck_since:
+                log.warning("closing connection to %s: its frame does not end", channel.remote_address)
+                channel.abort()
+            elif channel.last_received < idle_since:
+                log.info("closing connection to %s: idle", channel.remote_address)
+                channel.close()
+        self._schedule_sweep()
+
+
+class _Refusal(asyncio.Protocol):
+    """What one connection too many gets."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _Membership:
+    """Keeps the server's set of channels and passes everything else on to the endpoint."""
+
+    __slots__ = ("_channels", "_endpoint", "end_of_buffer", "handle")
+
+    def __init__(self, endpoint: Endpoint, channels: set[Channel]) -> None:
+        self._endpoint = endpoint
+        self._channels = channels
+        self.handle = endpoint.handle
+        self.end_of_buffer = endpoint.end_of_buffer
+
+    def channel_opened(self, channel: Channel) -> None:
+        self._channels.add(channel)
+        self._endpoint.channel_opened(channel)
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        self._channels.discard(channel)
+        self._endpoint.channel_closed(channel, error)
