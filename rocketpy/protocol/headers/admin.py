@@ -1,0 +1,144 @@
+"""Headers that only operators' tools send."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from rocketpy.protocol.headers.base import Header, Int32, Int64
+
+__all__ = [
+    "CloneGroupOffsetRequestHeader",
+    "CreateAccessConfigRequestHeader",
+    "DeleteAccessConfigRequestHeader",
+    "GetBrokerAclConfigResponseHeader",
+    "GetBrokerConfigResponseHeader",
+    "GetConsumeStatsInBrokerHeader",
+    "GetConsumeStatsRequestHeader",
+    "QueryConsumeQueueRequestHeader",
+    "QueryConsumeTimeSpanRequestHeader",
+    "QueryCorrectionOffsetHeader",
+    "RegisterFilterServerRequestHeader",
+    "RegisterFilterServerResponseHeader",
+    "RegisterMessageFilterClassRequestHeader",
+    "UpdateGlobalWhiteAddrsConfigRequestHeader",
+    "ViewBrokerStatsDataRequestHeader",
+]
+
+
+class GetBrokerConfigResponseHeader(Header, kw_only=True):
+    """The answer to GET_BROKER_CONFIG (26). version: DataVersion as JSON; the body has the settings."""
+
+    version: str
+
+
+class GetConsumeStatsRequestHeader(Header, kw_only=True):
+    """GET_CONSUME_STATS (208). topic: absent or empty for all topics of the group."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class GetConsumeStatsInBrokerHeader(Header, kw_only=True):
+    """GET_BROKER_CONSUME_STATS (317). Source: RocketMQ GetConsumeStatsInBrokerHeader."""
+
+    is_order: bool
+
+
+class QueryConsumeTimeSpanRequestHeader(Header, kw_only=True):
+    """QUERY_CONSUME_TIME_SPAN (303). Source: RocketMQ QueryConsumeTimeSpanRequestHeader."""
+
+    topic: str
+    group: str
+
+
+class QueryConsumeQueueRequestHeader(Header, kw_only=True):
+    """QUERY_CONSUME_QUEUE (321). index: first queue offset; count: entries."""
+
+    topic: str | None = None
+    queue_id: Int32 = 0
+    index: Int64 = 0
+    count: Int32 = 0
+    consumer_group: str | None = None
+
+
+class QueryCorrectionOffsetHeader(Header, kw_only=True):
+    """QUERY_CORRECTION_OFFSET (308). filter_groups: names separated by commas."""
+
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
+
+
+class CloneGroupOffsetRequestHeader(Header, kw_only=True):
+    """CLONE_GROUP_OFFSET (314). topic: absent for all topics."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class ViewBrokerStatsDataRequestHeader(Header, kw_only=True):
+    """VIEW_BROKER_STATS_DATA (315). Source: RocketMQ ViewBrokerStatsDataRequestHeader."""
+
+    stats_name: str
+    stats_key: str
+
+
+class RegisterFilterServerRequestHeader(Header, kw_only=True):
+    """REGISTER_FILTER_SERVER (301). Source: RocketMQ RegisterFilterServerRequestHeader."""
+
+    filter_server_addr: str
+
+
+class RegisterFilterServerResponseHeader(Header, kw_only=True):
+    """The answer to REGISTER_FILTER_SERVER. Source: RocketMQ RegisterFilterServerResponseHeader."""
+
+    broker_name: str
+    broker_id: Int64
+
+
+class RegisterMessageFilterClassRequestHeader(Header, kw_only=True):
+    """REGISTER_MESSAGE_FILTER_CLASS (302); the body is the Java source of the filter."""
+
+    consumer_group: str
+    topic: str
+    class_name: str
+    class_crc: Int32 = field(name="classCRC")
+
+
+class CreateAccessConfigRequestHeader(Header, kw_only=True):
+    """UPDATE_AND_CREATE_ACL_CONFIG (50). Source: RocketMQ CreateAccessConfigRequestHeader.
+
+    topic_perms, group_perms: ``name=PERM`` separated by commas.
+    """
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class DeleteAccessConfigRequestHeader(Header, kw_only=True):
+    """DELETE_ACL_CONFIG (51). Source: RocketMQ DeleteAccessConfigRequestHeader."""
+
+    access_key: str
+
+
+class UpdateGlobalWhiteAddrsConfigRequestHeader(Header, kw_only=True):
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53). Source: RocketMQ UpdateGlobalWhiteAddrsConfigRequestHeader."""
+
+    global_white_addrs: str
+
+
+class GetBrokerAclConfigResponseHeader(Header, kw_only=True):
+    """The answer to GET_BROKER_CLUSTER_ACL_INFO (52). version: DataVersion as JSON text."""
+
+    version: str
+    broker_name: str
+    broker_addr: str
+    cluster_name: str

@@ -1,0 +1,50 @@
+"""What all command headers have in common: how their fields travel as text.
+
+A header is the set of named fields (RocketMQ's *ext fields*) of one request or response code. On the wire
+every value is text; in here an `int` is an int and a `bool` a bool. A header is read with msgspec in its
+non-strict mode, which turns the text into the annotated type and refuses what does not fit::
+
+    msgspec.convert({"topic": "T", "queueId": "3"}, GetMaxOffsetRequestHeader, strict=False)
+
+Differs from RocketMQ, which logs a field that it cannot parse, leaves it null and fails later.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+__all__ = ["Header", "Int32", "Int64", "ext_text"]
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""A Java int; anything outside its range is refused."""
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A Java long; anything outside its range is refused."""
+
+
+def ext_text(value: object) -> str:
+    """The wire text of one field's value: ``true``/``false`` for a bool, digits for an int."""
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    return str(value)
+
+
+class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
+    """Base of every header: a plain value with the Python names of RocketMQ's fields.
+
+    Optional fields are None when absent and then not written. Fields that a header does not know are
+    skipped when it is read (AccessKey and Signature, say, which belong to the whole command).
+    """
+
+    def ext_fields(self) -> dict[str, str]:
+        """The fields as they travel: wire name to text, those that are None left out."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return {
+            name: value if type(value) is str else ext_text(value)
+            for name, value in fields.items()
+            if value is not None
+        }

@@ -1,0 +1,91 @@
+"""Headers about the clients of a broker: who is there, what they do, and what the broker asks of them."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from rocketpy.protocol.headers.base import Header, Int64
+
+__all__ = [
+    "ConsumeMessageDirectlyResultRequestHeader",
+    "GetConsumerConnectionListRequestHeader",
+    "GetConsumerListByGroupRequestHeader",
+    "GetConsumerRunningInfoRequestHeader",
+    "GetConsumerStatusRequestHeader",
+    "GetProducerConnectionListRequestHeader",
+    "NotifyConsumerIdsChangedRequestHeader",
+    "ResetOffsetRequestHeader",
+    "UnregisterClientRequestHeader",
+]
+
+
+class UnregisterClientRequestHeader(Header, kw_only=True):
+    """UNREGISTER_CLIENT (35), sent more than once by one shutdown (QUIRKS 10)."""
+
+    client_id: str = field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class GetConsumerListByGroupRequestHeader(Header, kw_only=True):
+    """GET_CONSUMER_LIST_BY_GROUP (38). Source: RocketMQ GetConsumerListByGroupRequestHeader."""
+
+    consumer_group: str
+
+
+class NotifyConsumerIdsChangedRequestHeader(Header, kw_only=True):
+    """NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client, oneway (QUIRKS 41)."""
+
+    consumer_group: str
+
+
+class ResetOffsetRequestHeader(Header, kw_only=True):
+    """INVOKE_BROKER_TO_RESET_OFFSET (222) and RESET_CONSUMER_CLIENT_OFFSET (220, broker to client).
+
+    timestamp: store time in ms to go back to, -1 for the end. Source: RocketMQ ResetOffsetRequestHeader.
+    """
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool
+
+
+class GetConsumerStatusRequestHeader(Header, kw_only=True):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) and GET_CONSUMER_STATUS_FROM_CLIENT (221).
+
+    client_addr: despite its name a client id; absent for all members.
+    """
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class GetConsumerRunningInfoRequestHeader(Header, kw_only=True):
+    """GET_CONSUMER_RUNNING_INFO (307), passed on by the broker to the client."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeMessageDirectlyResultRequestHeader(Header, kw_only=True):
+    """CONSUME_MESSAGE_DIRECTLY (309), passed on by the broker to the client."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+
+
+class GetConsumerConnectionListRequestHeader(Header, kw_only=True):
+    """GET_CONSUMER_CONNECTION_LIST (203). Source: RocketMQ GetConsumerConnectionListRequestHeader."""
+
+    consumer_group: str
+
+
+class GetProducerConnectionListRequestHeader(Header, kw_only=True):
+    """GET_PRODUCER_CONNECTION_LIST (204). Source: RocketMQ GetProducerConnectionListRequestHeader."""
+
+    producer_group: str

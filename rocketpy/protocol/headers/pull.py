@@ -1,0 +1,76 @@
+"""Headers of the requests that read messages, and of their answers."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from rocketpy.protocol.headers.base import Header, Int32, Int64
+
+__all__ = [
+    "PullMessageRequestHeader",
+    "PullMessageResponseHeader",
+    "QueryMessageRequestHeader",
+    "QueryMessageResponseHeader",
+    "ViewMessageRequestHeader",
+]
+
+
+class PullMessageRequestHeader(Header, kw_only=True):
+    """PULL_MESSAGE (11). Source: RocketMQ PullMessageRequestHeader.
+
+    sys_flag: bits of `sysflag.PullSysFlag`. suspend_timeout_millis: how long the broker may park the
+    request. subscription is absent for push consumers (QUIRKS 32).
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_millis: Int64
+    sub_version: Int64
+    subscription: str | None = None
+    expression_type: str | None = None
+
+
+class PullMessageResponseHeader(Header, kw_only=True):
+    """The answer to a pull with code 0, 19, 20 or 21 (QUIRKS 34). Source: RocketMQ PullMessageResponseHeader.
+
+    suggest_which_broker_id: broker id to pull from next. next_begin_offset, min_offset, max_offset:
+    queue offsets.
+    """
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+
+
+class QueryMessageRequestHeader(Header, kw_only=True):
+    """QUERY_MESSAGE (12): messages by key. Source: RocketMQ QueryMessageRequestHeader.
+
+    begin_timestamp, end_timestamp: store time in ms. unique_key_query: the key is a client unique id;
+    the Java client puts this beside the header's own fields.
+    """
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    unique_key_query: bool | None = field(name="_UNIQUE_KEY_QUERY", default=None)
+
+
+class QueryMessageResponseHeader(Header, kw_only=True):
+    """The answer to QUERY_MESSAGE, also when nothing was found."""
+
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
+
+
+class ViewMessageRequestHeader(Header, kw_only=True):
+    """VIEW_MESSAGE_BY_ID (33). offset: physical offset of the record."""
+
+    offset: Int64

@@ -1,0 +1,117 @@
+"""Headers of the requests that bring a message to a broker, and of their answers."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from rocketpy.protocol.headers.base import Header, Int32, Int64
+
+__all__ = [
+    "ConsumerSendMsgBackRequestHeader",
+    "ReplyMessageRequestHeader",
+    "SendMessageErrorHeader",
+    "SendMessageRequestHeader",
+    "SendMessageRequestHeaderV2",
+    "SendMessageResponseHeader",
+]
+
+
+class SendMessageRequestHeader(Header, kw_only=True):
+    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Source: RocketMQ SendMessageRequestHeader.
+
+    sys_flag: bits of `sysflag.MessageSysFlag`. born_timestamp: ms since 1970. properties: see
+    `properties.encode`. default_topic, default_topic_queue_nums: what a missing topic is made from.
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+
+
+class SendMessageRequestHeaderV2(SendMessageRequestHeader, kw_only=True):
+    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325): one letter a field.
+
+    The attributes are those of the first form. QUIRKS 19. Source: RocketMQ SendMessageRequestHeaderV2.
+    """
+
+    producer_group: str = field(name="a")
+    topic: str = field(name="b")
+    default_topic: str = field(name="c")
+    default_topic_queue_nums: Int32 = field(name="d")
+    queue_id: Int32 = field(name="e")
+    sys_flag: Int32 = field(name="f")
+    born_timestamp: Int64 = field(name="g")
+    flag: Int32 = field(name="h")
+    properties: str | None = field(name="i", default=None)
+    reconsume_times: Int32 | None = field(name="j", default=None)
+    unit_mode: bool = field(name="k", default=False)
+    max_reconsume_times: Int32 | None = field(name="l", default=None)
+    batch: bool = field(name="m", default=False)
+
+
+class SendMessageErrorHeader(Header, kw_only=True):
+    """What a broker adds to every answer to a send, also to a refusal (QUIRKS 18)."""
+
+    msg_region: str | None = field(name="MSG_REGION", default=None)
+    trace_on: bool | None = field(name="TRACE_ON", default=None)
+
+
+class SendMessageResponseHeader(SendMessageErrorHeader, kw_only=True):
+    """The answer to a send that was stored. Source: RocketMQ SendMessageResponseHeader.
+
+    msg_id: broker message id; for a batch one each, separated by commas. queue_id, queue_offset: for
+    a delayed or half message see QUIRKS 20.
+    """
+
+    msg_id: str
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str | None = None
+
+
+class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):
+    """CONSUMER_SEND_MSG_BACK (36). Source: RocketMQ ConsumerSendMsgBackRequestHeader.
+
+    offset: physical offset of the message. delay_level: 0 leaves it to the broker, -1 means the dead
+    letter queue (QUIRKS 37).
+    """
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class ReplyMessageRequestHeader(Header, kw_only=True):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326). Source: RocketMQ ReplyMessageRequestHeader.
+
+    born_host, store_host: Java texts with a leading slash, ``/127.0.0.1:20010`` (QUIRKS 30).
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    born_host: str
+    store_host: str
+    store_timestamp: Int64

@@ -1,0 +1,53 @@
+"""Headers that create and remove topics and subscription groups."""
+
+from __future__ import annotations
+
+from rocketpy.protocol.headers.base import Header, Int32
+
+__all__ = [
+    "CreateTopicRequestHeader",
+    "DeleteSubscriptionGroupRequestHeader",
+    "DeleteTopicRequestHeader",
+    "GetTopicStatsInfoRequestHeader",
+    "QueryTopicConsumeByWhoRequestHeader",
+]
+
+
+class CreateTopicRequestHeader(Header, kw_only=True):
+    """UPDATE_AND_CREATE_TOPIC (17). Source: RocketMQ CreateTopicRequestHeader.
+
+    perm: 4 read, 2 write, 1 inherit. topic_filter_type: SINGLE_TAG or MULTI_TAG.
+    """
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    topic_sys_flag: Int32 | None = None
+    order: bool = False
+
+
+class DeleteTopicRequestHeader(Header, kw_only=True):
+    """DELETE_TOPIC_IN_BROKER (215). Source: RocketMQ DeleteTopicRequestHeader."""
+
+    topic: str
+
+
+class GetTopicStatsInfoRequestHeader(Header, kw_only=True):
+    """GET_TOPIC_STATS_INFO (202). Source: RocketMQ GetTopicStatsInfoRequestHeader."""
+
+    topic: str
+
+
+class QueryTopicConsumeByWhoRequestHeader(Header, kw_only=True):
+    """QUERY_TOPIC_CONSUME_BY_WHO (300). Source: RocketMQ QueryTopicConsumeByWhoRequestHeader."""
+
+    topic: str
+
+
+class DeleteSubscriptionGroupRequestHeader(Header, kw_only=True):
+    """DELETE_SUBSCRIPTIONGROUP (207). Source: RocketMQ DeleteSubscriptionGroupRequestHeader."""
+
+    group_name: str
