@@ -1,0 +1,233 @@
+"""RocketMQ's own client against every pairing of servers; Java on both ends proves the rig itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.interop import probe
+from tests.interop.cluster import BINARY_HEADERS, Cluster, Make, cluster
+from tests.interop.java_peer import JavaPeer
+
+pytestmark = pytest.mark.interop
+
+
+@dataclass(frozen=True)
+class Side:
+    """Whose servers a Java client talks to, and with which header codec."""
+
+    namesrv: Make
+    broker: Make
+    client: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def direction(self) -> str:
+        """As the table prints it."""
+        codec = "binary" if self.client else "JSON"
+        return f"Java client ({codec}) -> {self.namesrv} namesrv + {self.broker} broker"
+
+
+SIDES = (
+    Side("java", "java"),
+    Side("our", "our"),
+    Side("our", "our", BINARY_HEADERS),
+    Side("our", "java"),
+    Side("our", "java", BINARY_HEADERS),
+    Side("java", "our"),
+)
+
+
+@pytest.fixture(scope="module", params=SIDES, ids=lambda side: side.direction)
+def servers(
+    request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One running pair of servers a direction."""
+    side: Side = request.param
+    run = tmp_path_factory.mktemp("java-clients")
+    with cluster(peer, run, namesrv=side.namesrv, broker=side.broker, client=side.client) as running:
+        yield running
+
+
+def test_sync_sends_come_back_whole(servers: Cluster) -> None:
+    """A Java user's body, tags, keys, flag and properties would come back altered."""
+    topic = servers.topic("sync")
+    steps = [
+        message(topic, n, tags=f"tag{n % 3}", keys=f"k{n} shared", flag=n, properties=PROPERTIES)
+        for n in range(20)
+    ]
+    sent = servers.produce(*steps)
+    assert [answer["status"] for answer in sent] == ["SEND_OK"] * 20
+    received = {one["msgId"]: one for one in servers.pull_all(topic)}
+    assert len(received) == 20
+    for step, answer in zip(steps, sent, strict=True):
+        expect_same(step, received[answer["msgId"]])
+
+
+def test_async_and_oneway_sends_arrive(servers: Cluster) -> None:
+    """Callbacks would not fire, or oneway messages would vanish."""
+    topic = servers.topic("async")
+    asynchronous = [message(topic, n, how="async") for n in range(10)]
+    oneway = [message(topic, 100 + n, how="oneway") for n in range(10)]
+    sent = servers.produce(*asynchronous, *oneway)
+    assert [answer["status"] for answer in sent[:10]] == ["SEND_OK"] * 10
+    assert all(answer["sent"] for answer in sent[10:])
+    probe.wait_until(
+        lambda: probe.message_count(servers.namesrv.address, topic) == 20, "20 messages to be stored"
+    )
+    bodies = sorted(one["body"] for one in servers.pull_all(topic))
+    assert bodies == sorted(step["body"] for step in asynchronous + oneway)
+
+
+def test_chosen_queues_are_kept_in_order(servers: Cluster) -> None:
+    """Ordered producers would see their messages in another queue or out of order."""
+    topic = servers.topic("order")
+    servers.produce(message(topic, 0))  # creates the topic
+    steps = [message(topic, 10 + n, how="queue", queue=n % 4) for n in range(12)]
+    steps += [message(topic, 50 + n, how="selector", arg=7) for n in range(5)]
+    sent = servers.produce(*steps)
+    assert [answer["queueId"] for answer in sent[:12]] == [n % 4 for n in range(12)]
+    assert [answer["queueId"] for answer in sent[12:]] == [3] * 5
+    received = servers.pull_all(topic)
+    for queue_id in range(4):
+        offsets = [one["queueOffset"] for one in received if one["queueId"] == queue_id]
+        assert offsets == list(range(len(offsets)))
+    by_place = {(one["queueId"], one["queueOffset"]): one["body"] for one in received}
+    assert [by_place[a["queueId"], a["queueOffset"]] for a in sent] == [step["body"] for step in steps]
+
+
+def test_batch_gets_an_id_and_offset_a_message(servers: Cluster) -> None:
+    """A batch's messages would be lost, merged, or have ids that find nothing."""
+    topic = servers.topic("batch")
+    parts = [message(topic, n, keys=f"b{n}", tags="B", properties=PROPERTIES) for n in range(25)]
+    (sent,) = servers.produce({"how": "batch", "messages": parts})
+    assert sent["status"] == "SEND_OK"
+    assert len(sent["msgId"].split(",")) == len(sent["offsetMsgId"].split(",")) == 25
+    received = servers.pull_all(topic)
+    assert [one["msgId"] for one in received] == sent["msgId"].split(",")
+    for step, one in zip(parts, received, strict=True):
+        expect_same(step, one)
+
+
+def test_large_bodies_travel_compressed(servers: Cluster) -> None:
+    """Bodies above 4 KiB, which Java's client deflates, would come back compressed or damaged."""
+    topic = servers.topic("large")
+    bodies = [b"abcdefgh" * 1000, bytes(range(256)) * 4000, b"z" * 4097]
+    steps = [{"how": "sync", "topic": topic, "body": body.hex()} for body in bodies]
+    servers.produce(*steps)
+    received = {one["body"]: one for one in servers.pull_all(topic)}
+    assert {body.hex() for body in bodies} == set(received)
+    assert all(one["sysFlag"] & 1 for one in received.values())
+    assert received[bodies[0].hex()]["storeSize"] < 1000
+
+
+def test_message_is_found_by_its_broker_id(servers: Cluster) -> None:
+    """Support tools that look a message up by the id a send returned would find none, or another."""
+    topic = servers.topic("view")
+    sent = servers.produce(*[message(topic, n) for n in range(5)])
+    views = [{"do": "view", "topic": topic, "id": answer["offsetMsgId"]} for answer in sent]
+    seen = servers.consume(*views)
+    assert [one["body"] for one in seen] == [message(topic, n)["body"] for n in range(5)]
+
+
+def test_offsets_by_time_and_bounds(servers: Cluster) -> None:
+    """A consumer that starts from a point in time would start too early or too late."""
+    topic = servers.topic("time")
+    servers.produce(message(topic, 0))
+    first = servers.produce(*[message(topic, 1 + n, how="queue", queue=1) for n in range(3)])
+    between = int(time.time() * 1000) + 1
+    probe.wait_until(lambda: time.time() * 1000 > between + 5, "the clock to move on")
+    servers.produce(*[message(topic, 10 + n, how="queue", queue=1) for n in range(3)])
+    base = first[0]["queueOffset"]
+    answers = servers.consume(
+        {"do": "search", "topic": topic, "queue": 1, "time": between},
+        {"do": "search", "topic": topic, "queue": 1, "time": 0},
+        {"do": "queues", "topic": topic},
+    )
+    assert [answers[0]["offset"], answers[1]["offset"]] == [base + 3, 0]
+    assert next((a["min"], a["max"]) for a in answers[2:] if a["queueId"] == 1) == (0, base + 6)
+
+
+def test_pulls_at_the_edges_of_a_queue(servers: Cluster) -> None:
+    """A consumer at the end of a queue, or beyond it, would be told a wrong status or next offset."""
+    topic = servers.topic("edge")
+    servers.produce(message(topic, 0))
+    servers.produce(*[message(topic, n, how="queue", queue=2) for n in range(3)])
+    (bounds,) = [a for a in servers.consume({"do": "queues", "topic": topic}) if a["queueId"] == 2]
+    end = bounds["max"]
+    steps = [{"do": "status", "topic": topic, "queue": 2, "offset": at} for at in (0, end, end + 10, end - 1)]
+    found = [(a["status"], a["next"], a["max"]) for a in servers.consume(*steps)]
+    # Far beyond the end 4.6.0 sends a consumer back to the start of a queue that begins at 0.
+    assert found == [
+        ("FOUND", end, end),
+        ("NO_NEW_MSG", end, end),
+        ("OFFSET_ILLEGAL", 0, end),
+        ("FOUND", end, end),
+    ]
+
+
+def test_unknown_topic_is_created_with_four_queues(servers: Cluster) -> None:
+    """The first send to a new topic would fail, or make another number of queues than Java's default of 4."""
+    topic = servers.topic("auto")
+    servers.produce(message(topic, 0))
+    probe.wait_until(lambda: probe.route(servers.namesrv.address, topic), "the new topic's route")
+    found = probe.route(servers.namesrv.address, topic)
+    assert found is not None
+    (queues,) = found["queueDatas"]
+    assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (4, 4, 6)
+
+
+def test_mqadmin_creates_a_topic(servers: Cluster) -> None:
+    """RocketMQ's own admin tool could not create a topic, or producers would not see its queues."""
+    topic = servers.topic("admin")
+    printed = servers.admin("updateTopic", "-b", servers.broker.address, "-t", topic, "-r", "6", "-w", "5")
+    assert f"create topic to {servers.broker.address} success" in printed
+    probe.wait_until(lambda: probe.route(servers.namesrv.address, topic), "the new topic's route")
+    (sent,) = servers.produce(message(topic, 1, how="queue", queue=4))
+    assert (sent["status"], sent["queueId"], sent["queueOffset"]) == ("SEND_OK", 4, 0)
+    assert len(servers.consume({"do": "queues", "topic": topic})) == 6
+
+
+def test_mqadmin_creates_a_topic_on_a_cluster(servers: Cluster) -> None:
+    """`mqadmin updateTopic -c`, which asks the name server for the cluster's masters first, would fail."""
+    topic = servers.topic("admin_cluster")
+    printed = servers.admin("updateTopic", "-c", "InteropCluster", "-t", topic, "-r", "3", "-w", "3")
+    assert "success" in printed
+    route = servers.admin("topicRoute", "-t", topic)
+    assert servers.broker.address in route
+    assert topic in servers.admin("topicList")
+
+
+def test_many_messages_arrive_once_and_in_order(servers: Cluster) -> None:
+    """Under a little load messages would be lost, doubled or reordered."""
+    topic = servers.topic("many")
+    servers.produce(message(topic, 0))
+    steps = [message(topic, 1 + n, how="queue", queue=n % 4) for n in range(2000)]
+    sent = servers.produce(*steps)
+    assert all(answer["status"] == "SEND_OK" for answer in sent)
+    received = servers.pull_all(topic)
+    assert len(received) == 2001
+    by_queue = {q: [one["body"] for one in received if one["queueId"] == q] for q in range(4)}
+    for queue_id, bodies in by_queue.items():
+        assert bodies[-500:] == [step["body"] for step in steps if step["queue"] == queue_id]
+
+
+PROPERTIES = {"a": "1", "unicode": "地球 🚀 ümlaut", "long": "x" * 1000}
+
+
+def message(topic: str, number: int, *, how: str = "sync", **more: Any) -> dict[str, Any]:
+    """A send step whose body names its number."""
+    return {"how": how, "topic": topic, "body": f"body {number} é世".encode().hex(), **more}
+
+
+def expect_same(step: Mapping[str, Any], one: Mapping[str, Any]) -> None:
+    """What was sent is what came back."""
+    assert one["body"] == step["body"]
+    assert one.get("tags") == step.get("tags")
+    assert one.get("keys") == step.get("keys")
+    assert one["flag"] == step.get("flag", 0)
+    for name, value in step.get("properties", {}).items():
+        assert one["properties"][name] == value

@@ -1,0 +1,55 @@
+"""Fixtures of the interop run, and the end of every server's log beside a failed case."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.cluster import Cluster
+from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hand each case's direction and first line to whoever prints the table (see run.py)."""
+    for item in items:
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("interop") is None:
+            continue
+        doc = (item.function.__doc__ or "").strip().splitlines()
+        item.user_properties.append(("meaning", doc[0] if doc else item.name))
+        item.user_properties.append(("direction", _direction(item)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed case shows what its servers logged last."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for value in item.funcargs.values():
+            if isinstance(value, Cluster):
+                report.sections.append(("server logs", value.logs()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def peer() -> JavaPeer:
+    """The real RocketMQ, or a skip that says what this machine lacks."""
+    try:
+        return JavaPeer.prepare(DEFAULT_VERSION)
+    except ToolsMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for one module's servers and drivers."""
+    return tmp_path_factory.mktemp("interop")
+
+
+def _direction(item: pytest.Function) -> str:
+    callspec: Any = getattr(item, "callspec", None)
+    named = [value for value in (callspec.params.values() if callspec else ()) if hasattr(value, "direction")]
+    module_direction: str = getattr(item.module, "DIRECTION", "")
+    return named[0].direction if named else module_direction

@@ -1,0 +1,110 @@
+import com.alibaba.fastjson.JSONObject;
+import java.util.List;
+import java.util.TreeSet;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * Consume NAMESRV GROUP: does each step in order and prints one line an answer.
+ * {"do": "pull", "topic", "max": 32, "tags": "*"}  every message of every queue, then a line {"end": true}
+ * {"do": "queues", "topic"}                        a line a queue with its min and max offset
+ * {"do": "view", "topic", "id"}                    the message with this broker id
+ * {"do": "search", "topic", "queue", "time"}       the queue offset at a time (ms)
+ * {"do": "status", "topic", "queue", "offset"}     the pull status and next offset at an offset
+ */
+public final class Consume {
+    private final DefaultMQPullConsumer consumer;
+
+    private Consume(DefaultMQPullConsumer consumer) {
+        this.consumer = consumer;
+    }
+
+    public static void main(String[] args) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(args[1]);
+        consumer.setNamesrvAddr(args[0]);
+        consumer.start();
+        Consume driver = new Consume(consumer);
+        List<JSONObject> steps = Lines.steps();
+        for (int i = 0; i < steps.size(); i++) {
+            try {
+                driver.run(i, steps.get(i));
+            } catch (Exception error) {
+                Lines.print(Lines.failure(i, error));
+            }
+        }
+        consumer.shutdown();
+        System.exit(0); // Netty's threads would linger for two seconds
+    }
+
+    private void run(int step, JSONObject what) throws Exception {
+        switch (what.getString("do")) {
+            case "pull":
+                pull(step, what);
+                return;
+            case "queues":
+                queues(step, what);
+                return;
+            case "view":
+                Lines.print(Lines.received(step, consumer.viewMessage(what.getString("topic"), what.getString("id"))));
+                return;
+            case "search":
+                long offset = consumer.searchOffset(queue(what), what.getLongValue("time"));
+                Lines.print(Lines.answer(step).fluentPut("offset", offset));
+                return;
+            case "status":
+                PullResult result = consumer.pull(queue(what), "*", what.getLongValue("offset"), 32);
+                Lines.print(Lines.answer(step)
+                    .fluentPut("status", result.getPullStatus().name())
+                    .fluentPut("next", result.getNextBeginOffset())
+                    .fluentPut("min", result.getMinOffset())
+                    .fluentPut("max", result.getMaxOffset()));
+                return;
+            default:
+                throw new IllegalArgumentException(what.toJSONString());
+        }
+    }
+
+    private MessageQueue queue(JSONObject what) throws Exception {
+        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(what.getString("topic"))) {
+            if (queue.getQueueId() == what.getIntValue("queue")) {
+                return queue;
+            }
+        }
+        throw new IllegalArgumentException("no such queue: " + what.toJSONString());
+    }
+
+    private void queues(int step, JSONObject what) throws Exception {
+        for (MessageQueue queue : new TreeSet<>(consumer.fetchSubscribeMessageQueues(what.getString("topic")))) {
+            Lines.print(Lines.answer(step)
+                .fluentPut("broker", queue.getBrokerName())
+                .fluentPut("queueId", queue.getQueueId())
+                .fluentPut("min", consumer.minOffset(queue))
+                .fluentPut("max", consumer.maxOffset(queue)));
+        }
+    }
+
+    private void pull(int step, JSONObject what) throws Exception {
+        String tags = what.containsKey("tags") ? what.getString("tags") : "*";
+        int most = what.containsKey("max") ? what.getIntValue("max") : 32;
+        for (MessageQueue queue : new TreeSet<>(consumer.fetchSubscribeMessageQueues(what.getString("topic")))) {
+            long offset = consumer.minOffset(queue);
+            long end = consumer.maxOffset(queue);
+            while (offset < end) {
+                PullResult result = consumer.pull(queue, tags, offset, most);
+                if (result.getPullStatus() == PullStatus.FOUND) {
+                    for (MessageExt message : result.getMsgFoundList()) {
+                        Lines.print(Lines.received(step, message));
+                    }
+                }
+                if (result.getNextBeginOffset() <= offset) {
+                    throw new IllegalStateException(queue + " stays at " + offset + " of " + end + ": " + result);
+                }
+                offset = result.getNextBeginOffset();
+            }
+        }
+        Lines.print(Lines.answer(step).fluentPut("end", true));
+    }
+}

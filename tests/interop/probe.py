@@ -1,0 +1,95 @@
+"""A few blocking remoting requests of our own, for the rig only.
+
+The rig must be able to tell whether a server is ready without trusting the code it tests, so this speaks just
+enough of the protocol (JSON header, one request a connection) with nothing but sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+_ROUTE, _CLUSTER_INFO, _MAX_OFFSET, _MIN_OFFSET = 105, 106, 30, 31
+_BARE_KEY = re.compile(rb"([{,])(-?\d+):")  # fastjson writes integer keys of maps without quotes
+
+
+def ask(address: str, code: int, timeout_s: float = 5, **fields: str) -> tuple[int, dict[str, Any], bytes]:
+    """Send one request to "host:port"; returns (response code, extFields, body). Raises OSError."""
+    host, port = address.rsplit(":", 1)
+    request = {"code": code, "language": "JAVA", "version": 333, "opaque": 1, "flag": 0, "extFields": fields}
+    header = json.dumps(request).encode()
+    with socket.create_connection((host, int(port)), timeout=timeout_s) as sock:
+        sock.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
+        length, header_length = struct.unpack(">II", _read(sock, 8))
+        rest = _read(sock, length - 4)
+    answer = json.loads(rest[: header_length & 0xFFFFFF])
+    return answer["code"], answer.get("extFields") or {}, rest[header_length & 0xFFFFFF :]
+
+
+def route(namesrv: str, topic: str) -> dict[str, Any] | None:
+    """TopicRouteData of `topic` as the name server tells it, or None when it knows none."""
+    code, _, body = ask(namesrv, _ROUTE, topic=topic)
+    return _loads(body) if code == 0 else None
+
+
+def broker_addresses(namesrv: str) -> set[str]:
+    """Addresses of every broker that is registered."""
+    code, _, body = ask(namesrv, _CLUSTER_INFO)
+    table = (_loads(body).get("brokerAddrTable") or {}) if code == 0 and body else {}
+    return {address for broker in table.values() for address in broker["brokerAddrs"].values()}
+
+
+def message_count(namesrv: str, topic: str) -> int:
+    """Messages in all queues of `topic` over all masters: the sum of max minus min offsets."""
+    found = route(namesrv, topic)
+    if found is None:
+        return 0
+    masters = {broker["brokerName"]: broker["brokerAddrs"]["0"] for broker in found["brokerDatas"]}
+    total = 0
+    for queue in found["queueDatas"]:
+        for queue_id in range(queue["readQueueNums"]):
+            address = masters[queue["brokerName"]]
+            total += _offset(address, _MAX_OFFSET, topic, queue_id) - _offset(
+                address, _MIN_OFFSET, topic, queue_id
+            )
+    return total
+
+
+def wait_until(
+    condition: Callable[[], object], what: str, timeout_s: float = 30, step_s: float = 0.05
+) -> None:
+    """Poll `condition` until it is true. Raises TimeoutError that names `what` and the last error."""
+    deadline, last = time.monotonic() + timeout_s, ""
+    while time.monotonic() < deadline:
+        try:
+            if condition():
+                return
+        except OSError as error:  # not listening yet, or closed while starting: that is what we wait for
+            last = f" (last: {error})"
+        time.sleep(step_s)
+    raise TimeoutError(f"waited {timeout_s:g} s for {what}{last}")
+
+
+def _offset(address: str, code: int, topic: str, queue_id: int) -> int:
+    status, fields, _ = ask(address, code, topic=topic, queueId=str(queue_id))
+    return int(fields["offset"]) if status == 0 else 0
+
+
+def _loads(body: bytes) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(_BARE_KEY.sub(rb'\1"\2":', body))
+    return value
+
+
+def _read(sock: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = sock.recv(count - len(data))
+        if not part:
+            raise ConnectionError(f"closed after {len(data)} of {count} bytes")
+        data += part
+    return bytes(data)

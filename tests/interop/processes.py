@@ -1,0 +1,321 @@
+"""Real server processes for the interop run and the benchmarks: RocketMQ's and ours behind one shape.
+
+    with JavaNameServer(peer, run) as names, JavaBroker(peer, run, names.address) as broker: ...
+
+Each process gets its own directory (home, configuration, store, logs), free loopback ports, and is stopped by its own
+pid. A server is ready when it accepts and, for a broker, when the name server tells its address and its TBW102 route.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Self
+
+from tests.interop import probe
+from tests.interop.java_peer import REPOSITORY, JavaPeer, java_environment, make_home
+
+HOST = "127.0.0.1"
+SERVER_JVM = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
+DEFAULT_TOPIC = "TBW102"  # a broker that creates topics by itself announces this one
+# Below Linux's range for outgoing connections (32768 and up), so that no client's socket takes one of ours.
+_port_candidates = itertools.cycle(range(21000 + os.getpid() % 500 * 16, 32000, 4))
+
+
+def free_port(neighbours: Sequence[int] = (0,)) -> int:
+    """A port p such that every p + n, n in `neighbours`, can be bound on loopback now."""
+    for port in itertools.islice(_port_candidates, 5000):
+        if all(_is_free(port + step) for step in neighbours):
+            return port
+    raise OSError(f"no free port with neighbours {neighbours} below 32000")
+
+
+def free_broker_port() -> int:
+    """A listen port for a broker: port - 2 is RocketMQ's VIP channel and port + 1 its HA port."""
+    return free_port((-2, 0, 1))
+
+
+class ServerProcess:
+    """One server in its own directory. Start with `with` or `start()`; `stop()` is safe to call twice."""
+
+    kind: ClassVar[str] = "server"
+    stop_timeout_s: ClassVar[float] = 30
+
+    def __init__(self, run: Path, name: str, port: int) -> None:
+        self.name = name
+        self.home = run / name
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.port = port
+        self.address = f"{HOST}:{port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id. Raises RuntimeError when it does not run."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} does not run")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def command(self) -> list[str]:
+        """The command line; each kind of server has its own."""
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        """The process environment."""
+        return dict(os.environ)
+
+    def is_ready(self) -> bool:
+        """Whether it serves. May raise OSError, which means not yet."""
+        socket.create_connection((HOST, self.port), timeout=1).close()
+        return True
+
+    def start(self, timeout_s: float = 60) -> Self:
+        """Start and wait until it serves. Raises RuntimeError with the end of its logs if it does not."""
+        with (self.home / "console.log").open("ab") as console:
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                env=self.environment(),
+                cwd=self.home,
+            )
+        try:
+            probe.wait_until(self._is_ready_or_dead, f"{self.kind} {self.name} to serve", timeout_s)
+            if not self.is_running:
+                raise RuntimeError(f"it ended with {self._process.returncode}")
+        except (TimeoutError, RuntimeError) as error:
+            self.kill()
+            raise RuntimeError(
+                f"{self.kind} {self.name} on {self.address}: {error}\n{self.logs()}"
+            ) from error
+        return self
+
+    def stop(self) -> None:
+        """SIGTERM and wait; SIGKILL when it does not leave within `stop_timeout_s`."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(self.stop_timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """kill -9, as a power cut of this one process."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def logs(self, lines: int = 40) -> str:
+        """The end of each log of this process, for a failure's report."""
+        found = [path for path in (self.home / "console.log", self.home / "java.log") if path.exists()]
+        return "\n".join(f"--- {path}\n" + "\n".join(_tail(path, lines)) for path in found)
+
+    def _is_ready_or_dead(self) -> bool:
+        return not self.is_running or self.is_ready()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class NameServerProcess(ServerProcess):
+    """What both name servers share: ready when it answers a cluster query."""
+
+    kind = "name server"
+
+    def is_ready(self) -> bool:
+        """It accepts and answers."""
+        probe.broker_addresses(self.address)
+        return True
+
+
+class BrokerProcess(ServerProcess):
+    """What both brokers share: broker.conf, a store directory, and readiness as the name server sees it."""
+
+    kind = "broker"
+
+    def __init__(
+        self,
+        run: Path,
+        namesrv: str,
+        *,
+        name: str,
+        port: int | None = None,
+        conf: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(run, name, free_broker_port() if port is None else port)
+        self.namesrv = namesrv
+        self.store = self.home / "store"
+        self.conf: dict[str, object] = {
+            "brokerClusterName": "InteropCluster",
+            "brokerName": name,
+            "brokerId": 0,
+            "brokerIP1": HOST,
+            "brokerIP2": HOST,
+            "listenPort": self.port,
+            "namesrvAddr": namesrv,
+            "storePathRootDir": self.store,
+            "storePathCommitLog": self.store / "commitlog",
+            "mappedFileSizeCommitLog": 16 << 20,
+            "mappedFileSizeConsumeQueue": 20 * 20_000,
+            "flushDiskType": "ASYNC_FLUSH",
+            "diskMaxUsedSpaceRatio": 95,
+            **(conf or {}),
+        }
+
+    @property
+    def conf_file(self) -> Path:
+        """broker.conf, written anew at each start."""
+        path = self.home / "broker.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in self.conf.items()))
+        return path
+
+    def is_ready(self) -> bool:
+        """It accepts, the name server tells its address, and (where it has one) its template topic's route."""
+        if not super().is_ready() or self.address not in probe.broker_addresses(self.namesrv):
+            return False
+        return self.conf.get("autoCreateTopicEnable") == "false" or self._has_template_route()
+
+    def _has_template_route(self) -> bool:
+        found = probe.route(self.namesrv, DEFAULT_TOPIC)
+        return found is not None and any(
+            b["brokerName"] == self.conf["brokerName"] for b in found["brokerDatas"]
+        )
+
+
+class JavaNameServer(NameServerProcess):
+    """RocketMQ's own name server."""
+
+    def __init__(
+        self,
+        peer: JavaPeer,
+        run: Path,
+        *,
+        name: str = "java-namesrv",
+        port: int | None = None,
+        jvm: Sequence[str] = SERVER_JVM,
+    ) -> None:
+        super().__init__(run, name, free_port() if port is None else port)
+        self._peer, self._jvm = peer, jvm
+
+    def command(self) -> list[str]:
+        """NamesrvStartup with a configuration file that holds the port."""
+        make_home(self.home)
+        conf = self.home / "namesrv.conf"
+        conf.write_text(f"listenPort={self.port}\n")
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        return self._peer.command(main, "-c", str(conf), home=self.home, jvm=self._jvm)
+
+    def environment(self) -> dict[str, str]:
+        """With ROCKETMQ_HOME."""
+        return java_environment(self.home)
+
+
+class JavaBroker(BrokerProcess):
+    """RocketMQ's own broker. `properties` are system properties such as rocketmq.serialize.type."""
+
+    def __init__(
+        self,
+        peer: JavaPeer,
+        run: Path,
+        namesrv: str,
+        *,
+        name: str = "java-broker",
+        port: int | None = None,
+        conf: Mapping[str, object] | None = None,
+        jvm: Sequence[str] = SERVER_JVM,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(run, namesrv, name=name, port=port, conf=conf)
+        self._peer, self._jvm, self._properties = peer, jvm, properties
+
+    def command(self) -> list[str]:
+        """BrokerStartup with broker.conf."""
+        make_home(self.home)
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        arguments = ("-c", str(self.conf_file))
+        return self._peer.command(
+            main, *arguments, home=self.home, jvm=self._jvm, properties=self._properties
+        )
+
+    def environment(self) -> dict[str, str]:
+        """With ROCKETMQ_HOME."""
+        return java_environment(self.home)
+
+
+class OurNameServer(NameServerProcess):
+    """rocketpy's name server as its users start it, by the command line."""
+
+    def __init__(self, run: Path, *, name: str = "our-namesrv", port: int | None = None) -> None:
+        super().__init__(run, name, free_port() if port is None else port)
+
+    def command(self) -> list[str]:
+        """`rocketpy-broker namesrv`."""
+        return [sys.executable, "-m", "rocketpy_broker.cli", "namesrv", "--listen", self.address]
+
+    def environment(self) -> dict[str, str]:
+        """With the repository on the path, so that an installed copy is not needed."""
+        return our_environment()
+
+
+class OurBroker(BrokerProcess):
+    """rocketpy's broker as its users start it, by the command line and RocketMQ's broker.conf."""
+
+    def __init__(
+        self,
+        run: Path,
+        namesrv: str,
+        *,
+        name: str = "our-broker",
+        port: int | None = None,
+        conf: Mapping[str, object] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        super().__init__(run, namesrv, name=name, port=port, conf=conf)
+        self._options = options
+
+    def command(self) -> list[str]:
+        """`rocketpy-broker broker`."""
+        base = [sys.executable, "-m", "rocketpy_broker.cli", "broker", "-c", str(self.conf_file)]
+        return [*base, "--namesrv", self.namesrv, "--store", str(self.store), *self._options]
+
+    def environment(self) -> dict[str, str]:
+        """With the repository on the path, so that an installed copy is not needed."""
+        return our_environment()
+
+
+def our_environment() -> dict[str, str]:
+    """Environment for our own processes: this checkout first on the path, output not held back."""
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _tail(path: Path, lines: int) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]

@@ -1,0 +1,76 @@
+"""`python -m tests.interop.run [pytest arguments]`: every interop case, and a table of them at the end.
+
+Ends with 0 when each case passed, with pytest's code when one failed, and with 3 where the Java tools are missing.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
+
+EXIT_NOT_RUN = 3
+
+
+@dataclass
+class Row:
+    """One case of the table."""
+
+    direction: str
+    case: str
+    result: str = "?"
+    seconds: float = 0.0
+
+
+class CaseTable:
+    """pytest plugin that gathers one row a case: worst outcome of its phases, and their time together."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Called by pytest for set-up, call and tear-down of each case."""
+        properties = dict(report.user_properties)
+        case = report.nodeid.rsplit("::", 1)[-1].split("[")[0].removeprefix("test_")
+        new = Row(str(properties.get("direction", "")), case.replace("_", " "))
+        row = self.rows.setdefault(report.nodeid, new)
+        row.seconds += report.duration
+        if report.when == "call" or report.outcome != "passed":
+            row.result = report.outcome if row.result in {"?", "passed"} else row.result
+
+    def text(self) -> str:
+        """The table, rows by direction."""
+        rows = sorted(self.rows.values(), key=lambda row: row.direction)
+        width = max((len(row.direction) for row in rows), default=0)
+        names = max((len(row.case) for row in rows), default=0)
+        lines = [f"{'direction':{width}}  {'case':{names}}  result   seconds"]
+        lines += [f"{r.direction:{width}}  {r.case:{names}}  {r.result:7}  {r.seconds:7.1f}" for r in rows]
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """One line."""
+        results = [row.result for row in self.rows.values()]
+        counts = ", ".join(f"{results.count(result)} {result}" for result in sorted(set(results)))
+        return f"interop with RocketMQ {DEFAULT_VERSION}: {len(results)} cases: {counts}"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the cases; see the module's text for the exit codes."""
+    try:
+        JavaPeer.prepare(DEFAULT_VERSION)
+    except ToolsMissing as missing:
+        print(f"interop: NOT RUN: {missing}")
+        return EXIT_NOT_RUN
+    table = CaseTable()
+    # Files kept only for failed cases: a run writes some gigabytes of (sparse) store files.
+    keep = ["-o", "tmp_path_retention_policy=failed", "-o", "tmp_path_retention_count=1"]
+    code = pytest.main(["-m", "interop", "-q", *keep, str(HERE), *arguments], plugins=[table])
+    print(f"\n{table.text()}\n\n{table.summary()}")
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
