@@ -6,6 +6,7 @@
 .PHONY: help demo test check format docs docs-serve interop bench soak constraints clean distclean
 
 VENV := .venv
+export NO_MKDOCS_2_WARNING := 1
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES_OF_SETUP := pyproject.toml constraints.txt
@@ -32,7 +33,7 @@ check: $(VENV)/.ready-check ## formatting, lint, types, and the documentation bu
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m tools.import_map --check
-	$(PY) -m mkdocs build --strict --quiet
+	$(PY) -m mkdocs build --strict
 	@echo "check: formatting, lint, types and documentation are in order"
 
 format: $(VENV)/.ready-check ## format the code and mend what ruff can mend
@@ -41,7 +42,7 @@ format: $(VENV)/.ready-check ## format the code and mend what ruff can mend
 	$(PY) -m tools.import_map --write
 
 docs: $(VENV)/.ready-check ## build the documentation into site/
-	$(PY) -m mkdocs build --strict --quiet
+	$(PY) -m mkdocs build --strict
 	@echo "docs: open site/index.html"
 
 docs-serve: $(VENV)/.ready-check ## the documentation on a local port, rebuilt as you write

@@ -1,0 +1,167 @@
+"""The layers that docs/internals/map.md promises, held against the imports in the code."""
+
+import pytest
+
+from tools import import_map
+from tools.import_map import EVERYWHERE, ROOT, SOURCES, Imports
+
+LINES_MAX = 600
+
+# A room -> what of this repository it may import. The longest matching name counts; no match, no limit.
+MAY_IMPORT = {
+    "rocketpy": ("rocketpy",),
+    "rocketpy.errors": (),
+    "rocketpy.protocol": ("rocketpy.protocol",),
+    "rocketpy.transport": ("rocketpy.transport", "rocketpy.protocol"),
+    "rocketpy_broker": ("rocketpy_broker", "rocketpy"),
+    "rocketpy_broker.store": ("rocketpy_broker.store", "rocketpy.protocol"),
+    "rocketpy_broker.services": (
+        "rocketpy_broker.services",
+        "rocketpy_broker.store",
+        "rocketpy_broker.config",
+        "rocketpy",
+    ),
+    "pyspark_rocketmq": ("pyspark_rocketmq", "rocketpy"),
+    "rocketpy_otel": ("rocketpy_otel", "rocketpy"),
+}
+
+# Sans-IO: bytes or events and `now` go in, values come out, so a simulation can run them at any speed.
+PURE = (
+    "rocketpy.protocol",
+    "rocketpy.routing",
+    "rocketpy_broker.namesrv.route_table",
+    "rocketpy_broker.namesrv.kv_config",
+)
+NOT_PURE = frozenset({
+    "asyncio", "concurrent", "multiprocessing", "os", "random", "select", "selectors", "signal",
+    "socket", "ssl", "subprocess", "threading", "time", "uvloop",
+})  # fmt: skip
+# (module, import) -> why it is right all the same.
+PURE_EXCEPTIONS: dict[tuple[str, str], str] = {
+    (
+        "rocketpy.protocol.record",
+        "socket",
+    ): "inet_pton and inet_ntop turn addresses into bytes; none is opened",
+}
+
+# The only rooms that touch sockets themselves; everyone else goes through a Transport.
+SOCKET_ROOMS = ("rocketpy.transport",)
+
+
+@pytest.fixture(scope="module")
+def imports() -> Imports:
+    """Who imports whom, read once."""
+    return import_map.read_imports()
+
+
+def test_arrows_go_down(imports: Imports) -> None:
+    """Without this an application that only sends would load a broker, and no layer could be read alone."""
+    wrong = [
+        f"{module}:{used.line} imports {used.module}"
+        for module, found in imports.items()
+        for used in found
+        if _is_ours(used.module) and not _allowed(module, used.module)
+    ]
+    assert wrong == []
+
+
+def test_no_cycles_between_modules(imports: Imports) -> None:
+    """Without this `import rocketpy.x` works or fails depending on what was imported before it."""
+    assert import_map.find_cycle(import_map.module_graph(imports)) == []
+
+
+def test_no_cycles_between_rooms(imports: Imports) -> None:
+    """Without this a reader who goes down a layer comes up again in the one they left."""
+    assert import_map.find_cycle(import_map.room_graph(imports)) == []
+
+
+def test_pure_modules_touch_no_clock_and_no_socket(imports: Imports) -> None:
+    """Without this a failure found with a seed could not be replayed."""
+    impure = {
+        (module, used.module): used.line
+        for module, found in imports.items()
+        if _within(module, PURE)
+        for used in found
+        if used.module.split(".")[0] in NOT_PURE
+    }
+    assert {key: line for key, line in impure.items() if key not in PURE_EXCEPTIONS} == {}
+    assert set(PURE_EXCEPTIONS) <= set(impure), "an exception that nothing needs any more"
+
+
+def test_only_transports_open_sockets(imports: Imports) -> None:
+    """Without this memory:// would quietly stop being a whole RocketMQ in one process."""
+    openers = [
+        f"{module}:{used.line}"
+        for module, found in imports.items()
+        if not _within(module, SOCKET_ROOMS)
+        for used in found
+        if used.module.split(".")[0] in ("socket", "select", "selectors")
+        and (module, used.module) not in PURE_EXCEPTIONS
+    ]
+    assert openers == []
+
+
+def test_imports_are_absolute(imports: Imports) -> None:
+    """Without this a moved module would change its meaning without a change in its text."""
+    relative = [
+        f"{module}:{used.line} imports {used.module}"
+        for module, found in imports.items()
+        for used in found
+        if used.module.startswith(".")
+    ]
+    assert relative == []
+
+
+def test_every_folder_is_a_package() -> None:
+    """Without this a folder without __init__.py would merge with a stranger's of the same name."""
+    folders = {path.parent for source in SOURCES.values() for path in source.rglob("*.py")}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+def test_modules_hold_one_idea() -> None:
+    """Without this a user who looks for one answer has to read several hundred lines about others."""
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for source in (*SOURCES.values(), ROOT / "tools", ROOT / "examples")
+        for path in source.rglob("*.py")
+        if (lines := path.read_text("utf-8").count("\n")) > LINES_MAX
+    }
+    assert long == {}
+
+
+def test_the_map_is_true(imports: Imports) -> None:
+    """Without this the map would lead a reader astray; redraw: python -m tools.import_map --write."""
+    page = import_map.MAP_PAGE.read_text("utf-8")
+    assert import_map.page_with(import_map.draw(imports), page) == page
+
+
+def test_a_cycle_is_found() -> None:
+    """Without this the tests above could pass by finding nothing at all."""
+    assert import_map.find_cycle({"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("b")}) == [
+        "b",
+        "c",
+        "b",
+    ]
+    assert import_map.find_cycle({"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset()}) == []
+
+
+def test_an_upward_import_is_found() -> None:
+    """Without this the rule about arrows could let everything through."""
+    assert not _allowed("rocketpy.client", "rocketpy_broker.embedded")
+    assert not _allowed("rocketpy.protocol.frame", "rocketpy.transport.tcp")
+    assert not _allowed("rocketpy_broker.store.commit_log", "rocketpy.client")
+    assert not _allowed("rocketpy_broker.broker", "pyspark_rocketmq")
+    assert _allowed("rocketpy_broker.store.commit_log", "rocketpy.errors")
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in SOURCES
+
+
+def _within(module: str, rooms: tuple[str, ...]) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def _allowed(module: str, used: str) -> bool:
+    room = max((name for name in MAY_IMPORT if _within(module, (name,))), key=len)
+    return used in EVERYWHERE or _within(used, MAY_IMPORT[room])

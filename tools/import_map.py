@@ -1,0 +1,182 @@
+"""Reads who imports whom, and keeps the picture of it in docs/internals/map.md true.
+
+    python -m tools.import_map --check    fails when the picture is out of date
+    python -m tools.import_map --write    draws it anew
+
+A room is a package (`rocketpy.protocol`) or a module that stands beside the packages
+(`rocketpy.client`). The picture shows rooms, so it changes only when their relations do.
+"""
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+SOURCES = {
+    "rocketpy": ROOT / "rocketpy",
+    "rocketpy_broker": ROOT / "rocketpy_broker",
+    "pyspark_rocketmq": ROOT / "integrations/spark/pyspark_rocketmq",
+    "rocketpy_otel": ROOT / "integrations/otel/rocketpy_otel",
+}
+MAP_PAGE = ROOT / "docs/internals/map.md"
+BEGIN = "<!-- import map: begin; drawn by python -m tools.import_map --write -->"
+END = "<!-- import map: end -->"
+# Every room may use these; their arrows would only hide the others.
+EVERYWHERE = frozenset({"rocketpy.errors", "rocketpy._version"})
+
+
+class Import(NamedTuple):
+    """One imported module (absolute name), and the line that imports it."""
+
+    module: str
+    line: int
+
+
+Imports = Mapping[str, frozenset[Import]]
+Graph = Mapping[str, frozenset[str]]
+
+
+def read_imports() -> Imports:
+    """Each module of our packages -> everything it imports, inside functions and for types too."""
+    paths = dict(_modules())
+    return {
+        module: frozenset(_imports_of(ast.parse(path.read_text("utf-8")), paths))
+        for module, path in paths.items()
+    }
+
+
+def module_graph(imports: Imports) -> Graph:
+    """Module -> modules of this repository that it imports."""
+    return {
+        module: frozenset(
+            found.module for found in used if found.module in imports and found.module != module
+        )
+        for module, used in imports.items()
+    }
+
+
+def room_graph(imports: Imports) -> Graph:
+    """Room -> rooms that it imports; what everyone imports is left out."""
+    packages = {module.rpartition(".")[0] for module in imports}
+    graph: dict[str, set[str]] = {}
+    for module, used in module_graph(imports).items():
+        room = room_of(module, packages)
+        if room not in EVERYWHERE:
+            rooms = {room_of(other, packages) for other in used}
+            graph.setdefault(room, set()).update(rooms - EVERYWHERE - {room})
+    return {room: frozenset(rooms) for room, rooms in graph.items()}
+
+
+def room_of(module: str, packages: Iterable[str]) -> str:
+    """`rocketpy.protocol.frame` -> `rocketpy.protocol`; `rocketpy.client` is a room of its own."""
+    parts = module.split(".")
+    room = ".".join(parts[:2])
+    return room if len(parts) < 2 or room in packages else module
+
+
+def find_cycle(graph: Graph) -> list[str]:
+    """One cycle of the graph, its first name repeated at the end; empty when there is none."""
+    done: set[str] = set()
+    for start in sorted(graph):
+        cycle = _cycle_from(start, graph, [], done)
+        if cycle:
+            return cycle
+    return []
+
+
+def draw(imports: Imports) -> str:
+    """The picture: a mermaid flow chart of rooms, arrows that follow from others left out."""
+    rooms = room_graph(imports)
+    lines = ["```mermaid", "flowchart TD"]
+    for package in SOURCES:
+        members = sorted(room for room in rooms if room.split(".")[0] == package)
+        lines.append(f"    subgraph {package}_[{package}]")
+        lines += [f"        {_node(room)}[{room.partition('.')[2] or 'public names'}]" for room in members]
+        lines.append("    end")
+    for room in sorted(rooms):
+        lines += [f"    {_node(room)} --> {_node(other)}" for other in sorted(_shown_arrows(room, rooms))]
+    return "\n".join([*lines, "```"])
+
+
+def page_with(picture: str, page: str) -> str:
+    """The page with the picture between its markers."""
+    head, _, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not end:
+        raise ValueError(f"{MAP_PAGE.name} must hold the lines {BEGIN!r} and {END!r}")
+    return f"{head}{BEGIN}\n{picture}\n{END}{tail}"
+
+
+def main(arguments: list[str]) -> int:
+    """Check or write the picture; returns the exit status."""
+    if arguments not in (["--check"], ["--write"]):
+        print(__doc__)
+        return 2
+    page = MAP_PAGE.read_text("utf-8")
+    wanted = page_with(draw(read_imports()), page)
+    if wanted == page:
+        return 0
+    if arguments == ["--write"]:
+        MAP_PAGE.write_text(wanted, "utf-8")
+        return 0
+    print(f"{MAP_PAGE.relative_to(ROOT)} is out of date; mend it: python -m tools.import_map --write")
+    return 1
+
+
+def _modules() -> Iterator[tuple[str, Path]]:
+    for package, folder in SOURCES.items():
+        for path in sorted(folder.rglob("*.py")):
+            inner = path.relative_to(folder).with_suffix("").parts
+            names = inner[:-1] if inner[-1] == "__init__" else inner
+            yield ".".join((package, *names)), path
+
+
+def _imports_of(tree: ast.AST, known: Mapping[str, Path]) -> Iterator[Import]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            for alias in node.names:
+                name = f"{base}.{alias.name}"
+                yield Import(name if name in known else base, node.lineno)
+
+
+def _cycle_from(name: str, graph: Graph, path: list[str], done: set[str]) -> list[str]:
+    if name in path:
+        return [*path[path.index(name) :], name]
+    if name in done:
+        return []
+    for other in sorted(graph.get(name, ())):
+        cycle = _cycle_from(other, graph, [*path, name], done)
+        if cycle:
+            return cycle
+    done.add(name)
+    return []
+
+
+def _shown_arrows(room: str, rooms: Graph) -> set[str]:
+    direct = rooms[room]
+    implied = {far for near in direct for far in _reachable(near, rooms)}
+    return set(direct - implied)
+
+
+def _reachable(room: str, rooms: Graph) -> set[str]:
+    found: set[str] = set()
+    todo = list(rooms.get(room, ()))
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += rooms.get(name, ())
+    return found
+
+
+def _node(room: str) -> str:
+    return room.replace(".", "_")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
