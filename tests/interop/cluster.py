@@ -76,6 +76,7 @@ def cluster(
     *,
     namesrv: Make = "java",
     broker: Make = "java",
+    namesrv_port: int | None = None,
     client: Mapping[str, str] | None = None,
     conf: Mapping[str, object] | None = None,
     server: Mapping[str, str] | None = None,
@@ -83,18 +84,19 @@ def cluster(
     """Start both servers, and stop them at the end.
 
     namesrv, broker: whose. conf: broker.conf keys.
+    namesrv_port: a free one when left out.
     client, server: system properties of Java clients and of a Java broker.
     """
     with (
-        _name_server(peer, run, namesrv) as names,
+        _name_server(peer, run, namesrv, namesrv_port) as names,
         _broker(peer, run, names.address, broker, conf, server) as one,
     ):
         yield Cluster(peer, run, names, one, client or {})
 
 
 @contextmanager
-def _name_server(peer: JavaPeer, run: Path, make: Make) -> Iterator[NameServerProcess]:
-    server = JavaNameServer(peer, run) if make == "java" else OurNameServer(run)
+def _name_server(peer: JavaPeer, run: Path, make: Make, port: int | None) -> Iterator[NameServerProcess]:
+    server = JavaNameServer(peer, run, port=port) if make == "java" else OurNameServer(run, port=port)
     with stopping([server.start()]):
         yield server
 

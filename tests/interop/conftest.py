@@ -19,7 +19,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         doc = (item.function.__doc__ or "").strip().splitlines()
         item.user_properties.append(("meaning", doc[0] if doc else item.name))
-        item.user_properties.append(("direction", _direction(item)))
+        direction, case = _direction_and_case(item)
+        item.user_properties += [("direction", direction), ("case", case)]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -48,8 +49,12 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("interop")
 
 
-def _direction(item: pytest.Function) -> str:
+def _direction_and_case(item: pytest.Function) -> tuple[str, str]:
+    """A parameter that has a `direction` is one; any other says which variant of the case this is."""
     callspec: Any = getattr(item, "callspec", None)
-    named = [value for value in (callspec.params.values() if callspec else ()) if hasattr(value, "direction")]
-    module_direction: str = getattr(item.module, "DIRECTION", "")
-    return named[0].direction if named else module_direction
+    values = list(callspec.params.values()) if callspec else []
+    named = [value.direction for value in values if hasattr(value, "direction")]
+    variants = [str(value) for value in values if not hasattr(value, "direction")]
+    name = item.originalname.removeprefix("test_").replace("_", " ")
+    direction: str = named[0] if named else getattr(item.module, "DIRECTION", "")
+    return direction, ": ".join([name, *variants])

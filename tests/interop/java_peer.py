@@ -1,7 +1,7 @@
 """The real RocketMQ on this machine: its jars, our small Java drivers, and the command lines that start them.
 
-`JavaPeer.prepare("4.6.0")` resolves the jars once with Maven (pom.xml here), compiles tests/interop/java/*.java
-with javac, and keeps both under .cache/interop-<version>/ in the repository (ignored by git). Nothing is resolved
+`JavaPeer.prepare("4.6.0")` resolves the jars once with Maven (pom.xml here), compiles java/*.java here with
+javac, and keeps both under .cache/interop-<version>/ in the repository (ignored by git). Nothing is resolved
 again while the jars are there; drivers are compiled again when a source is newer.
 """
 
@@ -11,7 +11,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
 
 class ToolsMissing(Exception):
-    """This machine can't run the Java side. `missing` names each tool that was not found or would not work."""
+    """This machine can't run the Java side. `missing` names each tool not found or not working."""
 
     def __init__(self, missing: Sequence[str]) -> None:
         self.missing = tuple(missing)
@@ -114,6 +115,23 @@ class JavaPeer:
             tail = (done.stdout + done.stderr)[-4000:]
             raise DriverFailed(f"{main} {' '.join(args)} ended with {done.returncode}:\n{tail}")
         return done.stdout
+
+    @contextmanager
+    def running(
+        self, main: str, *args: str, home: Path, properties: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
+        """Start a class that does not end by itself; killed on leaving. It prints to home/console.log."""
+        make_home(home)
+        command = self.command(main, *args, home=home, properties=properties)
+        with (home / "console.log").open("w") as console:
+            process = subprocess.Popen(
+                command, stdout=console, stderr=console, text=True, env=java_environment(home)
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
     def drive(
         self,

@@ -2,8 +2,9 @@
 
     with JavaNameServer(peer, run) as names, JavaBroker(peer, run, names.address) as broker: ...
 
-Each process gets its own directory (home, configuration, store, logs), free loopback ports, and is stopped by its own
-pid. A server is ready when it accepts and, for a broker, when the name server tells its address and its TBW102 route.
+Each process gets its own directory (home, configuration, store, logs), free loopback ports, and is stopped by
+its own pid. A server is ready when it accepts and, for a broker, when the name server tells its address and
+the route of its template topic.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _port_candidates = itertools.cycle(range(21000 + os.getpid() % 500 * 16, 32000, 
 def free_port(neighbours: Sequence[int] = (0,)) -> int:
     """A port p such that every p + n, n in `neighbours`, can be bound on loopback now."""
     for port in itertools.islice(_port_candidates, 5000):
-        if all(_is_free(port + step) for step in neighbours):
+        if all(is_free(port + step) for step in neighbours):
             return port
     raise OSError(f"no free port with neighbours {neighbours} below 32000")
 
@@ -93,13 +94,12 @@ class ServerProcess:
             )
         try:
             probe.wait_until(self._is_ready_or_dead, f"{self.kind} {self.name} to serve", timeout_s)
-            if not self.is_running:
-                raise RuntimeError(f"it ended with {self._process.returncode}")
-        except (TimeoutError, RuntimeError) as error:
+        except TimeoutError as error:
             self.kill()
-            raise RuntimeError(
-                f"{self.kind} {self.name} on {self.address}: {error}\n{self.logs()}"
-            ) from error
+            raise RuntimeError(f"{error} on {self.address}\n{self.logs()}") from error
+        if not self.is_running:
+            code, self._process = self._process.returncode, None
+            raise RuntimeError(f"{self.kind} {self.name} on {self.address} ended with {code}\n{self.logs()}")
         return self
 
     def stop(self) -> None:
@@ -114,7 +114,7 @@ class ServerProcess:
         self._process = None
 
     def kill(self) -> None:
-        """kill -9, as a power cut of this one process."""
+        """SIGKILL, as a power cut of this one process."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -188,7 +188,7 @@ class BrokerProcess(ServerProcess):
         return path
 
     def is_ready(self) -> bool:
-        """It accepts, the name server tells its address, and (where it has one) its template topic's route."""
+        """It accepts, and the name server tells its address and its template topic's route if it has one."""
         if not super().is_ready() or self.address not in probe.broker_addresses(self.namesrv):
             return False
         return self.conf.get("autoCreateTopicEnable") == "false" or self._has_template_route()
@@ -307,7 +307,8 @@ def our_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether `port` can be bound on loopback now."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

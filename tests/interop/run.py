@@ -1,6 +1,6 @@
 """`python -m tests.interop.run [pytest arguments]`: every interop case, and a table of them at the end.
 
-Ends with 0 when each case passed, with pytest's code when one failed, and with 3 where the Java tools are missing.
+Ends with 0 when each case passed, with pytest's code when one failed, with 3 where Java tools are missing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class CaseTable:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Called by pytest for set-up, call and tear-down of each case."""
         properties = dict(report.user_properties)
-        case = report.nodeid.rsplit("::", 1)[-1].split("[")[0].removeprefix("test_")
-        new = Row(str(properties.get("direction", "")), case.replace("_", " "))
+        new = Row(str(properties.get("direction", "")), str(properties.get("case", report.nodeid)))
         row = self.rows.setdefault(report.nodeid, new)
         row.seconds += report.duration
         if report.when == "call" or report.outcome != "passed":

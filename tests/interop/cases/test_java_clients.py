@@ -4,51 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from tests.interop import probe
-from tests.interop.cluster import BINARY_HEADERS, Cluster, Make, cluster
+from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
+from tests.interop.sides import JAVA_CLIENT, Side, serve
 
 pytestmark = pytest.mark.interop
 
 
-@dataclass(frozen=True)
-class Side:
-    """Whose servers a Java client talks to, and with which header codec."""
-
-    namesrv: Make
-    broker: Make
-    client: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def direction(self) -> str:
-        """As the table prints it."""
-        codec = "binary" if self.client else "JSON"
-        return f"Java client ({codec}) -> {self.namesrv} namesrv + {self.broker} broker"
-
-
-SIDES = (
-    Side("java", "java"),
-    Side("our", "our"),
-    Side("our", "our", BINARY_HEADERS),
-    Side("our", "java"),
-    Side("our", "java", BINARY_HEADERS),
-    Side("java", "our"),
-)
-
-
-@pytest.fixture(scope="module", params=SIDES, ids=lambda side: side.direction)
+@pytest.fixture(scope="module", params=JAVA_CLIENT, ids=lambda side: side.direction)
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """One running pair of servers a direction."""
     side: Side = request.param
-    run = tmp_path_factory.mktemp("java-clients")
-    with cluster(peer, run, namesrv=side.namesrv, broker=side.broker, client=side.client) as running:
+    with serve(side, peer, tmp_path_factory.mktemp("java-clients")) as running:
         yield running
 
 

@@ -1,0 +1,75 @@
+"""The pairings of servers that cases run over, as the table names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.interop.cluster import BINARY_HEADERS, Cluster, Make, cluster
+from tests.interop.java_peer import JavaPeer
+
+
+@dataclass(frozen=True)
+class Side:
+    """Who drives whose servers, and with which header codec."""
+
+    driver: str
+    namesrv: Make
+    broker: Make
+    client: Mapping[str, str] = field(default_factory=dict)
+    server: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def direction(self) -> str:
+        """As the table prints it."""
+        driver = (
+            f"{self.driver} ({'binary' if self.client else 'JSON'})"
+            if self.driver != "our SDK"
+            else "our SDK"
+        )
+        broker = f"{self.broker} broker" + (" (binary)" if self.server else "")
+        return f"{driver} -> {self.namesrv} namesrv + {broker}"
+
+
+JAVA_CLIENT = (
+    Side("Java client", "java", "java"),  # proves the rig
+    Side("Java client", "our", "our"),
+    Side("Java client", "our", "our", BINARY_HEADERS),
+    Side("Java client", "our", "java"),
+    Side("Java client", "our", "java", BINARY_HEADERS),
+    Side("Java client", "java", "our"),
+)
+EXAMPLES = (
+    Side("Java examples", "java", "java"),
+    Side("Java examples", "our", "our"),
+    Side("Java examples", "our", "our", BINARY_HEADERS),
+)
+OUR_SDK = (
+    Side("our SDK", "java", "java"),
+    Side("our SDK", "java", "java", server=BINARY_HEADERS),
+    Side("our SDK", "our", "java"),
+    Side("our SDK", "java", "our"),
+)
+
+
+def serve(
+    side: Side,
+    peer: JavaPeer,
+    run: Path,
+    *,
+    namesrv_port: int | None = None,
+    conf: Mapping[str, object] | None = None,
+) -> AbstractContextManager[Cluster]:
+    """Start the servers of a side; see `cluster`."""
+    return cluster(
+        peer,
+        run,
+        namesrv=side.namesrv,
+        broker=side.broker,
+        namesrv_port=namesrv_port,
+        client=side.client,
+        server=side.server,
+        conf=conf,
+    )
