@@ -4,7 +4,8 @@ The tree::
 
     RocketError
       UsageError            the caller's mistake, nothing was sent
-        TopicInvalid  GroupInvalid  MessageInvalid  MessageTooLarge  ConfigInvalid  ClientClosed  FlowControlled
+        TopicInvalid  GroupInvalid  MessageInvalid  MessageTooLarge
+        ConfigInvalid  ClientClosed  FlowControlled
       ProtocolError         bytes that are not RocketMQ's format
         LocalProtocolError    ours: we were asked to write something the format cannot hold
         RemoteProtocolError   theirs: the peer sent something no RocketMQ peer sends
@@ -97,9 +98,7 @@ class RocketError(Exception):
     default_outcome: ClassVar[Outcome] = Outcome.UNKNOWN
     default_retry: ClassVar[Retry] = Retry.NONE
 
-    def __init__(
-        self, message: str, *, outcome: Outcome | None = None, retry: Retry | None = None
-    ) -> None:
+    def __init__(self, message: str, *, outcome: Outcome | None = None, retry: Retry | None = None) -> None:
         super().__init__(message)
         self.outcome = self.default_outcome if outcome is None else outcome
         self.retry = self.default_retry if retry is None else retry

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 import msgspec
 
 from rocketpy.errors import RemoteProtocolError
-from rocketpy.protocol.language import language_name
+from rocketpy.protocol.wire_header import MAX_EXT_FIELDS, WireHeader, WrittenHeader, language_name
 
-__all__ = ["WireHeader", "decode", "decode_ext", "encode"]
+__all__ = ["decode", "decode_ext", "encode"]
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-class WireHeader(msgspec.Struct):
+class _ReadHeader(msgspec.Struct):
     """A header as it stands in the frame; the ext fields are kept as JSON text."""
 
     code: Int32
@@ -31,7 +31,7 @@ class WireHeader(msgspec.Struct):
     extFields: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815 - the name on the wire
 
 
-class _WrittenHeader(msgspec.Struct, omit_defaults=True, kw_only=True):
+class _HeaderText(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Field order is the order on the wire."""
 
     code: int
@@ -44,21 +44,32 @@ class _WrittenHeader(msgspec.Struct, omit_defaults=True, kw_only=True):
     version: int
 
 
-_decode = msgspec.json.Decoder(WireHeader, strict=False).decode
+_NO_FIELDS = frozenset((b"", b"null"))
+_decode = msgspec.json.Decoder(_ReadHeader, strict=False).decode
 _decode_text_fields = msgspec.json.Decoder(dict[str, str]).decode
 _decode_any_fields = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 
 
 def decode(header: bytes) -> WireHeader:
-    """Return the header of a JSON frame. Raises RemoteProtocolError."""
+    """Return the parts of a JSON header, its ext fields still as JSON text. Raises RemoteProtocolError."""
     try:
-        return _decode(header)
+        read = _decode(header)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        return _decode_lenient(header, error)
+        read = _decode_lenient(header, error)
+    ext = bytes(read.extFields)
+    return (
+        read.code,
+        read.opaque,
+        read.flag,
+        read.language,
+        read.version,
+        read.remark,
+        None if ext in _NO_FIELDS else ext,
+    )
 
 
-def _decode_lenient(header: bytes, first_error: Exception) -> WireHeader:
+def _decode_lenient(header: bytes, first_error: Exception) -> _ReadHeader:
     """Read what is JSON but not in the shape Java writes: a language as a number."""
     try:
         fields = _decode_any_fields(header)
@@ -73,9 +84,15 @@ def _decode_lenient(header: bytes, first_error: Exception) -> WireHeader:
 def decode_ext(text: bytes) -> dict[str, str]:
     """Return ext fields from their JSON text; numbers and booleans become their Java texts."""
     try:
-        return _decode_text_fields(text)
+        fields = _decode_text_fields(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        pass
+        fields = _decode_mixed_fields(text)
+    if len(fields) > MAX_EXT_FIELDS:
+        raise RemoteProtocolError(f"JSON header has {len(fields)} ext fields, {MAX_EXT_FIELDS} are allowed")
+    return fields
+
+
+def _decode_mixed_fields(text: bytes) -> dict[str, str]:
     try:
         fields = _decode_any_fields(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
@@ -91,18 +108,11 @@ def _text(key: str, value: object) -> str:
     raise RemoteProtocolError(f"JSON ext field {key!r} is a {type(value).__name__}; a string was expected")
 
 
-def encode(
-    code: int,
-    opaque: int,
-    flag: int,
-    language: str,
-    version: int,
-    remark: str | None,
-    ext: dict[str, str] | None,
-) -> bytes:
+def encode(header: WrittenHeader) -> bytes:
     """Return the JSON text of a header."""
+    code, opaque, flag, language, version, remark, ext = header
     return _encode(
-        _WrittenHeader(
+        _HeaderText(
             code=code,
             extFields=ext,
             flag=flag,

@@ -8,29 +8,22 @@ the same bit does it write this codec. docs/internals/wire.md tells the whole ex
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgpack
 
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
-from rocketpy.protocol.language import language_name, language_number
+from rocketpy.protocol.wire_header import (
+    MAX_EXT_FIELDS,
+    WireHeader,
+    WrittenHeader,
+    language_name,
+    language_number,
+)
 
-__all__ = ["WireHeader", "decode", "encode"]
+__all__ = ["decode", "encode"]
 
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
-MAX_EXT_FIELDS = 256
-
-
-class WireHeader(NamedTuple):
-    """A header as it stands in the frame."""
-
-    code: int
-    opaque: int
-    flag: int
-    version: int
-    language: str
-    remark: str | None
-    extFields: dict[str, str] | None
 
 
 def decode(header: bytes) -> WireHeader:
@@ -47,11 +40,13 @@ def decode(header: bytes) -> WireHeader:
     _require(type(language) is int, "language", "an integer")
     _require(remark is None or isinstance(remark, str), "remark", "a text or nil")
     _require(ext is None or _is_text_map(ext), "ext fields", "a map of texts or nil")
-    return WireHeader(code, opaque, flag, version, language_name(language), remark, ext)
+    return code, opaque, flag, language_name(language), version, remark, ext
 
 
 def _is_text_map(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
+    return isinstance(value, dict) and all(
+        isinstance(k, str) and isinstance(v, str) for k, v in value.items()
+    )
 
 
 def _require(condition: bool, field: str, kind: str) -> None:
@@ -59,20 +54,13 @@ def _require(condition: bool, field: str, kind: str) -> None:
         raise RemoteProtocolError(f"msgpack header: {field} is not {kind}")
 
 
-def encode(
-    code: int,
-    opaque: int,
-    flag: int,
-    language: str,
-    version: int,
-    remark: str | None,
-    ext: dict[str, str] | None,
-) -> bytes:
+def encode(header: WrittenHeader) -> bytes:
     """Return the bytes of a header. Raises LocalProtocolError for a number above 32 bits or a bad text."""
+    code, opaque, flag, language, version, remark, ext = header
     if not all(_INT32_MIN <= number <= _INT32_MAX for number in (code, opaque, flag, version)):
         raise LocalProtocolError(f"msgpack header of code {code}: a number does not fit 32 bits")
     try:
-        header = msgpack.packb((code, opaque, flag, version, language_number(language), remark, ext))
+        packed = msgpack.packb((code, opaque, flag, version, language_number(language), remark, ext))
     except (ValueError, OverflowError) as error:
         raise LocalProtocolError(f"msgpack header of code {code}: {error}") from error
-    return cast(bytes, header)
+    return cast(bytes, packed)

@@ -3,7 +3,7 @@
 | field         | size | meaning                                            |
 |---------------|------|----------------------------------------------------|
 | code          | 2    | signed                                             |
-| language      | 1    | see `rocketpy.protocol.language`                   |
+| language      | 1    | see `rocketpy.protocol.wire_header`                  |
 | version       | 2    | signed                                             |
 | opaque        | 4    | signed                                             |
 | flag          | 4    | signed                                             |
@@ -18,30 +18,20 @@ All integers are big-endian. Source: RocketMQSerializable.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
-
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
-from rocketpy.protocol.language import language_name, language_number
+from rocketpy.protocol.wire_header import (
+    MAX_EXT_FIELDS,
+    WireHeader,
+    WrittenHeader,
+    language_name,
+    language_number,
+)
 
-__all__ = ["WireHeader", "decode", "encode"]
+__all__ = ["decode", "encode"]
 
 _FIXED = struct.Struct(">hBhiii")
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
-
-MAX_EXT_FIELDS = 256
-
-
-class WireHeader(NamedTuple):
-    """A header as it stands in the frame."""
-
-    code: int
-    opaque: int
-    flag: int
-    version: int
-    language: str
-    remark: str | None
-    extFields: dict[str, str] | None
 
 
 def decode(header: bytes) -> WireHeader:
@@ -53,12 +43,12 @@ def decode(header: bytes) -> WireHeader:
         position += 4
         if ext_bytes != len(header) - position:
             raise RemoteProtocolError(
-                f"binary header: ext fields of {ext_bytes} bytes announced, {len(header) - position} are there"
+                f"binary header: {ext_bytes} bytes of ext fields announced, {len(header) - position} are there"
             )
         ext = _decode_ext(header, position) if ext_bytes else None
     except struct.error as error:
         raise RemoteProtocolError(f"binary header of {len(header)} bytes ends too early: {error}") from error
-    return WireHeader(code, opaque, flag, version, language_name(language), remark or None, ext)
+    return code, opaque, flag, language_name(language), version, remark or None, ext
 
 
 def _decode_ext(header: bytes, position: int) -> dict[str, str]:
@@ -86,16 +76,9 @@ def _take(header: bytes, position: int, size: int, what: str) -> tuple[str, int]
         raise RemoteProtocolError(f"binary header: {what} at {position} is not UTF-8") from error
 
 
-def encode(
-    code: int,
-    opaque: int,
-    flag: int,
-    language: str,
-    version: int,
-    remark: str | None,
-    ext: dict[str, str] | None,
-) -> bytes:
+def encode(header: WrittenHeader) -> bytes:
     """Return the bytes of a header. Raises LocalProtocolError for a number its field cannot hold."""
+    code, opaque, flag, language, version, remark, ext = header
     remark_text = (remark or "").encode()
     try:
         parts = [

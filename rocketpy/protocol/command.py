@@ -17,8 +17,10 @@ import msgspec
 
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
 from rocketpy.protocol import codec_json, codec_msgpack, codec_rocketmq
+from rocketpy.protocol.codes import VERSION_4_6_0
 from rocketpy.protocol.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ, Frame, encode_frame
 from rocketpy.protocol.headers import Header
+from rocketpy.protocol.wire_header import WireHeader, WrittenHeader
 
 __all__ = [
     "FLAG_ONEWAY",
@@ -35,8 +37,8 @@ FLAG_READS_MSGPACK = 0x100
 """Ours: "I can read codec 77". RocketMQ looks at bits 0 and 1 only and never copies the flag."""
 
 LANGUAGE = "PYTHON"
-VERSION = 333
-"""MQVersion V4_6_0: peers choose features by it."""
+VERSION = VERSION_4_6_0
+"""Peers choose features by it."""
 
 H = TypeVar("H", bound=Header)
 
@@ -59,8 +61,8 @@ class Command(msgspec.Struct, eq=False):
     language: str = LANGUAGE
     version: int = VERSION
     remark: str | None = None
-    header: Header | None = None
     ext: bytes | dict[str, str] | None = None
+    header: Header | None = None
     body: bytes = b""
     codec: int = CODEC_JSON
 
@@ -138,30 +140,7 @@ def decode_command(frame: Frame) -> Command:
 
     Raises RemoteProtocolError when the header is not what its codec byte announces.
     """
-    codec = frame.codec
-    if codec == CODEC_JSON:
-        wire = codec_json.decode(frame.header)
-        ext: bytes | dict[str, str] | None = bytes(wire.extFields)
-        if ext == b"null" or ext == b"":
-            ext = None
-    elif codec == CODEC_ROCKETMQ:
-        wire = codec_rocketmq.decode(frame.header)
-        ext = wire.extFields
-    else:
-        wire = codec_msgpack.decode(frame.header)
-        ext = wire.extFields
-    return Command(
-        wire.code,
-        wire.opaque,
-        wire.flag,
-        wire.language,
-        wire.version,
-        wire.remark,
-        None,
-        ext,
-        frame.body,
-        codec,
-    )
+    return Command(*_READERS[frame.codec](frame.header), None, frame.body, frame.codec)
 
 
 def encode_command(command: Command, codec: int | None = None) -> bytes:
@@ -173,20 +152,27 @@ def encode_command(command: Command, codec: int | None = None) -> bytes:
     write = _WRITERS.get(codec)
     if write is None:
         raise LocalProtocolError(f"header codec {codec} is unknown")
-    ext = command.ext_fields() if command.header is not None or command.ext is not None else None
+    ext = None if command.header is None and command.ext is None else command.ext_fields()
     header = write(
-        command.code,
-        command.opaque,
-        command.flag,
-        command.language,
-        command.version,
-        command.remark,
-        ext,
+        (
+            command.code,
+            command.opaque,
+            command.flag,
+            command.language,
+            command.version,
+            command.remark,
+            ext,
+        )
     )
     return encode_frame(codec, header, command.body)
 
 
-_WRITERS = {
+_READERS: dict[int, Callable[[bytes], WireHeader]] = {
+    CODEC_JSON: codec_json.decode,
+    CODEC_ROCKETMQ: codec_rocketmq.decode,
+    CODEC_MSGPACK: codec_msgpack.decode,
+}
+_WRITERS: dict[int, Callable[[WrittenHeader], bytes]] = {
     CODEC_JSON: codec_json.encode,
     CODEC_ROCKETMQ: codec_rocketmq.encode,
     CODEC_MSGPACK: codec_msgpack.encode,

@@ -99,7 +99,7 @@ class FrameDecoder:
             return False
         length, word = _PREFIX.unpack_from(buffer)
         self._check(length, word)
-        return len(buffer) >= length + _LENGTH_BYTES
+        return bool(len(buffer) >= length + _LENGTH_BYTES)
 
     def _cut(self, buffer: bytes) -> tuple[list[Frame], int]:
         frames: list[Frame] = []
@@ -107,9 +107,8 @@ class FrameDecoder:
         while size - position >= _PREFIX_BYTES:
             length, word = _PREFIX.unpack_from(buffer, position)
             header_bytes = word & _HEADER_LENGTH_MASK
-            if word >> 24 not in CODECS or not 4 + header_bytes <= length <= self._max_frame_bytes:
-                self._check(length, word)
-            elif header_bytes > self._max_header_bytes:
+            fits = 4 + header_bytes <= length <= self._max_frame_bytes
+            if not fits or header_bytes > self._max_header_bytes or word >> 24 not in CODECS:
                 self._check(length, word)
             end = position + _LENGTH_BYTES + length
             if end > size:

@@ -235,7 +235,10 @@ class Channel(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if len(out) > 1 and sum(map(len, out)) <= self._options.write_high_bytes:
+            out = [b"".join(out)]
+        for data in out:
+            transport.write(data)
         if self._served and transport.get_write_buffer_size() > self._options.write_limit_bytes:
             self._fail(
                 ConnectionLost(f"{self.remote_address} left {transport.get_write_buffer_size()} bytes unread")

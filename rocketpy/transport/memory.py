@@ -75,7 +75,10 @@ class MemoryListener:
 
 
 class _Pipe(asyncio.Transport):
-    """One end: what is written here waits here until the peer's protocol has taken it."""
+    """One end: what is written here waits here until the peer's protocol has taken it.
+
+    reading: whether this end takes what the peer wrote. lost: whether its protocol was told of the end.
+    """
 
     peer: _Pipe
 
@@ -91,31 +94,31 @@ class _Pipe(asyncio.Transport):
         self._size = 0
         self._high = 64 * 1024
         self._writing_paused = False
-        self._reading = True
-        self._closing = False
-        self._lost = False
+        self.reading = True
+        self.closing = False
+        self.lost = False
         self._scheduled = False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        if self._closing or not data:
+        if self.closing or not data:
             return
         self._chunks.append(bytes(data))
         self._size += len(data)
         if self._size > self._high and not self._writing_paused:
             self._writing_paused = True
             self.protocol.pause_writing()
-        self._schedule()
+        self.schedule()
 
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
         self._scheduled = False
-        if self._lost or not self.peer._reading:
+        if self.lost or not self.peer.reading:
             return
-        if self._chunks and not self.peer._closing:
+        if self._chunks and not self.peer.closing:
             data = b"".join(self._chunks)
             self._chunks.clear()
             self._size = 0
@@ -123,40 +126,40 @@ class _Pipe(asyncio.Transport):
                 self._writing_paused = False
                 self.protocol.resume_writing()
             self.peer.protocol.data_received(data)
-        if self._closing and not self._chunks:
+        if self.closing and not self._chunks:
             self._end(None)
 
     def _end(self, error: Exception | None) -> None:
         """Both ends are gone: each protocol hears of it once."""
         for end in (self, self.peer):
-            if not end._lost:
-                end._lost = end._closing = True
+            if not end.lost:
+                end.lost = end.closing = True
                 end.protocol.connection_lost(error)
 
     def is_closing(self) -> bool:
-        return self._closing
+        return self.closing
 
     def close(self) -> None:
-        if not self._closing:
-            self._closing = True
-            self._schedule()
+        if not self.closing:
+            self.closing = True
+            self.schedule()
 
     def abort(self) -> None:
-        if not self._lost:
-            self._closing = True
+        if not self.lost:
+            self.closing = True
             self._chunks.clear()
             self._size = 0
             self.loop.call_soon(self._end, None)
 
     def pause_reading(self) -> None:
-        self._reading = False
+        self.reading = False
 
     def resume_reading(self) -> None:
-        self._reading = True
-        self.peer._schedule()
+        self.reading = True
+        self.peer.schedule()
 
     def is_reading(self) -> bool:
-        return self._reading
+        return self.reading
 
     def get_write_buffer_size(self) -> int:
         return self._size
