@@ -18,6 +18,7 @@ All integers are big-endian. Source: RocketMQSerializable.
 from __future__ import annotations
 
 import struct
+
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
 from rocketpy.protocol.wire_header import (
     MAX_EXT_FIELDS,
@@ -43,7 +44,7 @@ def decode(header: bytes) -> WireHeader:
         position += 4
         if ext_bytes != len(header) - position:
             raise RemoteProtocolError(
-                f"binary header: {ext_bytes} bytes of ext fields announced, {len(header) - position} are there"
+                f"binary header: {ext_bytes} bytes of ext fields announced, {len(header) - position} there"
             )
         ext = _decode_ext(header, position) if ext_bytes else None
     except struct.error as error:

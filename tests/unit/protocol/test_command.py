@@ -137,7 +137,7 @@ def test_a_reply_belongs_to_its_request() -> None:
     "header",
     [
         b'{"code":105,"extFields":{"topic":"T","n":4,"b":true},"flag":0,"language":9,"opaque":1,"version":1}',
-        b'{ "code" : 105, "language":"GO", "extFields":{"b":true,"n":4,"topic":"T","z":null}, "more":[1,{}] }',
+        b'{ "code" : 105, "language":"GO", "extFields":{"b":true,"n":4,"topic":"T","z":null}, "x":[1,{}] }',
     ],
 )
 def test_headers_of_clients_in_other_languages(header: bytes) -> None:
