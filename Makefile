@@ -83,7 +83,7 @@ $(PY):
 			exec "$$candidate" -m venv $(VENV); \
 		fi; \
 	done; \
-	echo "rocketpy needs Python 3.11 or newer with its venv module, and none of these is one: $(CANDIDATES)." \
+	echo "rocketpy needs Python 3.11 or newer with its venv module, and none of these is one:" $(CANDIDATES). \
 		"Install it (on Debian or Ubuntu: apt install python3-venv) or name yours: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; \
 	exit 1
 

@@ -38,10 +38,9 @@ NOT_PURE = frozenset({
 })  # fmt: skip
 # (module, import) -> why it is right all the same.
 PURE_EXCEPTIONS: dict[tuple[str, str], str] = {
-    (
-        "rocketpy.protocol.record",
-        "socket",
-    ): "inet_pton and inet_ntop turn addresses into bytes; none is opened",
+    ("rocketpy.protocol.message_id", "os"): "an id names its process, unless the caller says which",
+    ("rocketpy.protocol.message_id", "time"): "ids count from the local month's start; `now` is an argument",
+    ("rocketpy.protocol.record", "socket"): "inet_pton turns an address into bytes; no socket is opened",
 }
 
 # The only rooms that touch sockets themselves; everyone else goes through a Transport.
