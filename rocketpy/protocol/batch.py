@@ -1,0 +1,84 @@
+"""The body of a SEND_BATCH_MESSAGE request: several messages of one topic, one after the other (QUIRKS 23).
+
+::
+
+    offset  size  field                       offset  size  field
+         0     4  size of this element            16     4  body length
+         4     4  magic, 0                        20     b  body
+         8     4  CRC, 0: not used              20+b     2  properties length
+        12     4  flag, the user's              22+b     p  properties, see `properties`
+
+Big-endian. Source: RocketMQ 4.6 MessageDecoder encodeMessage, decodeMessage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final, NamedTuple
+
+from rocketpy.errors import MessageTooLarge, RemoteProtocolError
+from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
+
+__all__ = ["ELEMENT_FIXED_BYTES", "BatchMessage", "decode_batch", "encode_batch", "encode_batch_element"]
+
+ELEMENT_FIXED_BYTES: Final = 22
+"""Size of an element without body and properties."""
+
+_HEAD: Final = Struct(">iiiii")
+_PROPERTIES_LENGTH: Final = Struct(">H")
+
+
+class BatchMessage(NamedTuple):
+    """One message of a batch. properties: their UTF-8 text; flag: the user's."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode_batch_element(flag: int, body: bytes, properties: bytes) -> bytes:
+    """One element of the body. Raises MessageTooLarge for more than 32,767 bytes of properties."""
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        raise MessageTooLarge(f"properties of {len(properties)} bytes, above {MAX_PROPERTIES_BYTES}")
+    size = ELEMENT_FIXED_BYTES + len(body) + len(properties)
+    return b"%b%b%b%b" % (
+        _HEAD.pack(size, 0, 0, flag, len(body)), body, _PROPERTIES_LENGTH.pack(len(properties)), properties,
+    )  # fmt: skip
+
+
+def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """The body for messages given as (flag, body, properties). Raises as `encode_batch_element`."""
+    return b"".join([encode_batch_element(flag, body, properties) for flag, body, properties in messages])
+
+
+def decode_batch(data: bytes) -> list[BatchMessage]:
+    """The messages of a batch body. Raises RemoteProtocolError where the lengths contradict each other."""
+    messages: list[BatchMessage] = []
+    offset = 0
+    while offset < len(data):
+        message, offset = _element(data, offset, len(messages))
+        messages.append(message)
+    return messages
+
+
+def _element(data: bytes, offset: int, index: int) -> tuple[BatchMessage, int]:
+    """The element at `offset` and where the next one starts."""
+    left = len(data) - offset
+    if left < ELEMENT_FIXED_BYTES:
+        raise RemoteProtocolError(f"batch element {index}: {left} bytes left, needs {ELEMENT_FIXED_BYTES}")
+    size, _, _, flag, body_length = _HEAD.unpack_from(data, offset)
+    if not ELEMENT_FIXED_BYTES <= size <= left or not 0 <= body_length <= size - ELEMENT_FIXED_BYTES:
+        raise RemoteProtocolError(
+            f"batch element {index}: size {size} and body length {body_length} with {left} bytes left"
+        )
+    body_end = offset + _HEAD.size + body_length
+    (properties_length,) = _PROPERTIES_LENGTH.unpack_from(data, body_end)
+    end = offset + size
+    if body_end + 2 + properties_length != end:
+        raise RemoteProtocolError(
+            f"batch element {index}: size {size}, but its parts have "
+            f"{ELEMENT_FIXED_BYTES + body_length + properties_length} bytes"
+        )
+    body = data[offset + _HEAD.size : body_end]
+    return BatchMessage(flag, body, data[body_end + 2 : end]), end
