@@ -1,0 +1,1 @@
+"""Speed beside the real RocketMQ, both driven by the same clients in alternating rounds."""

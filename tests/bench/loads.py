@@ -1,0 +1,133 @@
+"""What drives a broker: RocketMQ's benchmark producer, a warm Java process of ours, and our SDK."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from tests.bench.machine import usage
+from tests.bench.results import Sample
+from tests.bench.servers import Server
+from tests.interop.java_peer import EXAMPLES, JavaPeer, java_environment, make_home
+from tests.interop.processes import our_environment
+
+CLIENT_JVM = ("-server", "-Xms512m", "-Xmx512m")
+_OFFICIAL_LINE = re.compile(
+    r"Send TPS: (\d+) Max RT: (\d+) Average RT: +([\d.]+) Send Failed: (\d+) Response Failed: (\d+)"
+)
+
+
+class LoadProcess:
+    """A client process that sends on request: a JSON line asks for a stretch, a JSON line reports it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    @classmethod
+    def java(cls, peer: JavaPeer, run: Path) -> Self:
+        """java/Load.java: DefaultMQProducer, N threads of synchronous sends, one JVM for the whole run."""
+        home = make_home(run / "java-load")
+        command = peer.command("Load", home=home, jvm=CLIENT_JVM)
+        return cls(_start(command, home / "console.log", java_environment(home)))
+
+    @classmethod
+    def sdk(cls, run: Path, loop: str) -> Self:
+        """sdk_load.py: rocketpy.Producer on the asyncio or uvloop loop."""
+        command = [sys.executable, "-m", "tests.bench.sdk_load", "--loop", loop]
+        return cls(_start(command, run / f"sdk-load-{loop}.log", our_environment()))
+
+    def measure(self, server: Server, **what: Any) -> Sample:
+        """Drive `server` as `what` says. Raises RuntimeError when the client process ends."""
+        broker_before, client_before = usage(server.broker_pid), usage(self._process.pid)
+        answer = self._ask({"namesrv": server.namesrv_address, "topic": server.topic, "bytes": 128, **what})
+        broker, client, sent = usage(server.broker_pid), usage(self._process.pid), max(1, answer["sent"])
+        return Sample(
+            rate=answer["sent"] / answer["seconds"],
+            failed=answer["failed"],
+            p50_us=answer["p50_us"],
+            p99_us=answer["p99_us"],
+            broker_cpu_us=(broker.cpu_s - broker_before.cpu_s) / sent * 1e6,
+            client_cpu_us=(client.cpu_s - client_before.cpu_s) / sent * 1e6,
+            broker_resident_bytes=broker.resident_bytes,
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("the load process has no pipes")
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        raise RuntimeError(f"the load process ended with {self._process.wait()} on {what}; see its log")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def official(peer: JavaPeer, run: Path, server: Server, threads: int) -> Sample:
+    """RocketMQ's own example.benchmark.Producer, unmodified, in a fresh JVM: its second ten-second report.
+
+    The first ten seconds are its warm-up. Its -s 128 makes bodies of 130 bytes.
+    """
+    home = make_home(run / "official")
+    arguments = ("-t", server.topic, "-w", str(threads), "-s", "128", "-n", server.namesrv_address)
+    command = peer.command(f"{EXAMPLES}.benchmark.Producer", *arguments, home=home, jvm=CLIENT_JVM)
+    with _running(command, home) as process:
+        _next_report(process)
+        before, client_before, start = usage(server.broker_pid), usage(process.pid), time.monotonic()
+        rate, _, average_ms, failed, refused = _next_report(process)
+        after, client, seconds = usage(server.broker_pid), usage(process.pid), time.monotonic() - start
+    return Sample(
+        rate=rate,
+        failed=int(failed + refused),
+        p50_us=average_ms * 1000,  # the average: it tells no other
+        broker_cpu_us=(after.cpu_s - before.cpu_s) / (rate * seconds) * 1e6,
+        client_cpu_us=(client.cpu_s - client_before.cpu_s) / (rate * seconds) * 1e6,
+        broker_resident_bytes=after.resident_bytes,
+    )
+
+
+@contextmanager
+def _running(command: list[str], home: Path) -> Iterator[subprocess.Popen[str]]:
+    process = _start(command, home / "console.log", java_environment(home))
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _next_report(process: subprocess.Popen[str]) -> tuple[float, ...]:
+    for line in process.stdout or ():
+        if found := _OFFICIAL_LINE.search(line):
+            return tuple(map(float, found.groups()))
+    raise RuntimeError(f"benchmark.Producer ended with {process.wait()} before a report")
+
+
+def _start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        )

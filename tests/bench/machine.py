@@ -1,0 +1,70 @@
+"""What a result needs beside it to be worth anything later: machine, versions, commit, CPU, memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.interop.java_peer import REPOSITORY
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """CPU seconds (user and system) a process has used, and its resident memory in bytes."""
+
+    cpu_s: float
+    resident_bytes: int
+
+
+def usage(pid: int) -> Usage:
+    """Usage of process `pid` so far. Source: /proc/PID/stat. Raises OSError when it is gone."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Usage((int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE)
+
+
+def describe() -> dict[str, Any]:
+    """Machine, versions and commit of this run."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * _PAGE,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "java": _first_line(["java", "-version"]),
+        "commit": commit(),
+        "load_average": os.getloadavg()[0],
+        "uvloop": _uvloop_version(),
+    }
+
+
+def commit() -> str:
+    """Short commit id, with + when tracked files differ from it."""
+    head = _first_line(["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"])
+    changed = _first_line(["git", "-C", str(REPOSITORY), "status", "--porcelain", "--untracked-files=no"])
+    return head + ("+" if changed else "")
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _uvloop_version() -> str | None:
+    probe = [sys.executable, "-c", "import uvloop; print(uvloop.__version__)"]
+    done = subprocess.run(probe, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _first_line(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ((done.stdout + done.stderr).splitlines() or [""])[0]

@@ -1,0 +1,169 @@
+"""`python -m tests.bench.run`: the Java broker and ours in alternating rounds, and the ratio of medians.
+
+Loads: RocketMQ's own benchmark.Producer (`--official-rounds`; 20 s a stretch, for it reports each ten
+seconds), the same loop in one warm JVM (`--rounds`), and our SDK. All servers stay up and warm for the
+whole run. Each round drives each load on each server once, in an order that turns round every time. Nothing
+is pinned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.bench import machine
+from tests.bench.loads import LoadProcess, official
+from tests.bench.results import Key, Results, Sample
+from tests.bench.servers import JAVA, QUEUES, TOPIC, Server, servers
+from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
+
+EXIT_NOT_RUN = 3
+RESULTS = HERE.parent / "bench" / "results"
+
+
+@dataclass(frozen=True)
+class Load:
+    """One row of the plan: its name in the table and how to drive a server with it for so many seconds."""
+
+    name: str
+    measure: Callable[[Server, float], Sample]
+
+
+def main(arguments: list[str]) -> int:
+    """Run, print and save. 0 when done, 3 where Java tools are missing."""
+    options = parse(arguments)
+    try:
+        peer = JavaPeer.prepare(options.version)
+    except ToolsMissing as missing:
+        print(f"bench: NOT RUN: {missing}")
+        return EXIT_NOT_RUN
+    about = {**machine.describe(), "rocketmq": options.version, "options": vars(options), "queues": QUEUES}
+    results = Results(baseline=JAVA)
+    with tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as directory:
+        measure(peer, Path(directory), options, results)
+    print(f"\n{heading(about)}\n\n{results.table()}")
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{about['commit'].rstrip('+')}.json"
+    if not options.discard:
+        results.save(path, about)
+        print(f"saved as {path.relative_to(HERE.parent.parent)}")
+    return 0
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.run", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of the warm loads")
+    parser.add_argument(
+        "--official-rounds", type=int, default=3, help="rounds of RocketMQ's benchmark.Producer"
+    )
+    parser.add_argument("--seconds", type=float, default=5.0, help="a stretch of a warm load")
+    parser.add_argument(
+        "--warm-up", type=float, default=3.0, help="seconds each load warms each server before"
+    )
+    parser.add_argument("--threads", type=numbers, default=[1, 16, 64], help="threads of the Java client")
+    parser.add_argument(
+        "--concurrency", type=numbers, default=[1, 16, 64, 256], help="sends in flight of our SDK"
+    )
+    parser.add_argument("--batch", type=int, default=32, help="messages a batch of our SDK; 0: no batches")
+    parser.add_argument(
+        "--loops", type=words, default=["asyncio", "uvloop"], help="event loops of our broker"
+    )
+    parser.add_argument(
+        "--sdk-loops", type=words, default=["asyncio", "uvloop"], help="event loops of our SDK"
+    )
+    parser.add_argument("--version", default=DEFAULT_VERSION, help="RocketMQ's")
+    parser.add_argument("--directory", help="where the stores go; default: the system's temporary directory")
+    parser.add_argument("--discard", action="store_true", help="do not save the results")
+    return parser.parse_args(arguments)
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers of a text such as 1,16,64; none of an empty one."""
+    return [int(part) for part in words(text)]
+
+
+def words(text: str) -> list[str]:
+    """Words of a text such as a,b; none of an empty one."""
+    return [part for part in text.split(",") if part]
+
+
+def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Results) -> None:
+    """All rounds of all loads into `results`."""
+    with ExitStack() as stack:
+        running = stack.enter_context(servers(peer, run, options.loops))
+        loads = list(warm_loads(stack, peer, run, options))
+        for load in loads:
+            for server in running:
+                load.measure(server, options.warm_up)
+        for number in range(options.rounds):
+            drive(loads, running, number, options.seconds, results)
+        theirs = [official_load(peer, run, threads) for threads in options.threads]
+        for number in range(options.official_rounds):
+            drive(theirs, running, number, 0, results)
+
+
+def drive(loads: list[Load], running: list[Server], number: int, seconds: float, results: Results) -> None:
+    """One round; every second round goes through the servers the other way."""
+    for load in loads:
+        for server in running if number % 2 == 0 else running[::-1]:
+            sample = load.measure(server, seconds)
+            results.add(Key(load.name, server.name), sample)
+            print(
+                f"round {number + 1}  {load.name:32}  {server.name:16}  {sample.rate:10,.0f} msgs/s",
+                flush=True,
+            )
+
+
+def warm_loads(stack: ExitStack, peer: JavaPeer, run: Path, options: argparse.Namespace) -> Iterator[Load]:
+    """Loads whose client process lives for the whole run."""
+    if options.threads and options.rounds:
+        client = stack.enter_context(LoadProcess.java(peer, run))
+        for threads in options.threads:
+            yield process_load(client, f"Java client, {plural(threads, 'thread')}", threads=threads)
+    for loop in options.sdk_loops if options.rounds else []:
+        sdk = stack.enter_context(LoadProcess.sdk(run, loop))
+        for concurrency in options.concurrency:
+            yield process_load(sdk, f"our SDK ({loop}), {concurrency} in flight", concurrency=concurrency)
+        if options.batch:
+            name = f"our SDK ({loop}), batches of {options.batch}, 4 in flight"
+            yield process_load(sdk, name, concurrency=4, batch=options.batch)
+
+
+def process_load(client: LoadProcess, name: str, **what: Any) -> Load:
+    """A load done by a client process."""
+    return Load(name, lambda server, seconds: client.measure(server, seconds=seconds, **what))
+
+
+def official_load(peer: JavaPeer, run: Path, threads: int) -> Load:
+    """A load done by RocketMQ's own benchmark producer."""
+    name = f"benchmark.Producer, {plural(threads, 'thread')}"
+    return Load(name, lambda server, _seconds: official(peer, run, server, threads))
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun: 1 thread, 16 threads."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def heading(about: dict[str, Any]) -> str:
+    """Two lines: the machine, and what was measured."""
+    return (
+        f"{about['cpu']}, {about['cores']} cores, {about['memory_bytes'] >> 30} GiB; {about['system']}; "
+        f"Python {about['python']}, uvloop {about['uvloop']}; {about['java']}; RocketMQ {about['rocketmq']}; "
+        f"commit {about['commit']}; load average {about['load_average']:.1f} at the start\n"
+        f"128 byte bodies (benchmark.Producer: 130); topic {TOPIC} made with {QUEUES} queues on each broker; "
+        "ASYNC_FLUSH on each; no pinning"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,123 @@
+"""The benchmark's client process: rocketpy.Producer sends for a fixed time on request (loads.LoadProcess).
+
+A line in: {"namesrv", "topic", "concurrency", "seconds", "bytes", "batch"?}; a line out: {"sent", "failed",
+"seconds", "p50_us", "p99_us", "max_us"}. `sent` counts messages; `failed` and the
+latencies are of requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocketpy import Message, Producer, SendStatus
+from rocketpy.errors import RocketError
+
+
+@dataclass
+class Tally:
+    """What one stretch did."""
+
+    sent: int = 0
+    failed: int = 0
+    nanoseconds: list[int] = field(default_factory=list)
+
+    def report(self, seconds: float) -> dict[str, Any]:
+        """The answer line."""
+        ordered = sorted(self.nanoseconds) or [0]
+        at = {"p50_us": 0.5, "p99_us": 0.99, "max_us": 1.0}
+        places = {
+            name: ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1000
+            for name, share in at.items()
+        }
+        return {"sent": self.sent, "failed": self.failed, "seconds": seconds, **places}
+
+
+async def serve() -> None:
+    """Answer requests until the input ends. One producer is kept for each name server."""
+    producers: dict[str, Producer] = {}
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        what = json.loads(line)
+        if what["namesrv"] not in producers:
+            producers[what["namesrv"]] = await start_producer(what["namesrv"])
+        print(json.dumps(await stretch(producers[what["namesrv"]], what)), flush=True)
+    for producer in producers.values():
+        await producer.close()
+
+
+async def start_producer(namesrv: str) -> Producer:
+    """A started producer."""
+    producer = Producer("bench_producer", namesrv)
+    await producer.start()
+    return producer
+
+
+async def stretch(producer: Producer, what: dict[str, Any]) -> dict[str, Any]:
+    """Send as `what` says for its seconds."""
+    tally, start = Tally(), time.perf_counter()
+    until = start + what["seconds"]
+    send_one = batch_sender(producer, what) if what.get("batch") else single_sender(producer, what)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(what["concurrency"]):
+            group.create_task(keep_sending(send_one, tally, until))
+    return tally.report(time.perf_counter() - start)
+
+
+async def keep_sending(send_one: Callable[[], Awaitable[int]], tally: Tally, until: float) -> None:
+    """One of the concurrent callers."""
+    clock = time.perf_counter_ns
+    until_ns, now = int(until * 1e9), clock()
+    while now < until_ns:
+        try:
+            stored = await send_one()
+        except RocketError:
+            stored = 0
+        tally.sent += stored
+        tally.failed += stored == 0
+        after = clock()
+        tally.nanoseconds.append(after - now)
+        now = after
+
+
+def single_sender(producer: Producer, what: dict[str, Any]) -> Callable[[], Awaitable[int]]:
+    """One message a call."""
+    topic, body = what["topic"], b"b" * what["bytes"]
+
+    async def send() -> int:
+        result = await producer.send(Message(topic, body))
+        return 1 if result.status is SendStatus.SEND_OK else 0
+
+    return send
+
+
+def batch_sender(producer: Producer, what: dict[str, Any]) -> Callable[[], Awaitable[int]]:
+    """A batch a call."""
+    topic, body, count = what["topic"], b"b" * what["bytes"], what["batch"]
+
+    async def send() -> int:
+        result = await producer.send_batch([Message(topic, body) for _ in range(count)])
+        return count if result.status is SendStatus.SEND_OK else 0
+
+    return send
+
+
+def main() -> None:
+    """Pick the loop and serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
+    if parser.parse_args().loop == "uvloop":
+        importlib.import_module("uvloop").run(serve())
+    else:
+        asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()
