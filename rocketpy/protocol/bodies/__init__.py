@@ -1,0 +1,185 @@
+"""The JSON bodies of requests and answers, as values.
+
+`REQUEST_BODIES` and `RESPONSE_BODIES` go from request code to class. Other bodies are message records
+(`record`), batches (`batch`), a message's own bytes, or settings as Java properties (25, 26, 318, 319).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocketpy.protocol.bodies.admin import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    GetBrokerClusterAclConfigResponseBody,
+    GroupList,
+    KVTable,
+    PlainAccessConfig,
+)
+from rocketpy.protocol.bodies.base import (
+    Body,
+    MessageQueue,
+    written,
+)
+from rocketpy.protocol.bodies.client import (
+    CheckClientRequestBody,
+    Connection,
+    ConsumeMessageDirectlyResult,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    ProcessQueueInfo,
+    ProducerConnection,
+    ProducerData,
+    SubscriptionData,
+    UnlockBatchRequestBody,
+)
+from rocketpy.protocol.bodies.offsets import (
+    ConsumeQueueData,
+    ConsumerOffsetSerializeWrapper,
+    ConsumeStats,
+    ConsumeStatsList,
+    DelayOffsetSerializeWrapper,
+    GetConsumerStatusBody,
+    MessageQueueForC,
+    OffsetWrapper,
+    QueryConsumeQueueResponseBody,
+    QueryConsumeTimeSpanBody,
+    QueryCorrectionOffsetBody,
+    QueueTimeSpan,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+    TopicOffset,
+    TopicStatsTable,
+)
+from rocketpy.protocol.bodies.route import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicRouteData,
+)
+from rocketpy.protocol.bodies.topic import (
+    DataVersion,
+    RegisterBrokerBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicList,
+)
+from rocketpy.protocol.codes import RequestCode
+
+__all__ = [
+    "REQUEST_BODIES",
+    "RESPONSE_BODIES",
+    "Body",
+    "BrokerData",
+    "BrokerStatsData",
+    "BrokerStatsItem",
+    "CheckClientRequestBody",
+    "ClusterInfo",
+    "Connection",
+    "ConsumeMessageDirectlyResult",
+    "ConsumeQueueData",
+    "ConsumeStats",
+    "ConsumeStatsList",
+    "ConsumeStatus",
+    "ConsumerConnection",
+    "ConsumerData",
+    "ConsumerOffsetSerializeWrapper",
+    "ConsumerRunningInfo",
+    "DataVersion",
+    "DelayOffsetSerializeWrapper",
+    "GetBrokerClusterAclConfigResponseBody",
+    "GetConsumerListByGroupResponseBody",
+    "GetConsumerStatusBody",
+    "GroupList",
+    "HeartbeatData",
+    "KVTable",
+    "LockBatchRequestBody",
+    "LockBatchResponseBody",
+    "MessageQueue",
+    "MessageQueueForC",
+    "OffsetWrapper",
+    "PlainAccessConfig",
+    "ProcessQueueInfo",
+    "ProducerConnection",
+    "ProducerData",
+    "QueryConsumeQueueResponseBody",
+    "QueryConsumeTimeSpanBody",
+    "QueryCorrectionOffsetBody",
+    "QueueData",
+    "QueueTimeSpan",
+    "RegisterBrokerBody",
+    "ResetOffsetBody",
+    "ResetOffsetBodyForC",
+    "SubscriptionData",
+    "SubscriptionGroupConfig",
+    "SubscriptionGroupWrapper",
+    "TopicConfig",
+    "TopicConfigSerializeWrapper",
+    "TopicList",
+    "TopicOffset",
+    "TopicRouteData",
+    "TopicStatsTable",
+    "UnlockBatchRequestBody",
+    "written",
+]
+
+
+REQUEST_BODIES: Final[dict[int, type[Body]]] = {
+    RequestCode.HEART_BEAT: HeartbeatData,
+    RequestCode.LOCK_BATCH_MQ: LockBatchRequestBody,
+    RequestCode.UNLOCK_BATCH_MQ: UnlockBatchRequestBody,
+    RequestCode.CHECK_CLIENT_CONFIG: CheckClientRequestBody,
+    RequestCode.REGISTER_BROKER: RegisterBrokerBody,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: ResetOffsetBody,
+    RequestCode.QUERY_DATA_VERSION: DataVersion,
+}
+"""Request code to the class of its JSON body."""
+
+
+RESPONSE_BODIES: Final[dict[int, type[Body]]] = {
+    RequestCode.GET_ALL_TOPIC_CONFIG: TopicConfigSerializeWrapper,
+    RequestCode.GET_BROKER_RUNTIME_INFO: KVTable,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: GetConsumerListByGroupResponseBody,
+    RequestCode.LOCK_BATCH_MQ: LockBatchResponseBody,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: ConsumerOffsetSerializeWrapper,
+    RequestCode.GET_ALL_DELAY_OFFSET: DelayOffsetSerializeWrapper,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: GetBrokerClusterAclConfigResponseBody,
+    RequestCode.REGISTER_BROKER: KVTable,
+    RequestCode.GET_ROUTEINTO_BY_TOPIC: TopicRouteData,
+    RequestCode.GET_BROKER_CLUSTER_INFO: ClusterInfo,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: SubscriptionGroupWrapper,
+    RequestCode.GET_TOPIC_STATS_INFO: TopicStatsTable,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerConnection,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: ProducerConnection,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: TopicList,
+    RequestCode.GET_CONSUME_STATS: ConsumeStats,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: KVTable,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: GetConsumerStatusBody,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffsetBody,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: GetConsumerStatusBody,
+    RequestCode.GET_TOPICS_BY_CLUSTER: TopicList,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: GroupList,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: QueryConsumeTimeSpanBody,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: TopicList,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: TopicList,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: ConsumerRunningInfo,
+    RequestCode.QUERY_CORRECTION_OFFSET: QueryCorrectionOffsetBody,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: ConsumeMessageDirectlyResult,
+    RequestCode.GET_UNIT_TOPIC_LIST: TopicList,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: TopicList,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: TopicList,
+    RequestCode.VIEW_BROKER_STATS_DATA: BrokerStatsData,
+    RequestCode.GET_BROKER_CONSUME_STATS: ConsumeStatsList,
+    RequestCode.QUERY_CONSUME_QUEUE: QueryConsumeQueueResponseBody,
+    RequestCode.QUERY_DATA_VERSION: DataVersion,
+}
+"""Request code to the class of the JSON body of its answer."""

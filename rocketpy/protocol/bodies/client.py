@@ -1,0 +1,182 @@
+"""Bodies about the clients of a broker."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from rocketpy.protocol.bodies.base import Body, MessageQueue, written
+from rocketpy.protocol.headers.base import Int32, Int64
+
+__all__ = [
+    "CheckClientRequestBody",
+    "Connection",
+    "ConsumeMessageDirectlyResult",
+    "ConsumeStatus",
+    "ConsumerConnection",
+    "ConsumerData",
+    "ConsumerRunningInfo",
+    "GetConsumerListByGroupResponseBody",
+    "HeartbeatData",
+    "LockBatchRequestBody",
+    "LockBatchResponseBody",
+    "ProcessQueueInfo",
+    "ProducerConnection",
+    "ProducerData",
+    "SubscriptionData",
+    "UnlockBatchRequestBody",
+]
+
+
+class SubscriptionData(Body, kw_only=True):
+    """What a consumer wants of a topic. Source: RocketMQ SubscriptionData.
+
+    sub_string: ``*``, tags joined by ``||``, or SQL92 (expression_type). code_set: `java.tags_code` of
+    the tags. sub_version: ms when it was made; the broker takes the newest.
+    """
+
+    topic: str
+    sub_string: str | None = None
+    tags_set: set[str] = written(set())
+    code_set: set[Int32] = written(set())
+    sub_version: Int64 = written(0)
+    expression_type: str = written("TAG")
+    class_filter_mode: bool = written(False)
+
+
+class ProducerData(Body, kw_only=True):
+    """A producer group of the client."""
+
+    group_name: str
+
+
+class ConsumerData(Body, kw_only=True):
+    """A consumer group of the client. Source: RocketMQ ConsumerData.
+
+    consume_type: CONSUME_ACTIVELY (pull) or CONSUME_PASSIVELY (push). message_model: CLUSTERING or
+    BROADCASTING. consume_from_where: CONSUME_FROM_LAST_OFFSET, ..FIRST_OFFSET, ..TIMESTAMP.
+    """
+
+    group_name: str
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+    subscription_data_set: list[SubscriptionData] = written([])
+    unit_mode: bool = written(False)
+
+
+class HeartbeatData(Body, kw_only=True):
+    """The body of HEART_BEAT. Source: RocketMQ HeartbeatData."""
+
+    client_id: str = field(name="clientID")
+    producer_data_set: list[ProducerData] = written([])
+    consumer_data_set: list[ConsumerData] = written([])
+
+
+class CheckClientRequestBody(Body, kw_only=True):
+    """The body of CHECK_CLIENT_CONFIG: does the broker understand this filter?"""
+
+    client_id: str
+    group: str
+    subscription_data: SubscriptionData
+
+
+class Connection(Body, kw_only=True):
+    """One client seen by a broker. language: a name of `codes.LanguageCode`."""
+
+    client_id: str
+    client_addr: str
+    language: str
+    version: Int32
+
+
+class ProducerConnection(Body, kw_only=True):
+    """The answer to GET_PRODUCER_CONNECTION_LIST."""
+
+    connection_set: list[Connection] = written([])
+
+
+class ConsumerConnection(Body, kw_only=True):
+    """The answer to GET_CONSUMER_CONNECTION_LIST. subscription_table: by topic."""
+
+    connection_set: list[Connection] = written([])
+    subscription_table: dict[str, SubscriptionData] = written({})
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+class GetConsumerListByGroupResponseBody(Body, kw_only=True):
+    """The answer to GET_CONSUMER_LIST_BY_GROUP: client ids."""
+
+    consumer_id_list: list[str] = written([])
+
+
+class LockBatchRequestBody(Body, kw_only=True):
+    """The body of LOCK_BATCH_MQ: queues that an orderly consumer wants for itself."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[MessageQueue] = written([])
+
+
+class LockBatchResponseBody(Body, kw_only=True):
+    """The answer to LOCK_BATCH_MQ: those it got."""
+
+    lock_ok_mq_set: list[MessageQueue] = field(name="lockOKMQSet", default_factory=list)
+
+
+class UnlockBatchRequestBody(LockBatchRequestBody, kw_only=True):
+    """The body of UNLOCK_BATCH_MQ."""
+
+
+class ConsumeMessageDirectlyResult(Body, kw_only=True):
+    """The answer to CONSUME_MESSAGE_DIRECTLY. Source: RocketMQ ConsumeMessageDirectlyResult.
+
+    consume_result: CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION or CR_RETURN_NULL.
+    """
+
+    order: bool = written(False)
+    auto_commit: bool = written(True)
+    consume_result: str | None = None
+    remark: str | None = None
+    spent_time_mills: Int64 = written(0)
+
+
+class ProcessQueueInfo(Body, kw_only=True):
+    """A queue as its consumer sees it. Timestamps in ms. ``droped`` is RocketMQ's spelling."""
+
+    commit_offset: Int64 = written(0)
+    cached_msg_min_offset: Int64 = written(0)
+    cached_msg_max_offset: Int64 = written(0)
+    cached_msg_count: Int32 = written(0)
+    cached_msg_size_in_mib: Int32 = field(name="cachedMsgSizeInMiB", default_factory=lambda: 0)
+    transaction_msg_min_offset: Int64 = written(0)
+    transaction_msg_max_offset: Int64 = written(0)
+    transaction_msg_count: Int32 = written(0)
+    locked: bool = written(False)
+    try_unlock_times: Int64 = written(0)
+    last_lock_timestamp: Int64 = written(0)
+    droped: bool = written(False)
+    last_pull_timestamp: Int64 = written(0)
+    last_consume_timestamp: Int64 = written(0)
+
+
+class ConsumeStatus(Body, kw_only=True):
+    """Rates of one topic in a consumer: messages a second, and ms (rt). None where Java has NaN."""
+
+    pull_rt: float | None = field(name="pullRT", default=None)
+    pull_tps: float | None = field(name="pullTPS", default=None)
+    consume_rt: float | None = field(name="consumeRT", default=None)
+    consume_ok_tps: float | None = field(name="consumeOKTPS", default=None)
+    consume_failed_tps: float | None = field(name="consumeFailedTPS", default=None)
+    consume_failed_msgs: Int64 = written(0)
+
+
+class ConsumerRunningInfo(Body, kw_only=True):
+    """The answer to GET_CONSUMER_RUNNING_INFO. Source: RocketMQ ConsumerRunningInfo."""
+
+    properties: dict[str, str] = written({})
+    subscription_set: list[SubscriptionData] = written([])
+    mq_table: dict[MessageQueue, ProcessQueueInfo] = written({})
+    status_table: dict[str, ConsumeStatus] = written({})
+    jstack: str | None = None

@@ -1,0 +1,153 @@
+"""Bodies that hold offsets of many queues."""
+
+from __future__ import annotations
+
+from rocketpy.protocol.bodies.base import Body, MessageQueue, written
+from rocketpy.protocol.bodies.client import SubscriptionData
+from rocketpy.protocol.headers.base import Int32, Int64
+
+__all__ = [
+    "ConsumeQueueData",
+    "ConsumeStats",
+    "ConsumeStatsList",
+    "ConsumerOffsetSerializeWrapper",
+    "DelayOffsetSerializeWrapper",
+    "GetConsumerStatusBody",
+    "MessageQueueForC",
+    "OffsetWrapper",
+    "QueryConsumeQueueResponseBody",
+    "QueryConsumeTimeSpanBody",
+    "QueryCorrectionOffsetBody",
+    "QueueTimeSpan",
+    "ResetOffsetBody",
+    "ResetOffsetBodyForC",
+    "TopicOffset",
+    "TopicStatsTable",
+]
+
+
+class ConsumerOffsetSerializeWrapper(Body, kw_only=True):
+    """The answer to GET_ALL_CONSUMER_OFFSET, and consumerOffset.json.
+
+    offset_table: ``topic@group`` to queue id to next offset.
+    """
+
+    offset_table: dict[str, dict[int, Int64]] = written({})
+
+
+class DelayOffsetSerializeWrapper(Body, kw_only=True):
+    """The answer to GET_ALL_DELAY_OFFSET, and delayOffset.json. offset_table: delay level to next offset."""
+
+    offset_table: dict[int, Int64] = written({})
+
+
+class OffsetWrapper(Body, kw_only=True):
+    """How far a group is in a queue. last_timestamp: store time in ms of the last message consumed."""
+
+    broker_offset: Int64
+    consumer_offset: Int64
+    last_timestamp: Int64 = written(0)
+
+
+class ConsumeStats(Body, kw_only=True):
+    """The answer to GET_CONSUME_STATS. consume_tps: messages a second, None where Java has NaN."""
+
+    offset_table: dict[MessageQueue, OffsetWrapper] = written({})
+    consume_tps: float | None = None
+
+
+class ConsumeStatsList(Body, kw_only=True):
+    """The answer to GET_BROKER_CONSUME_STATS: one map of one group each, with a ConsumeStats a topic."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = written([])
+    broker_addr: str | None = None
+    total_diff: Int64 = written(0)
+
+
+class TopicOffset(Body, kw_only=True):
+    """Offsets of a queue. last_update_timestamp: store time in ms of its last message, 0 without."""
+
+    min_offset: Int64
+    max_offset: Int64
+    last_update_timestamp: Int64 = written(0)
+
+
+class TopicStatsTable(Body, kw_only=True):
+    """The answer to GET_TOPIC_STATS_INFO."""
+
+    offset_table: dict[MessageQueue, TopicOffset] = written({})
+
+
+class ResetOffsetBody(Body, kw_only=True):
+    """The answer to INVOKE_BROKER_TO_RESET_OFFSET; sent on to Java clients (RESET_CONSUMER_CLIENT_OFFSET)."""
+
+    offset_table: dict[MessageQueue, Int64] = written({})
+
+
+class MessageQueueForC(Body, kw_only=True):
+    """A queue with its offset: what clients read that cannot have objects as keys."""
+
+    topic: str
+    broker_name: str
+    queue_id: Int32
+    offset: Int64
+
+
+class ResetOffsetBodyForC(Body, kw_only=True):
+    """`ResetOffsetBody` for clients in other languages than Java."""
+
+    offset_table: list[MessageQueueForC] = written([])
+
+
+class GetConsumerStatusBody(Body, kw_only=True):
+    """Next offsets of a group. message_queue_table: one client's own; consumer_table: by client id."""
+
+    message_queue_table: dict[MessageQueue, Int64] = written({})
+    consumer_table: dict[str, dict[MessageQueue, Int64]] = written({})
+
+
+class QueueTimeSpan(Body, kw_only=True):
+    """Store times in ms of a queue's oldest, newest and next message; the texts say the same."""
+
+    message_queue: MessageQueue
+    min_time_stamp: Int64 = written(0)
+    max_time_stamp: Int64 = written(0)
+    consume_time_stamp: Int64 = written(0)
+    delay_time: Int64 = written(0)
+    min_time_stamp_str: str | None = None
+    max_time_stamp_str: str | None = None
+    consume_time_stamp_str: str | None = None
+
+
+class QueryConsumeTimeSpanBody(Body, kw_only=True):
+    """The answer to QUERY_CONSUME_TIME_SPAN."""
+
+    consume_time_span_set: list[QueueTimeSpan] = written([])
+
+
+class QueryCorrectionOffsetBody(Body, kw_only=True):
+    """The answer to QUERY_CORRECTION_OFFSET: queue id to offset."""
+
+    correction_offsets: dict[int, Int64] = written({})
+
+
+class ConsumeQueueData(Body, kw_only=True):
+    """One entry of a consume queue. eval: whether the group's filter lets it through."""
+
+    physic_offset: Int64
+    physic_size: Int32
+    tags_code: Int64
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = written(False)
+    msg: str | None = None
+
+
+class QueryConsumeQueueResponseBody(Body, kw_only=True):
+    """The answer to QUERY_CONSUME_QUEUE."""
+
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+    queue_data: list[ConsumeQueueData] | None = None
+    max_queue_index: Int64 = written(0)
+    min_queue_index: Int64 = written(0)

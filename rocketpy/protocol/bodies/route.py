@@ -1,0 +1,51 @@
+"""Bodies with which clients find brokers."""
+
+from __future__ import annotations
+
+from rocketpy.protocol.bodies.base import Body, written
+from rocketpy.protocol.headers.base import Int32
+
+__all__ = ["BrokerData", "ClusterInfo", "QueueData", "TopicRouteData"]
+
+
+class QueueData(Body, kw_only=True):
+    """How many queues of a topic a broker has. perm: 4 read, 2 write, 1 inherit.
+
+    topic_syn_flag: the topic's sysFlag; RocketMQ spells it this way (QUIRKS 9).
+    """
+
+    broker_name: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_syn_flag: Int32 = written(0)
+
+
+class BrokerData(Body, kw_only=True):
+    """A master and its slaves. broker_addrs: broker id (0 is the master) to ``host:port``."""
+
+    cluster: str | None = None
+    broker_name: str
+    broker_addrs: dict[int, str] = written({})
+
+
+class TopicRouteData(Body, kw_only=True):
+    """The answer to GET_ROUTEINTO_BY_TOPIC. Source: RocketMQ TopicRouteData.
+
+    order_topic_conf: ``broker-a:4;broker-b:4`` for an ordered topic, else absent.
+    """
+
+    order_topic_conf: str | None = None
+    queue_datas: list[QueueData] = written([])
+    broker_datas: list[BrokerData] = written([])
+    filter_server_table: dict[str, list[str]] = written({})
+
+
+class ClusterInfo(Body, kw_only=True):
+    """The answer to GET_BROKER_CLUSTER_INFO. Source: RocketMQ ClusterInfo.
+
+    broker_addr_table: by broker name. cluster_addr_table: cluster name to broker names.
+    """
+
+    broker_addr_table: dict[str, BrokerData] = written({})
+    cluster_addr_table: dict[str, list[str]] = written({})

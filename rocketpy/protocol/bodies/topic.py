@@ -1,0 +1,190 @@
+"""Bodies about the configuration of topics and groups, and a broker's registration.
+
+The compressed registration body (header field compressed) is not compressed JSON, but zlib over this, with
+big-endian lengths (QUIRKS 12)::
+
+    i32 length, DataVersion as JSON
+    i32 number of topics, then for each: i32 length, "name readQueues writeQueues perm TAGFILTER"
+    i32 length, JSON array of filter servers
+
+It has no room for a topic's sysFlag and order. Source: RocketMQ RegisterBrokerBody, TopicConfig encode.
+"""
+
+from __future__ import annotations
+
+import zlib
+from struct import Struct
+from typing import Final, Self
+
+from msgspec import field
+
+from rocketpy.errors import RemoteProtocolError
+from rocketpy.protocol import fastjson
+from rocketpy.protocol.bodies.base import Body, written
+from rocketpy.protocol.compression import inflate
+from rocketpy.protocol.headers.base import Int32, Int64
+
+__all__ = [
+    "DataVersion",
+    "RegisterBrokerBody",
+    "SubscriptionGroupConfig",
+    "SubscriptionGroupWrapper",
+    "TopicConfig",
+    "TopicConfigSerializeWrapper",
+    "TopicList",
+]
+
+_LENGTH: Final = Struct(">i")
+_LEVEL: Final = 9
+
+
+class DataVersion(Body, kw_only=True):
+    """Tells two states of a table apart. timestamp: ms of the last change; counter: how many there were."""
+
+    timestamp: Int64 = written(0)
+    counter: Int64 = written(0)
+
+    def next(self, now_ms: int) -> DataVersion:
+        """The version after one more change."""
+        return DataVersion(timestamp=now_ms, counter=self.counter + 1)
+
+
+class TopicConfig(Body, kw_only=True):
+    """A topic of one broker. Source: RocketMQ TopicConfig.
+
+    perm: 4 read, 2 write, 1 inherit. topic_filter_type: SINGLE_TAG or MULTI_TAG.
+    """
+
+    topic_name: str
+    read_queue_nums: Int32 = written(16)
+    write_queue_nums: Int32 = written(16)
+    perm: Int32 = written(6)
+    topic_filter_type: str = written("SINGLE_TAG")
+    topic_sys_flag: Int32 = written(0)
+    order: bool = written(False)
+
+    def to_text(self) -> str:
+        """The line of the compressed registration body: without sysFlag and order."""
+        return (
+            f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
+            f"{self.topic_filter_type}"
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> TopicConfig:
+        """Raises RemoteProtocolError for anything but five words, three of them numbers."""
+        try:
+            name, read_queues, write_queues, perm, filter_type = text.split(" ")
+            return TopicConfig(
+                topic_name=name,
+                read_queue_nums=int(read_queues),
+                write_queue_nums=int(write_queues),
+                perm=int(perm),
+                topic_filter_type=filter_type,
+            )
+        except ValueError as error:
+            raise RemoteProtocolError(f"{text[:200]!r} is no topic configuration: {error}") from error
+
+
+class TopicConfigSerializeWrapper(Body, kw_only=True):
+    """The answer to GET_ALL_TOPIC_CONFIG, and topics.json. topic_config_table: by topic name."""
+
+    topic_config_table: dict[str, TopicConfig] = written({})
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
+class RegisterBrokerBody(Body, kw_only=True):
+    """The body of REGISTER_BROKER, in one of two forms: the header field `compressed` says which."""
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper = field(
+        default_factory=TopicConfigSerializeWrapper
+    )
+    filter_server_list: list[str] = written([])
+
+    def encode(self, compressed: bool = False) -> bytes:
+        """The body as sent; the header's body_crc32 is `checksum.crc32` of this (QUIRKS 11)."""
+        if not compressed:
+            return fastjson.dumps(self)
+        wrapper = self.topic_config_serialize_wrapper
+        topics = [topic.to_text().encode() for topic in wrapper.topic_config_table.values()]
+        pieces = [
+            _with_length(wrapper.data_version.encode()),
+            _LENGTH.pack(len(topics)),
+            *map(_with_length, topics),
+            _with_length(fastjson.dumps(self.filter_server_list)),
+        ]
+        return zlib.compress(b"".join(pieces), _LEVEL)
+
+    @classmethod
+    def decode(cls, data: bytes, compressed: bool = False) -> Self:
+        """The body with these bytes. Raises RemoteProtocolError saying what is wrong with them."""
+        if not compressed:
+            return fastjson.decode(data, cls)
+        plain = inflate(data)
+        version, offset = _take(plain, 0)
+        topics, offset = _take_topics(plain, offset)
+        servers, _ = _take(plain, offset)
+        return cls(
+            topic_config_serialize_wrapper=TopicConfigSerializeWrapper(
+                topic_config_table=topics, data_version=DataVersion.decode(version)
+            ),
+            filter_server_list=fastjson.decode(servers, list[str]),
+        )
+
+
+class TopicList(Body, kw_only=True):
+    """Names of topics. broker_addr: only in the answer to GET_SYSTEM_TOPIC_LIST_FROM_NS."""
+
+    topic_list: list[str] = written([])
+    broker_addr: str | None = None
+
+
+class SubscriptionGroupConfig(Body, kw_only=True):
+    """A consumer group of one broker. Source: RocketMQ SubscriptionGroupConfig."""
+
+    group_name: str
+    consume_enable: bool = written(True)
+    consume_from_min_enable: bool = written(True)
+    consume_broadcast_enable: bool = written(True)
+    retry_queue_nums: Int32 = written(1)
+    retry_max_times: Int32 = written(16)
+    broker_id: Int64 = written(0)
+    which_broker_when_consume_slowly: Int64 = written(1)
+    notify_consumer_ids_changed_enable: bool = written(True)
+
+
+class SubscriptionGroupWrapper(Body, kw_only=True):
+    """The answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG, and subscriptionGroup.json."""
+
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = written({})
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
+def _with_length(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
+
+
+def _take_topics(data: bytes, offset: int) -> tuple[dict[str, TopicConfig], int]:
+    number, offset = _take_number(data, offset)
+    topics = {}
+    for _ in range(number):
+        text, offset = _take(data, offset)
+        topic = TopicConfig.from_text(text.decode("utf-8", "replace"))
+        topics[topic.topic_name] = topic
+    return topics, offset
+
+
+def _take(data: bytes, offset: int) -> tuple[bytes, int]:
+    length, offset = _take_number(data, offset)
+    if length > len(data) - offset:
+        raise RemoteProtocolError(f"registration body: {length} bytes at {offset}, {len(data) - offset} left")
+    return data[offset : offset + length], offset + length
+
+
+def _take_number(data: bytes, offset: int) -> tuple[int, int]:
+    if len(data) - offset < _LENGTH.size:
+        raise RemoteProtocolError(f"registration body ends at {len(data)}, inside a length at {offset}")
+    (number,) = _LENGTH.unpack_from(data, offset)
+    if number < 0:
+        raise RemoteProtocolError(f"registration body: length {number} at {offset}")
+    return number, offset + _LENGTH.size
