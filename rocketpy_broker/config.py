@@ -1,0 +1,202 @@
+"""What a broker and a name server can be told. Built in code, or from RocketMQ's files by `config_file`.
+
+Each field names the RocketMQ key it mirrors and keeps 4.6.0's default unless it says why not.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.transport import Address, ChannelOptions
+from rocketpy_broker.store.config import StoreConfig
+
+__all__ = [
+    "DEFAULT_BROKER_PORT",
+    "DEFAULT_NAMESRV_PORT",
+    "BrokerConfig",
+    "ListenConfig",
+    "NamesrvConfig",
+    "RegistrationConfig",
+    "SendConfig",
+    "TopicsConfig",
+]
+
+DEFAULT_BROKER_PORT: Final = 10911
+DEFAULT_NAMESRV_PORT: Final = 9876
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigInvalid(f"{name} is {value}; it must be from {low} to {high}")
+
+
+def _check_name(name: str, value: str) -> None:
+    if not _NAME.fullmatch(value) or len(value) > 127 or not value.strip("."):
+        raise ConfigInvalid(f"{name} is {value!r}; 1 to 127 letters, digits and any of . _ - % | are allowed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListenConfig:
+    """Where a server is reached, and by whom.
+
+    Without TLS nobody is asked who they are, so a server that others than this machine can
+    reach must be asked for by `insecure` (RocketMQ listens on every address).
+    """
+
+    address: Address
+    """bindAddress and listenPort (the former is a key of later versions). Port 0: any free one."""
+    insecure: bool = False
+    """Ours (``--insecure``): serve another address than this machine's without TLS."""
+    options: ChannelOptions = field(default_factory=ChannelOptions)
+    """Limits of a connection; `ssl` in it for an address with tls://."""
+
+    def __post_init__(self) -> None:
+        if self.address.scheme == "tls" and self.options.ssl is None:
+            raise ConfigInvalid(
+                f"{self.address} needs a certificate: set tls.server.certPath and tls.server.keyPath"
+            )
+        if not (self.insecure or self.address.scheme == "tls" or self.is_local):
+            raise ConfigInvalid(
+                f"refusing to serve {self.address} to other machines without TLS or access control; "
+                "bind to 127.0.0.1, use tls://, or insist with --insecure (insecure=true)"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine, or this process, reaches the address."""
+        if self.address.scheme not in ("tcp", "tls") or self.address.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.address.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for every address of this machine."""
+        return self.address.host in ("0.0.0.0", "::")  # noqa: S104 - it is compared, not bound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicsConfig:
+    """Which topics exist without being asked for."""
+
+    auto_create: bool = True
+    """autoCreateTopicEnable: a send to a topic that is not there makes it, after the model TBW102."""
+    default_queue_nums: int = 8
+    """defaultTopicQueueNums: queues of TBW102, and the most that an auto-created topic gets."""
+    cluster_topic: bool = True
+    """clusterTopicEnable: a system topic named as the cluster."""
+    broker_topic: bool = True
+    """brokerTopicEnable: a system topic named as the broker."""
+    trace_topic: bool = False
+    """traceTopicEnable: the topic of message traces."""
+    trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    """msgTraceTopicName."""
+
+    def __post_init__(self) -> None:
+        _check_range("defaultTopicQueueNums", self.default_queue_nums, 1, 10_000)
+        _check_name("msgTraceTopicName", self.trace_topic_name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegistrationConfig:
+    """How the broker keeps its name servers informed."""
+
+    namesrv: tuple[Address, ...] = ()
+    """namesrvAddr, separated by semicolons. Empty: the broker is found by its address only."""
+    period_ms: int = 30_000
+    """registerNameServerPeriod. A value outside 10 to 60 s counts as the nearest of them, as in 4.6.0."""
+    timeout_ms: int = 6000
+    """registerBrokerTimeoutMills: how long to wait for one name server."""
+    compressed: bool = False
+    """compressedRegister."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "period_ms", min(max(self.period_ms, 10_000), 60_000))
+        _check_range("registerBrokerTimeoutMills", self.timeout_ms, 1, 600_000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SendConfig:
+    """What sends are answered."""
+
+    region_id: str = "DefaultRegion"
+    """regionId: MSG_REGION of every answer, for message traces."""
+    trace_on: bool = True
+    """traceOn: whether clients that trace shall trace this broker's messages."""
+    start_accept_ms: int = 0
+    """startAcceptSendRequestTimeStamp: ms since 1970 before which sends are refused."""
+    reject_transactions: bool = False
+    """rejectTransactionMessage."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerConfig:
+    """One broker."""
+
+    store: StoreConfig
+    """Where and how messages are kept; its `store_host` is replaced by this broker's own address."""
+    listen: ListenConfig = field(
+        default_factory=lambda: ListenConfig(address=Address("tcp", "127.0.0.1", DEFAULT_BROKER_PORT))
+    )
+    name: str = "broker-a"
+    """brokerName (RocketMQ: the machine's name). A master and its slaves share it."""
+    cluster_name: str = "DefaultCluster"
+    """brokerClusterName."""
+    broker_id: int = 0
+    """brokerId: 0 for a master."""
+    advertised_host: str | None = None
+    """brokerIP1: what clients are told to connect to, and the host in message ids. None: the bind address."""
+    ha_host: str | None = None
+    """brokerIP2: what slaves are told to connect to. None: as for clients."""
+    ha_port: int | None = None
+    """haListenPort. None: listenPort + 1."""
+    permission: int = PERM_READ | PERM_WRITE
+    """brokerPermission: 4 read, 2 write."""
+    topics: TopicsConfig = field(default_factory=TopicsConfig)
+    registration: RegistrationConfig = field(default_factory=RegistrationConfig)
+    send: SendConfig = field(default_factory=SendConfig)
+
+    def __post_init__(self) -> None:
+        _check_name("brokerName", self.name)
+        _check_name("brokerClusterName", self.cluster_name)
+        _check_range("brokerId", self.broker_id, 0, 2**63 - 1)
+        _check_range("brokerPermission", self.permission, 0, 7)
+        if self.listen.is_wildcard and self.advertised_host is None:
+            raise ConfigInvalid(
+                f"{self.listen.address} means every address of this machine; "
+                "set brokerIP1 to the one that clients can reach"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamesrvConfig:
+    """One name server."""
+
+    listen: ListenConfig = field(
+        default_factory=lambda: ListenConfig(address=Address("tcp", "127.0.0.1", DEFAULT_NAMESRV_PORT))
+    )
+    kv_config_path: Path | None = None
+    """kvConfigPath: where key-value settings are kept (RocketMQ: ~/namesrv/kvConfig.json).
+    None: in memory only."""
+    order_message_enable: bool = False
+    """orderMessageEnable: put a topic's ORDER_TOPIC_CONFIG into its routes."""
+    broker_expired_ms: int = 120_000
+    """A broker that was silent for this long is dropped (fixed in RocketMQ)."""
+    scan_interval_ms: int = 5000
+    """How often that is looked for (RocketMQ: 10 s)."""
+
+    def __post_init__(self) -> None:
+        _check_range("broker_expired_ms", self.broker_expired_ms, 1, 3_600_000)
+        _check_range("scan_interval_ms", self.scan_interval_ms, 1, 3_600_000)

@@ -1,0 +1,190 @@
+"""Reads broker.conf and namesrv.conf: RocketMQ's own keys, into our configuration.
+
+Every key of 4.6.0 is in one of the tables below: with a meaning here, without one (and why), or
+refused because ignoring it would break a promise that the file makes. Unknown keys are warned about.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.transport import Address, ChannelOptions
+from rocketpy_broker.config import (
+    DEFAULT_BROKER_PORT,
+    DEFAULT_NAMESRV_PORT,
+    BrokerConfig,
+    ListenConfig,
+    NamesrvConfig,
+    RegistrationConfig,
+    SendConfig,
+    TopicsConfig,
+)
+from rocketpy_broker.config_keys import (
+    BROKER_KEYS,
+    LISTEN_KEYS,
+    NAMESRV_KEYS,
+    NOT_YET,
+    STORE_KEYS,
+    WITHOUT_MEANING,
+    Key,
+)
+from rocketpy_broker.properties_file import read_settings
+from rocketpy_broker.store.config import (
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    FlushConfig,
+    IndexConfig,
+    ReadConfig,
+    RecoveryConfig,
+    StoreConfig,
+)
+
+__all__ = ["load_broker_config", "load_namesrv_config"]
+
+log = logging.getLogger("rocketpy.broker.config")
+
+Values = dict[str, dict[str, Any]]
+
+
+class _Given(NamedTuple):
+    key: str
+    value: str
+    place: str
+    """Where it was read, for messages: ``broker.conf:12``."""
+
+
+def load_broker_config(
+    path: str | Path | None = None, overrides: Mapping[str, str] | None = None
+) -> BrokerConfig:
+    """Return the configuration of a broker from a broker.conf and settings that go before it.
+
+    overrides: RocketMQ's keys as in the file, from the command line. Without namesrvAddr in either,
+    the environment's NAMESRV_ADDR counts. Raises ConfigInvalid naming file and line, OSError.
+    """
+    given = _given(path, overrides)
+    values, places = _collect(given, {**LISTEN_KEYS, **BROKER_KEYS, **STORE_KEYS})
+    with _Blame(places):
+        registration = values["registration"]
+        if "namesrv" not in registration and os.environ.get("NAMESRV_ADDR"):
+            registration["namesrv"] = BROKER_KEYS["namesrvAddr"].read(os.environ["NAMESRV_ADDR"])
+        return BrokerConfig(
+            listen=_listen(values["listen"], DEFAULT_BROKER_PORT),
+            store=_store(values),
+            topics=TopicsConfig(**values["topics"]),
+            registration=RegistrationConfig(**registration),
+            send=SendConfig(**values["send"]),
+            **values["broker"],
+        )
+
+
+def load_namesrv_config(
+    path: str | Path | None = None, overrides: Mapping[str, str] | None = None
+) -> NamesrvConfig:
+    """Return the configuration of a name server; see `load_broker_config`."""
+    values, places = _collect(_given(path, overrides), {**LISTEN_KEYS, **NAMESRV_KEYS})
+    with _Blame(places):
+        return NamesrvConfig(listen=_listen(values["listen"], DEFAULT_NAMESRV_PORT), **values["namesrv"])
+
+
+def _given(path: str | Path | None, overrides: Mapping[str, str] | None) -> list[_Given]:
+    given: list[_Given] = []
+    if path is not None:
+        text = Path(path).read_text("utf-8")
+        given = [_Given(s.key, s.value, f"{path}:{s.line}") for s in read_settings(text, str(path))]
+    given += [_Given(key, value, "command line") for key, value in (overrides or {}).items()]
+    return given
+
+
+def _collect(given: Iterable[_Given], keys: Mapping[str, Key]) -> tuple[Values, dict[str, str]]:
+    """Sort the settings into groups of constructor arguments; the last of a key counts."""
+    values: Values = {key.group: {} for key in (*LISTEN_KEYS.values(), *keys.values())}
+    places: dict[str, str] = {}
+    for key_name, text, place in given:
+        key = keys.get(key_name)
+        if key is None:
+            _other_key(key_name, text, place)
+            continue
+        try:
+            values[key.group][key.field] = key.read(text)
+        except (ValueError, ConfigInvalid) as error:
+            raise ConfigInvalid(f"{place}: {key_name}={text}: {error}") from error
+        places[key_name] = place
+    return values, places
+
+
+def _other_key(key: str, text: str, place: str) -> None:
+    accepted = NOT_YET.get(key)
+    if accepted is not None:
+        if text.strip() not in accepted:
+            raise ConfigInvalid(
+                f"{place}: {key}={text}: this broker cannot do that yet, and would break a promise by "
+                f"ignoring it; known: {', '.join(map(repr, accepted))}"
+            )
+    elif key in WITHOUT_MEANING:
+        log.info("%s: %s has no meaning here: %s", place, key, WITHOUT_MEANING[key])
+    else:
+        log.warning("%s: unknown key %s is ignored", place, key)
+
+
+class _Blame:
+    """Adds where a setting was read to an error that names its key."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ConfigInvalid):
+            place = next((place for key, place in self._places.items() if key in str(error).split()), None)
+            if place is not None:
+                raise ConfigInvalid(f"{place}: {error}") from error
+
+
+def _listen(values: dict[str, Any], default_port: int) -> ListenConfig:
+    scheme, host, port = values.get("listen") or (None, values.get("host", "127.0.0.1"), None)
+    if port is None:
+        port = values.get("port", default_port)
+    options = _options(values)
+    scheme = scheme or ("tls" if options.ssl is not None else "tcp")
+    return ListenConfig(
+        address=Address(scheme, host, port), insecure=values.get("insecure", False), options=options
+    )
+
+
+def _options(values: dict[str, Any]) -> ChannelOptions:
+    limits = {name: values[name] for name in ("idle_timeout_ms",) if name in values}
+    if "cert" not in values:
+        return ChannelOptions(**limits)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(values["cert"], values.get("key"), values.get("key_password"))
+        if "trust" in values:
+            context.load_verify_locations(values["trust"])
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigInvalid(f"tls.server.certPath {values['cert']}: {error}") from error
+    return ChannelOptions(ssl=context, **limits)
+
+
+_STORE_GROUPS: Final[dict[str, Callable[..., Any]]] = {
+    "commit_log": CommitLogConfig,
+    "consume_queue": ConsumeQueueConfig,
+    "index": IndexConfig,
+    "flush": FlushConfig,
+    "read": ReadConfig,
+    "recovery": RecoveryConfig,
+}
+
+
+def _store(values: Values) -> StoreConfig:
+    groups = {name: build(**values[name]) for name, build in _STORE_GROUPS.items()}
+    return StoreConfig(**{"root": Path.home() / "store", **values["store"]}, **groups)

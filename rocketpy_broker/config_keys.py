@@ -1,0 +1,249 @@
+"""Tables of RocketMQ 4.6.0's configuration keys: what each becomes here, or why it becomes nothing.
+
+Source: BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig, NamesrvConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.transport import Address
+from rocketpy_broker.store.config import FlushDiskType
+
+__all__ = [
+    "BROKER_KEYS",
+    "LISTEN_KEYS",
+    "NAMESRV_KEYS",
+    "NOT_YET",
+    "STORE_KEYS",
+    "WITHOUT_MEANING",
+    "Key",
+]
+
+
+class Key(NamedTuple):
+    """Where a key goes, and how its text is read."""
+
+    group: str
+    field: str
+    read: Callable[[str], Any]
+    """Raises ValueError or ConfigInvalid for a text that the key cannot have."""
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("a value is missing")
+    return value.strip()
+
+
+def _integer(value: str) -> int:
+    try:
+        return int(value.strip())
+    except ValueError:
+        raise ValueError("a whole number is expected") from None
+
+
+def _boolean(value: str) -> bool:
+    word = value.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("true or false is expected")
+    return word == "true"
+
+
+def _path(value: str) -> Path:
+    return Path(_text(value)).expanduser()
+
+
+def _flush_type(value: str) -> FlushDiskType:
+    try:
+        return FlushDiskType[value.strip()]
+    except KeyError:
+        raise ValueError(f"one of {', '.join(FlushDiskType.__members__)} is expected") from None
+
+
+def _port(value: str) -> int:
+    port = _integer(value)
+    if not 0 <= port <= 65535:
+        raise ValueError("a port from 0 to 65535 is expected")
+    return port
+
+
+def _addresses(value: str) -> tuple[Address, ...]:
+    return tuple(Address.parse(part.strip()) for part in value.split(";") if part.strip())
+
+
+def _listen_address(value: str) -> tuple[str | None, str, int]:
+    """A whole address; its scheme is left open when none was written, so that a certificate decides."""
+    address = Address.parse(value.strip())
+    return address.scheme if "://" in value else None, address.host, address.port
+
+
+def _seconds(value: str) -> int:
+    return _integer(value) * 1000
+
+
+LISTEN_KEYS: Final = {
+    "bindAddress": Key("listen", "host", _text),
+    "listenPort": Key("listen", "port", _port),
+    "insecure": Key("listen", "insecure", _boolean),
+    "listen": Key("listen", "listen", _listen_address),
+    "serverChannelMaxIdleTimeSeconds": Key("listen", "idle_timeout_ms", _seconds),
+    "tls.server.certPath": Key("listen", "cert", _text),
+    "tls.server.keyPath": Key("listen", "key", _text),
+    "tls.server.keyPassword": Key("listen", "key_password", _text),
+    "tls.server.trustCertPath": Key("listen", "trust", _text),
+}
+"""For both servers. `insecure` and `listen` are ours; the tls keys are those of RocketMQ's tls.properties."""
+
+BROKER_KEYS: Final = {
+    "brokerName": Key("broker", "name", _text),
+    "brokerClusterName": Key("broker", "cluster_name", _text),
+    "brokerId": Key("broker", "broker_id", _integer),
+    "brokerIP1": Key("broker", "advertised_host", _text),
+    "brokerIP2": Key("broker", "ha_host", _text),
+    "haListenPort": Key("broker", "ha_port", _port),
+    "brokerPermission": Key("broker", "permission", _integer),
+    "namesrvAddr": Key("registration", "namesrv", _addresses),
+    "registerNameServerPeriod": Key("registration", "period_ms", _integer),
+    "registerBrokerTimeoutMills": Key("registration", "timeout_ms", _integer),
+    "compressedRegister": Key("registration", "compressed", _boolean),
+    "autoCreateTopicEnable": Key("topics", "auto_create", _boolean),
+    "defaultTopicQueueNums": Key("topics", "default_queue_nums", _integer),
+    "clusterTopicEnable": Key("topics", "cluster_topic", _boolean),
+    "brokerTopicEnable": Key("topics", "broker_topic", _boolean),
+    "traceTopicEnable": Key("topics", "trace_topic", _boolean),
+    "msgTraceTopicName": Key("topics", "trace_topic_name", _text),
+    "regionId": Key("send", "region_id", _text),
+    "traceOn": Key("send", "trace_on", _boolean),
+    "startAcceptSendRequestTimeStamp": Key("send", "start_accept_ms", _integer),
+    "rejectTransactionMessage": Key("send", "reject_transactions", _boolean),
+}
+
+STORE_KEYS: Final = {
+    "storePathRootDir": Key("store", "root", _path),
+    "messageDelayLevel": Key("store", "delay_levels", _text),
+    "storePathCommitLog": Key("commit_log", "directory", _path),
+    "mappedFileSizeCommitLog": Key("commit_log", "segment_bytes", _integer),
+    "maxMessageSize": Key("commit_log", "message_bytes_max", _integer),
+    "mappedFileSizeConsumeQueue": Key("consume_queue", "segment_bytes", _integer),
+    "messageIndexEnable": Key("index", "enabled", _boolean),
+    "maxHashSlotNum": Key("index", "slots", _integer),
+    "maxIndexNum": Key("index", "entries", _integer),
+    "maxMsgsNumBatch": Key("index", "query_count_max", _integer),
+    "flushDiskType": Key("flush", "disk_type", _flush_type),
+    "flushIntervalCommitLog": Key("flush", "commit_log_interval_ms", _integer),
+    "flushIntervalConsumeQueue": Key("flush", "consume_queue_interval_ms", _integer),
+    "syncFlushTimeout": Key("flush", "sync_timeout_ms", _integer),
+    "maxTransferBytesOnMessageInMemory": Key("read", "memory_bytes_max", _integer),
+    "maxTransferCountOnMessageInMemory": Key("read", "memory_count_max", _integer),
+    "maxTransferBytesOnMessageInDisk": Key("read", "disk_bytes_max", _integer),
+    "maxTransferCountOnMessageInDisk": Key("read", "disk_count_max", _integer),
+    "accessMessageInMemoryMaxRatio": Key("read", "memory_ratio_percent", _integer),
+    "checkCRCOnRecover": Key("recovery", "check_crc", _boolean),
+}
+
+NAMESRV_KEYS: Final = {
+    "kvConfigPath": Key("namesrv", "kv_config_path", _path),
+    "orderMessageEnable": Key("namesrv", "order_message_enable", _boolean),
+}
+
+NOT_YET: Final[dict[str, tuple[str, ...]]] = {
+    "brokerRole": ("ASYNC_MASTER",),
+    "aclEnable": ("false",),
+    "enableDLegerCommitLog": ("false",),
+    "remoteConfigUpdateEnable": ("false",),
+    "enablePropertyFilter": ("true", "false"),
+}
+"""Key -> the values that are true of this version; any other is refused."""
+
+_ONE_LOOP = "one event loop does the work; there are no thread pools and no queues before them"
+_NETTY = "there is no Netty; the limits of a connection are in ListenConfig.options"
+_FAIR = "the event loop takes requests in order, so none waits in a queue to be timed out"
+_LATER = "accepted for the part of the broker that will read it"
+_WRITES = "records are written with pwrite, not through a mapped file"
+_PAID = "it counts messages for a product of Alibaba"
+
+WITHOUT_MEANING: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            "sendMessageThreadPoolNums", "pullMessageThreadPoolNums", "processReplyMessageThreadPoolNums",
+            "queryMessageThreadPoolNums", "adminBrokerThreadPoolNums", "clientManageThreadPoolNums",
+            "consumerManageThreadPoolNums", "heartbeatThreadPoolNums", "endTransactionThreadPoolNums",
+            "sendThreadPoolQueueCapacity", "pullThreadPoolQueueCapacity", "replyThreadPoolQueueCapacity",
+            "queryThreadPoolQueueCapacity", "clientManagerThreadPoolQueueCapacity",
+            "consumerManagerThreadPoolQueueCapacity", "heartbeatThreadPoolQueueCapacity",
+            "endTransactionPoolQueueCapacity", "useReentrantLockWhenPutMessage", "debugLockEnable",
+        ),
+        _ONE_LOOP,
+    ),
+    **dict.fromkeys(
+        (
+            "serverWorkerThreads", "serverCallbackExecutorThreads", "serverSelectorThreads",
+            "serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue", "serverSocketSndBufSize",
+            "serverSocketRcvBufSize", "serverPooledByteBufAllocatorEnable", "useEpollNativeSelector",
+            "clientWorkerThreads", "clientCallbackExecutorThreads", "clientOnewaySemaphoreValue",
+            "clientAsyncSemaphoreValue", "connectTimeoutMillis", "channelNotActiveInterval",
+            "clientChannelMaxIdleTimeSeconds", "clientSocketSndBufSize", "clientSocketRcvBufSize",
+            "clientPooledByteBufAllocatorEnable", "clientCloseSocketIfTimeout", "useTLS",
+            "transferMsgByHeap", "highSpeedMode",
+        ),
+        _NETTY,
+    ),
+    **dict.fromkeys(
+        (
+            "brokerFastFailureEnable", "waitTimeMillsInSendQueue", "waitTimeMillsInPullQueue",
+            "waitTimeMillsInHeartbeatQueue", "waitTimeMillsInTransactionQueue",
+        ),
+        _FAIR,
+    ),
+    **dict.fromkeys(
+        (
+            "mapedFileSizeCommitLog", "mapedFileSizeConsumeQueue", "commitIntervalCommitLog",
+            "flushCommitLogTimed", "flushCommitLogLeastPages", "commitCommitLogLeastPages",
+            "flushLeastPagesWhenWarmMapedFile", "flushConsumeQueueLeastPages",
+            "flushCommitLogThoroughInterval", "commitCommitLogThoroughInterval",
+            "flushConsumeQueueThoroughInterval", "warmMapedFileEnable", "osPageCacheBusyTimeOutMills",
+            "transientStorePoolEnable", "transientStorePoolSize", "fastFailIfNoBufferInStorePool",
+            "messageIndexSafe", "destroyMapedFileIntervalForcibly", "redeleteHangedFileInterval",
+        ),
+        _WRITES,
+    ),
+    **dict.fromkeys(
+        (
+            "commercialEnable", "commercialTimerCount", "commercialTransCount", "commercialBigCount",
+            "commercialBaseCount",
+        ),
+        _PAID,
+    ),
+    **dict.fromkeys(
+        (
+            "autoCreateSubscriptionGroup", "flushConsumerOffsetInterval",
+            "flushConsumerOffsetHistoryInterval", "longPollingEnable", "shortPollingTimeMills",
+            "notifyConsumerIdsChangedEnable", "slaveReadEnable", "disableConsumeIfConsumerReadSlowly",
+            "consumerFallbehindThreshold", "filterServerNums", "enableCalcFilterBitMap",
+            "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter", "filterDataCleanTimeSpan",
+            "filterSupportRetry", "transactionTimeOut", "transactionCheckMax", "transactionCheckInterval",
+            "storeReplyMessageEnable", "cleanResourceInterval", "deleteCommitLogFilesInterval",
+            "deleteConsumeQueueFilesInterval", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime",
+            "cleanFileForciblyEnable", "putMsgIndexHightWater", "enableConsumeQueueExt",
+            "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt", "haSendHeartbeatInterval",
+            "haHousekeepingInterval", "haTransferBatchSize", "haMasterAddress", "haSlaveFallbehindMax",
+            "flushDelayOffsetInterval", "offsetCheckInSlave", "duplicationEnable", "diskFallRecorded",
+            "defaultQueryMaxNum", "dLegerGroup", "dLegerPeers", "dLegerSelfId", "maxDelayTime",
+            "configStorePath", "productEnvName", "clusterTest",
+        ),
+        _LATER,
+    ),
+    "forceRegister": "the broker always sends its registration, which name servers compare by version",
+    "rocketmqHome": "nothing is read from an installation",
+    "messageStorePlugIn": "it names a Java class",
+    "fetchNamesrvAddrByAddressServer": "name servers are named by namesrvAddr",
+}  # fmt: skip
+"""Keys of 4.6.0 that are accepted, and why they change nothing here."""
+
+for _name in (*LISTEN_KEYS, *BROKER_KEYS, *STORE_KEYS, *NAMESRV_KEYS):
+    if _name in WITHOUT_MEANING or _name in NOT_YET:
+        raise ConfigInvalid(f"configuration key {_name} is in two tables")

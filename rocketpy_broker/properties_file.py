@@ -1,0 +1,76 @@
+r"""Java properties files: the form of broker.conf and namesrv.conf, read with line numbers.
+
+| line                         | means                                                        |
+|------------------------------|--------------------------------------------------------------|
+| ``key=value`` ``key: value`` | a setting; blanks around the separator do not count          |
+| ``# ...`` ``! ...``          | a comment                                                    |
+| ``value \``                 | goes on in the next line, whose leading blanks do not count  |
+| ``\t \n \r \f \uXXXX``  | that character; any other escaped character stands for itself|
+
+Source: java.util.Properties. Files are read as UTF-8 (Java: ISO-8859-1, the same for all keys and
+for every value that a RocketMQ setting can have).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rocketpy.errors import ConfigInvalid
+
+__all__ = ["Setting", "read_settings"]
+
+_SEPARATOR = re.compile(r"(?<!\\)(?:\\\\)*(?:\s*[=:]\s*|\s+)")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class Setting(NamedTuple):
+    """One setting and the line, counted from 1, on which it begins."""
+
+    key: str
+    value: str
+    line: int
+
+
+def read_settings(text: str, source: str) -> list[Setting]:
+    """Return the settings of a properties file in order. Raises ConfigInvalid naming source and line."""
+    return [_setting(line, number, source) for number, line in _logical_lines(text)]
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each setting's text with its first line number, continued lines joined."""
+    joined, first = "", 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.lstrip()
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        first = first or number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            joined += line[:-1]
+            continue
+        yield first, joined + line
+        joined, first = "", 0
+    if joined:
+        yield first, joined
+
+
+def _setting(line: str, number: int, source: str) -> Setting:
+    found = _SEPARATOR.search(line)
+    key = line if found is None else line[: found.end()].rstrip().rstrip("=:").rstrip()
+    value = "" if found is None else line[found.end() :]
+    if not key:
+        raise ConfigInvalid(f"{source}:{number}: a setting without a name: {line!r}")
+    return Setting(_unescape(key, number, source), _unescape(value.rstrip(), number, source), number)
+
+
+def _unescape(text: str, number: int, source: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        escaped = match.group(1)
+        if escaped == "u":
+            raise ConfigInvalid(f"{source}:{number}: \\u needs four hexadecimal digits")
+        return chr(int(escaped[1:], 16)) if len(escaped) > 1 else _CONTROLS.get(escaped, escaped)
+
+    return _ESCAPE.sub(character, text) if "\\" in text else text

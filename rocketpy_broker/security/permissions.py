@@ -1,0 +1,84 @@
+"""What right each request needs. A request code that is not in a table is refused by every server.
+
+Deny by default: a handler for a new code does nothing until its code has a permission here.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from rocketpy.protocol.codes import RequestCode
+
+__all__ = [
+    "ADD_WRITE_PERM_OF_BROKER",
+    "BROKER_PERMISSIONS",
+    "NAMESRV_PERMISSIONS",
+    "Permission",
+]
+
+ADD_WRITE_PERM_OF_BROKER: Final = 327
+"""Request code of RocketMQ 4.9, the opposite of WIPE_WRITE_PERM_OF_BROKER."""
+
+
+class Permission(Enum):
+    """A right that a request needs."""
+
+    ANY = "any"
+    """Every client that may connect."""
+    PUBLISH = "publish"
+    """To send to the topic in the header."""
+    SUBSCRIBE = "subscribe"
+    """To read from the topic in the header, as the group in it."""
+    BROKER = "broker"
+    """To act as a broker of the cluster."""
+    ADMIN = "admin"
+    """To change the cluster or to see all of it."""
+
+
+NAMESRV_PERMISSIONS: Final[dict[int, Permission]] = {
+    RequestCode.PUT_KV_CONFIG: Permission.ADMIN,
+    RequestCode.GET_KV_CONFIG: Permission.ANY,
+    RequestCode.DELETE_KV_CONFIG: Permission.ADMIN,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: Permission.ANY,
+    RequestCode.QUERY_DATA_VERSION: Permission.BROKER,
+    RequestCode.REGISTER_BROKER: Permission.BROKER,
+    RequestCode.UNREGISTER_BROKER: Permission.BROKER,
+    RequestCode.GET_ROUTEINTO_BY_TOPIC: Permission.ANY,
+    RequestCode.GET_BROKER_CLUSTER_INFO: Permission.ANY,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: Permission.ADMIN,
+    ADD_WRITE_PERM_OF_BROKER: Permission.ADMIN,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Permission.ANY,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: Permission.ADMIN,
+    RequestCode.GET_TOPICS_BY_CLUSTER: Permission.ANY,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Permission.ANY,
+    RequestCode.GET_UNIT_TOPIC_LIST: Permission.ANY,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: Permission.ANY,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Permission.ANY,
+    RequestCode.UPDATE_NAMESRV_CONFIG: Permission.ADMIN,
+    RequestCode.GET_NAMESRV_CONFIG: Permission.ADMIN,
+}
+
+BROKER_PERMISSIONS: Final[dict[int, Permission]] = {
+    RequestCode.SEND_MESSAGE: Permission.PUBLISH,
+    RequestCode.SEND_MESSAGE_V2: Permission.PUBLISH,
+    RequestCode.SEND_BATCH_MESSAGE: Permission.PUBLISH,
+    RequestCode.PULL_MESSAGE: Permission.SUBSCRIBE,
+    RequestCode.QUERY_MESSAGE: Permission.SUBSCRIBE,
+    RequestCode.VIEW_MESSAGE_BY_ID: Permission.ANY,
+    RequestCode.GET_MAX_OFFSET: Permission.ANY,
+    RequestCode.GET_MIN_OFFSET: Permission.ANY,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Permission.ANY,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: Permission.ANY,
+    RequestCode.QUERY_CONSUMER_OFFSET: Permission.SUBSCRIBE,
+    RequestCode.UPDATE_CONSUMER_OFFSET: Permission.SUBSCRIBE,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: Permission.SUBSCRIBE,
+    RequestCode.HEART_BEAT: Permission.ANY,
+    RequestCode.UNREGISTER_CLIENT: Permission.ANY,
+    RequestCode.CHECK_CLIENT_CONFIG: Permission.ANY,
+    RequestCode.GET_ALL_TOPIC_CONFIG: Permission.ANY,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: Permission.ADMIN,
+    RequestCode.GET_BROKER_RUNTIME_INFO: Permission.ANY,
+    RequestCode.GET_BROKER_CONFIG: Permission.ADMIN,
+    RequestCode.UPDATE_BROKER_CONFIG: Permission.ADMIN,
+}

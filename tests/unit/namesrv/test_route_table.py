@@ -1,0 +1,213 @@
+"""RouteTable: brokers come, change and go; routes follow."""
+
+from typing import Any
+
+from rocketpy.protocol.bodies import DataVersion, TopicConfig
+from rocketpy_broker.namesrv.route_table import BrokerIdentity, MasterHint, RouteTable
+
+
+def identity(name: str = "broker-a", broker_id: int = 0, address: str = "h:1", cluster: str = "C") -> Any:
+    return BrokerIdentity(cluster=cluster, name=name, broker_id=broker_id, address=address)
+
+
+def register(table: RouteTable, broker: BrokerIdentity | None = None, **changes: Any) -> MasterHint:
+    """Register with one topic T of four queues, unless told otherwise."""
+    settings: dict[str, Any] = {
+        "ha_address": "h:2",
+        "topics": topics("T"),
+        "data_version": DataVersion(timestamp=5, counter=1),
+        "filter_servers": [],
+        "channel": "channel",
+        "now_ms": 0,
+    }
+    return table.register(broker or identity(), **{**settings, **changes})
+
+
+def topics(*names: str, queues: int = 4, flag: int = 0, perm: int = 6) -> dict[str, TopicConfig]:
+    return {
+        name: TopicConfig(
+            topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, topic_sys_flag=flag
+        )
+        for name in names
+    }
+
+
+def queues_of(table: RouteTable, topic: str) -> dict[str, int]:
+    route = table.route(topic)
+    return {} if route is None else {q.broker_name: q.write_queue_nums for q in route.queue_datas}
+
+
+def test_a_registered_topic_is_found() -> None:
+    """Without this no client finds a broker."""
+    table = RouteTable()
+    register(table)
+    route = table.route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: "h:1"}
+    assert route.queue_datas[0].perm == 6
+    assert table.route("other") is None
+
+
+def test_topics_of_two_brokers_are_joined() -> None:
+    """Without this half of a topic's queues would never be used."""
+    table = RouteTable()
+    register(table)
+    register(table, identity("broker-b", address="h:3"), topics=topics("T", queues=8))
+    assert queues_of(table, "T") == {"broker-a": 4, "broker-b": 8}
+
+
+def test_an_unchanged_version_changes_nothing() -> None:
+    """Without this a permission that an operator took away would come back with the next heartbeat."""
+    table = RouteTable()
+    register(table)
+    assert table.wipe_write_perm("broker-a") == 1
+    register(table)
+    assert _perm(table) == 4
+    register(table, data_version=DataVersion(timestamp=6, counter=2))
+    assert _perm(table) == 6
+
+
+def test_write_permission_can_be_given_back() -> None:
+    """Without this a broker taken out for maintenance stays out until its topics change."""
+    table = RouteTable()
+    register(table)
+    table.wipe_write_perm("broker-a")
+    assert table.add_write_perm("broker-a") == 1
+    assert _perm(table) == 6
+    assert table.wipe_write_perm("nobody") == 0
+
+
+def _perm(table: RouteTable) -> int:
+    route = table.route("T")
+    assert route is not None
+    return route.queue_datas[0].perm
+
+
+def test_an_answer_already_given_does_not_change() -> None:
+    """Without this a route on its way to a client would change under the encoder."""
+    table = RouteTable()
+    register(table)
+    route = table.route("T")
+    assert route is not None
+    table.wipe_write_perm("broker-a")
+    assert route.queue_datas[0].perm == 6
+
+
+def test_one_changed_topic_leaves_the_others() -> None:
+    """QUIRKS 13: without this creating a topic would hide all others of the broker."""
+    table = RouteTable()
+    register(table)
+    register(table, topics=topics("New"), data_version=DataVersion(timestamp=6, counter=2))
+    assert sorted(table.topics()) == ["New", "T"]
+    register(table, topics=topics("T", queues=16), data_version=DataVersion(timestamp=7, counter=3))
+    assert queues_of(table, "T") == {"broker-a": 16}
+
+
+def test_a_slave_learns_its_master_but_brings_no_topics() -> None:
+    """QUIRKS 15: without this a slave does not know whom to copy."""
+    table = RouteTable()
+    slave = identity(broker_id=1, address="h:9")
+    assert register(table, slave) == MasterHint()
+    assert table.route("T") is None
+    assert register(table) == MasterHint()
+    assert register(table, slave) == MasterHint("h:1", "h:2")
+    route = table.route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: "h:1", 1: "h:9"}
+
+
+def test_a_slave_that_became_master_has_one_entry() -> None:
+    """Without this clients would send to a broker under two roles."""
+    table = RouteTable()
+    register(table, identity(broker_id=1, address="h:9"))
+    register(table, identity(broker_id=0, address="h:9"))
+    assert table.cluster_info().broker_addr_table["broker-a"].broker_addrs == {0: "h:9"}
+
+
+def test_silence_drops_a_broker() -> None:
+    """Without this producers would keep sending to a machine that is gone."""
+    table = RouteTable()
+    register(table, now_ms=1000)
+    assert table.drop_silent(121_000, 120_000) == []
+    table.touch("h:1", 2000)
+    assert table.drop_silent(121_001, 120_000) == []
+    assert [live.identity.name for live in table.drop_silent(122_001, 120_000)] == ["broker-a"]
+    assert table.route("T") is None
+    assert table.cluster_info().cluster_addr_table == {}
+
+
+def test_a_lost_connection_drops_its_broker_at_once() -> None:
+    """Without this a killed broker would be offered for two minutes."""
+    table = RouteTable()
+    register(table, channel="one")
+    register(table, identity("broker-b", address="h:3"), channel="two")
+    assert [live.identity.address for live in table.drop_channel("one")] == ["h:1"]
+    assert queues_of(table, "T") == {"broker-b": 4}
+
+
+def test_an_old_connection_does_not_drop_a_broker_that_came_back() -> None:
+    """Without this a reconnecting broker would vanish when its first connection times out."""
+    table = RouteTable()
+    register(table, channel="old")
+    register(table, channel="new")
+    assert table.drop_channel("old") == []
+    assert table.route("T") is not None
+
+
+def test_a_master_that_goes_leaves_its_slave() -> None:
+    """Without this consumers could not read on from the slave."""
+    table = RouteTable()
+    register(table)
+    register(table, identity(broker_id=1, address="h:9"), channel="slave")
+    table.unregister(identity())
+    table.unregister(identity())
+    route = table.route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {1: "h:9"}
+
+
+def test_a_goodbye_from_a_predecessor_does_not_end_the_successor() -> None:
+    """Without this a slow shutdown would unregister the broker that took over its id."""
+    table = RouteTable()
+    register(table)
+    register(table, identity(address="h:7"), channel="new")
+    table.unregister(identity(address="h:1"))
+    route = table.route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: "h:7"}
+
+
+def test_a_deleted_topic_is_gone() -> None:
+    """Without this a deleted topic would be offered until every broker restarted."""
+    table = RouteTable()
+    register(table)
+    table.delete_topic("T")
+    table.delete_topic("T")
+    assert table.topics() == []
+
+
+def test_filter_servers_are_in_routes() -> None:
+    """Without this a 4.x broker with filter servers would lose them here."""
+    table = RouteTable()
+    register(table, filter_servers=["f:1"])
+    register(table, filter_servers=None)
+    route = table.route("T")
+    assert route is not None
+    assert route.filter_server_table == {"h:1": ["f:1"]}
+    register(table, filter_servers=[])
+    route = table.route("T")
+    assert route is not None
+    assert route.filter_server_table == {}
+
+
+def test_listings() -> None:
+    """Without this mqadmin's topicList, clusterList and the unit listings would be wrong."""
+    table = RouteTable()
+    register(table, topics={**topics("Unit", flag=1), **topics("Sub", flag=2), **topics("Both", flag=3)})
+    assert table.unit_topics() == ["Unit", "Both"]
+    assert table.unit_sub_topics() == ["Sub", "Both"]
+    assert table.unit_sub_un_unit_topics() == ["Sub"]
+    assert table.topics_of_cluster("C") == ["Unit", "Sub", "Both"]
+    assert table.topics_of_cluster("nowhere") == []
+    assert table.system_topics() == (["C", "broker-a"], "h:1")
+    assert table.cluster_info().cluster_addr_table == {"C": ["broker-a"]}
