@@ -22,16 +22,22 @@ import msgspec
 
 from rocketpy.errors import RemoteProtocolError
 
-__all__ = ["MAX_DEPTH", "ObjectKey", "decode", "dumps", "loads"]
+__all__ = ["MAX_DEPTH", "MAX_TOLERANT_BYTES", "ObjectKey", "decode", "dumps", "loads"]
 
 T = TypeVar("T")
 
 MAX_DEPTH: Final = 32
 """How deep objects and arrays may lie in each other in what the tolerant parser reads."""
+MAX_TOLERANT_BYTES: Final = 1 << 20
+"""What the tolerant parser takes at most; it needs up to a second or two for that, on the caller's thread."""
 
-_INTEGER_KEY: Final = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+# Possessive (*+) and with an end for every string, so that no input makes them go back and forth.
+_INTEGER_KEY: Final = re.compile(
+    rb'("[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))|([{,]\s*+)(-?\d++)(\s*+:)',
+    re.DOTALL,
+)
 _SPACE: Final = re.compile(r"\s*")
-_STRING: Final = re.compile(r"""\"([^"\\]*(?:\\.[^"\\]*)*)\"|'([^'\\]*(?:\\.[^'\\]*)*)'""", re.DOTALL)
+_STRING: Final = re.compile(r"""\"([^"\\]*+(?:\\.[^"\\]*+)*+)\"|'([^'\\]*+(?:\\.[^'\\]*+)*+)'""", re.DOTALL)
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _WORD: Final = re.compile(r"[-+]?[A-Za-z_$][\w$.]*")
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
@@ -146,6 +152,10 @@ class _Parser:
     """Reads what fastjson writes and standard JSON does not allow. One use each."""
 
     def __init__(self, data: bytes) -> None:
+        if len(data) > MAX_TOLERANT_BYTES:
+            raise RemoteProtocolError(
+                f"{len(data)} bytes are not standard JSON, and above the {MAX_TOLERANT_BYTES} that may be otherwise"
+            )
         try:
             self.text = data.decode()
         except UnicodeDecodeError as error:
