@@ -110,15 +110,28 @@ def _broker(
     conf: Mapping[str, object] | None,
     properties: Mapping[str, str] | None,
 ) -> Iterator[BrokerProcess]:
-    # Without long polling a Java broker answers an empty pull after a second and not after twenty.
-    quick = {"longPollingEnable": "false", **(conf or {})} if make == "java" else conf
-    server: BrokerProcess
-    if make == "java":
-        server = JavaBroker(peer, run, namesrv, conf=quick, properties=properties)
-    else:
-        server = OurBroker(run, namesrv, conf=conf)
+    server = new_broker(make, peer, run, namesrv, conf=conf, properties=properties)
     with stopping([server.start()]):
         yield server
+
+
+def new_broker(
+    make: Make,
+    peer: JavaPeer,
+    run: Path,
+    namesrv: str,
+    *,
+    store: Path | None = None,
+    port: int | None = None,
+    conf: Mapping[str, object] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> BrokerProcess:
+    """A broker of either make, not started. `properties` matter to Java's only."""
+    if make == "our":
+        return OurBroker(run, namesrv, store=store, port=port, conf=conf)
+    # Without long polling a Java broker answers an empty pull after a second and not after twenty.
+    quick = {"longPollingEnable": "false", **(conf or {})}
+    return JavaBroker(peer, run, namesrv, store=store, port=port, conf=quick, properties=properties)
 
 
 @contextmanager

@@ -158,11 +158,12 @@ class BrokerProcess(ServerProcess):
         *,
         name: str,
         port: int | None = None,
+        store: Path | None = None,
         conf: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(run, name, free_broker_port() if port is None else port)
         self.namesrv = namesrv
-        self.store = self.home / "store"
+        self.store = self.home / "store" if store is None else store
         self.conf: dict[str, object] = {
             "brokerClusterName": "InteropCluster",
             "brokerName": name,
@@ -239,11 +240,12 @@ class JavaBroker(BrokerProcess):
         *,
         name: str = "java-broker",
         port: int | None = None,
+        store: Path | None = None,
         conf: Mapping[str, object] | None = None,
         jvm: Sequence[str] = SERVER_JVM,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(run, namesrv, name=name, port=port, conf=conf)
+        super().__init__(run, namesrv, name=name, port=port, store=store, conf=conf)
         self._peer, self._jvm, self._properties = peer, jvm, properties
 
     def command(self) -> list[str]:
@@ -285,10 +287,11 @@ class OurBroker(BrokerProcess):
         *,
         name: str = "our-broker",
         port: int | None = None,
+        store: Path | None = None,
         conf: Mapping[str, object] | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        super().__init__(run, namesrv, name=name, port=port, conf=conf)
+        super().__init__(run, namesrv, name=name, port=port, store=store, conf=conf)
         self._options = options
 
     def command(self) -> list[str]:

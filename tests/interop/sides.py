@@ -54,6 +54,22 @@ OUR_SDK = (
 )
 
 
+@dataclass(frozen=True)
+class Handover:
+    """Who writes a store directory and who reads it afterwards."""
+
+    writer: Make
+    reader: Make
+
+    @property
+    def direction(self) -> str:
+        """As the table prints it."""
+        return f"store directory: {self.writer} -> {self.reader}"
+
+
+HANDOVERS = (Handover("java", "java"), Handover("our", "java"), Handover("java", "our"))
+
+
 def serve(
     side: Side,
     peer: JavaPeer,

@@ -1,0 +1,168 @@
+"""Store directories that change hands: written by one make of broker or store, opened by the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.cluster import Cluster, new_broker, stopping
+from tests.interop.java_peer import JavaPeer
+from tests.interop.processes import BrokerProcess, JavaNameServer, NameServerProcess, free_broker_port
+from tests.interop.sides import HANDOVERS, Handover
+
+pytestmark = pytest.mark.interop
+TOPIC, QUEUES = "StoreTopic", 4
+# Small files, so that a few hundred messages fill several of each kind.
+CONF = {
+    "mappedFileSizeCommitLog": 64 << 10,
+    "mappedFileSizeConsumeQueue": 20 * 50,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+    "brokerName": "store-broker",
+}
+hands = pytest.mark.parametrize("handover", HANDOVERS, ids=lambda handover: handover.direction)
+
+
+@pytest.fixture(scope="module")
+def namesrv(peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServerProcess]:
+    """Java's name server, so that these cases say something of stores only."""
+    server = JavaNameServer(peer, tmp_path_factory.mktemp("stores")).start()
+    with stopping([server]):
+        yield server
+
+
+class Hands:
+    """One store directory, and brokers of either make that serve it in turn at the same address."""
+
+    def __init__(self, peer: JavaPeer, run: Path, namesrv: NameServerProcess) -> None:
+        self.peer, self.run, self.namesrv = peer, run, namesrv
+        self.store, self.port = run / "store", free_broker_port()
+
+    def broker(self, make: Any) -> BrokerProcess:
+        """A broker of this make on the store, not started."""
+        address = self.namesrv.address
+        return new_broker(make, self.peer, self.run, address, store=self.store, port=self.port, conf=CONF)
+
+    def cluster(self, broker: BrokerProcess) -> Cluster:
+        """To drive it with RocketMQ's client."""
+        return Cluster(self.peer, self.run, self.namesrv, broker)
+
+    def java_store(self, conf: Path, *steps: dict[str, Any]) -> list[dict[str, Any]]:
+        """RocketMQ's DefaultMessageStore on this directory, no broker around it (see java/Store.java)."""
+        return self.peer.drive("Store", str(conf), home=self.run / "java-store", steps=steps)
+
+
+@pytest.fixture
+def hand(peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess) -> Hands:
+    """A fresh store directory."""
+    return Hands(peer, tmp_path, namesrv)
+
+
+@hands
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
+def test_broker_takes_over_a_store(hand: Hands, handover: Handover, ending: str) -> None:
+    """After swapping one broker for the other, messages would be missing, moved or written over."""
+    writer = hand.broker(handover.writer).start()
+    with stopping([writer]):
+        sent = [
+            expected(step, a) for step, a in zip(STEPS, hand.cluster(writer).produce(*STEPS), strict=True)
+        ]
+        (writer.kill if ending == "killed" else writer.stop)()
+    with stopping([reader := hand.broker(handover.reader).start()]):
+        cluster = hand.cluster(reader)
+        assert places(cluster.pull_all(TOPIC)) == sorted(sent)
+        more = cluster.produce(*[send(1000 + n, queue=n) for n in range(QUEUES)])
+        ends = {queue: 1 + max(offset for q, offset, *_ in sent if q == queue) for queue in range(QUEUES)}
+        assert {a["queueId"]: a["queueOffset"] for a in more} == ends
+        assert len(cluster.pull_all(TOPIC)) == len(sent) + QUEUES
+        views = cluster.consume({"do": "view", "topic": TOPIC, "id": more[0]["offsetMsgId"]})
+        assert views[0]["body"] == body(1000)
+
+
+@pytest.mark.parametrize("handover", HANDOVERS[:2], ids=lambda handover: handover.direction)
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
+def test_java_store_reads_a_broker_s_files(hand: Hands, handover: Handover, ending: str) -> None:
+    """RocketMQ's own store would recover fewer messages than were acknowledged, or other ones."""
+    writer = hand.broker(handover.writer).start()
+    with stopping([writer]):
+        answers = hand.cluster(writer).produce(*STEPS)
+        sent = [expected(step, answer) for step, answer in zip(STEPS, answers, strict=True)]
+        (writer.kill if ending == "killed" else writer.stop)()
+    reads = [{"do": "queue", "topic": TOPIC, "queue": queue} for queue in range(QUEUES)]
+    reads += [{"do": "key", "topic": TOPIC, "key": f"key{n}"} for n in (0, 17, 399)]
+    reads += [{"do": "offset", "at": int(answer["offsetMsgId"][-16:], 16)} for answer in answers[::100]]
+    opened, *found = hand.java_store(writer.conf_file, *reads)
+    assert opened["opened"] is True
+    by_step = {step: [a for a in found if a["step"] == step and "body" in a] for step in range(len(reads))}
+    assert places([one for queue in range(QUEUES) for one in by_step[queue]]) == sorted(sent)
+    assert [[one["keys"] for one in by_step[QUEUES + n]] for n in range(3)] == [
+        ["key0"],
+        ["key17"],
+        ["key399"],
+    ]
+    assert [one["body"] for n in range(7, len(reads)) for one in by_step[n]] == [
+        s["body"] for s in STEPS[::100]
+    ]
+
+
+@pytest.mark.parametrize("handover", [HANDOVERS[0], HANDOVERS[2]], ids=lambda handover: handover.direction)
+@pytest.mark.parametrize("ending", ["closed", "halt"])
+def test_broker_reads_a_java_store(hand: Hands, handover: Handover, ending: str) -> None:
+    """What RocketMQ's store wrote, single messages and batches, would not be served."""
+    reader = hand.broker(handover.reader)
+    puts: list[dict[str, Any]] = [{**send(n, queue=n % QUEUES), "do": "put"} for n in range(200)]
+    batch = [send(500 + n, queue=0) for n in range(10)]
+    puts.append({"do": "putBatch", "topic": TOPIC, "queue": 0, "messages": batch})
+    arguments = [str(reader.conf_file), *(["halt"] if ending == "halt" else [])]
+    _, *put = hand.peer.drive("Store", *arguments, home=hand.run / "java-store", steps=puts)
+    assert {answer["status"] for answer in put} == {"PUT_OK"}
+    with stopping([reader.start()]):
+        cluster = hand.cluster(reader)
+        cluster.admin("updateTopic", "-b", reader.address, "-t", TOPIC, "-r", str(QUEUES), "-w", str(QUEUES))
+        received = cluster.pull_all(TOPIC)
+    wanted = [
+        (p["queue"], a["queueOffset"], a["physicalOffset"], p["body"])
+        for p, a in zip(puts, put, strict=False)
+        if "body" in p
+    ]
+    got = places(received)
+    assert set(wanted) <= set(got)
+    assert [place[3] for place in got if place[0] == 0][-10:] == [one["body"] for one in batch]
+    assert len(got) == 210
+
+
+def body(number: int) -> str:
+    """Bodies of many sizes; every fiftieth is long enough for the client to deflate it."""
+    return (f"message {number} ".encode() * (600 if number % 50 == 49 else 1 + number % 20)).hex()
+
+
+def send(number: int, *, queue: int) -> dict[str, Any]:
+    """A send step with a key, tags and a property."""
+    return {
+        "how": "queue" if number else "sync",  # the first creates the topic
+        "queue": queue,
+        "topic": TOPIC,
+        "body": body(number),
+        "keys": f"key{number}",
+        "tags": "T",
+        "properties": {"number": str(number), "text": "ümlaut 世界"},
+    }
+
+
+def expected(step: dict[str, Any], answer: dict[str, Any]) -> tuple[int, int, int, str]:
+    """Where a sent message must be found: queue, queue offset, physical offset, body."""
+    assert answer.get("status") == "SEND_OK", answer
+    return answer["queueId"], answer["queueOffset"], int(answer["offsetMsgId"][-16:], 16), step["body"]
+
+
+def places(received: list[dict[str, Any]]) -> list[tuple[int, int, int, str]]:
+    """Where messages were found, in order of queue and offset."""
+    return sorted(
+        (one["queueId"], one["queueOffset"], one["physicalOffset"], one["body"]) for one in received
+    )
+
+
+STEPS = [send(n, queue=n % QUEUES) for n in range(400)]
