@@ -1,0 +1,34 @@
+"""The message store, usable without a broker: RocketMQ 4.6.0's commit log, consume queues and key index."""
+
+from rocketpy_broker.store.config import (
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    FlushConfig,
+    FlushDiskType,
+    IndexConfig,
+    ReadConfig,
+    RecoveryConfig,
+    StoreConfig,
+)
+from rocketpy_broker.store.message_store import MessageStore, QueryMessageResult
+from rocketpy_broker.store.messages import AppendReceipt, MessageInner
+from rocketpy_broker.store.read import GetMessageResult, GetMessageStatus
+from rocketpy_broker.store.recovery import RecoveryReport
+
+__all__ = [
+    "AppendReceipt",
+    "CommitLogConfig",
+    "ConsumeQueueConfig",
+    "FlushConfig",
+    "FlushDiskType",
+    "GetMessageResult",
+    "GetMessageStatus",
+    "IndexConfig",
+    "MessageInner",
+    "MessageStore",
+    "QueryMessageResult",
+    "ReadConfig",
+    "RecoveryConfig",
+    "RecoveryReport",
+    "StoreConfig",
+]

@@ -1,0 +1,110 @@
+"""The file `checkpoint`: how far the store's files were flushed.
+
+| offset | size | field                                                       | since |
+|-------:|-----:|-------------------------------------------------------------|-------|
+|      0 |    8 | physicMsgTimestamp: store time of the last flushed record    | 4.x   |
+|      8 |    8 | logicsMsgTimestamp: … whose consume queue unit is flushed     | 4.x   |
+|     16 |    8 | indexMsgTimestamp: … in the last full, flushed index file     | 4.x   |
+|     24 |    4 | magic "RPCK"                                                | ours  |
+|     28 |    4 | CRC-32 of bytes 0 to 24 and 32 to 64                        | ours  |
+|     32 |    8 | flushed_offset: the commit log below survives power loss    | ours  |
+|     40 |    8 | dispatched_offset: consume queues below are flushed         | ours  |
+|     48 |    8 | log_end: end of the log at a clean stop, -1 otherwise       | ours  |
+|     56 |    8 | index_files: their number at a clean stop, -1 otherwise     | ours  |
+|     64 | 4032 | zeros                                                       |       |
+
+All integers are big-endian. The CRC covers the three timestamps too: when a Java broker has used the
+directory since, they differ, and our part is ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocketpy_broker.store.disk import Disk, store_error
+
+__all__ = ["CHECKPOINT_BYTES", "Checkpoint", "CheckpointFile"]
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_BYTES = 4096
+_TIMESTAMPS = struct.Struct(">qqq")
+_SEAL = struct.Struct(">4sI")
+_OFFSETS = struct.Struct(">qqqq")
+_MAGIC = b"RPCK"
+_SLACK_MS = 3000
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """The content of the file. Times in ms since 1970; offsets in bytes, -1 when not known."""
+
+    physic_timestamp: int = 0
+    logics_timestamp: int = 0
+    index_timestamp: int = 0
+    flushed_offset: int = -1
+    dispatched_offset: int = -1
+    log_end: int = -1
+    index_files: int = -1
+
+    @property
+    def min_timestamp(self) -> int:
+        """Records stored before this are flushed, in the log and in their queues, with 3 s to spare."""
+        return max(0, min(self.physic_timestamp, self.logics_timestamp) - _SLACK_MS)
+
+    def encode(self) -> bytes:
+        """The file's 4096 bytes."""
+        times = _TIMESTAMPS.pack(self.physic_timestamp, self.logics_timestamp, self.index_timestamp)
+        offsets = _OFFSETS.pack(self.flushed_offset, self.dispatched_offset, self.log_end, self.index_files)
+        seal = _SEAL.pack(_MAGIC, zlib.crc32(times + offsets))
+        return (times + seal + offsets).ljust(CHECKPOINT_BYTES, b"\0")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint:
+        """Read it back; without our part, or when that does not belong to the times, offsets are -1."""
+        data = data.ljust(CHECKPOINT_BYTES, b"\0")
+        checkpoint = cls(*_TIMESTAMPS.unpack_from(data))
+        magic, crc = _SEAL.unpack_from(data, 24)
+        if magic == _MAGIC and crc == zlib.crc32(data[:24] + data[32:64]):
+            (
+                checkpoint.flushed_offset, checkpoint.dispatched_offset, checkpoint.log_end,
+                checkpoint.index_files,
+            ) = _OFFSETS.unpack_from(data, 32)  # fmt: skip
+        elif magic == _MAGIC:
+            logger.warning("checkpoint: flushed offsets do not match the times; another broker wrote it")
+        return checkpoint
+
+
+class CheckpointFile:
+    """The file itself; kept open."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self.path = path
+        self._handle = -1
+
+    def load(self) -> Checkpoint:
+        """Open the file, making it when missing. Raises StoreError."""
+        try:
+            self._handle = self._disk.open(self.path, create=True)
+            return Checkpoint.decode(self._disk.pread(self._handle, CHECKPOINT_BYTES, 0))
+        except OSError as error:
+            raise store_error("read", self.path, error) from error
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write and flush it. Safe in a thread, one at a time. Raises StoreError."""
+        try:
+            self._disk.pwrite(self._handle, checkpoint.encode(), 0)
+            self._disk.fdatasync(self._handle)
+        except OSError as error:
+            raise store_error("write", self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+            self._handle = -1

@@ -1,0 +1,322 @@
+"""The commit log: every message of every topic, one record after the other.
+
+Appends gather in memory as a *run*; `write_out` puts the run into the file with one positional write (two
+where it crosses a file end) and only then is it part of the log. When that fails, the whole run is undone:
+offsets go back, and what may have reached the file is wiped, for a later recovery must not find it.
+
+A record never crosses a file end: it must leave at least 8 bytes for the blank record that fills the rest
+(rest i32, 0xCBD43194). Behind those 8 bytes ours has the zeros of the new file, 4.6.0 has leftovers.
+Source: RocketMQ CommitLog, DefaultAppendMessageCallback.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreError
+from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
+from rocketpy.protocol.record import (
+    BLANK_MAGIC,
+    FIXED_BYTES,
+    MIN_BLANK_BYTES,
+    STORE_TIMESTAMP_AT,
+    STORE_TIMESTAMP_AT_V6,
+    encode_record,
+)
+from rocketpy.protocol.sysflag import MessageSysFlag
+from rocketpy_broker.store.clock import Clock
+from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
+from rocketpy_broker.store.queue_table import QueueTable
+from rocketpy_broker.store.segment import Segment
+from rocketpy_broker.store.segment_queue import SegmentQueue
+
+__all__ = ["CommitLog"]
+
+logger = logging.getLogger(__name__)
+
+# Prepared (4) and rolled back (12) have this bit, none (0) and committed (8) do not.
+_NOT_IN_QUEUE: Final = 0x4
+_V6_EXTRA: Final = 12
+_BLANK_START: Final = Struct(">iI")
+"""The bytes of a blank record that mean something; the rest of the file is zeros already."""
+_new_receipt = tuple.__new__
+
+
+class CommitLog:
+    """Appends to and reads from the log's files.
+
+    files: loaded and recovered. store_host: written into each record. message_bytes_max: of a record.
+    """
+
+    def __init__(
+        self,
+        files: SegmentQueue,
+        table: QueueTable,
+        clock: Clock,
+        *,
+        store_host: bytes,
+        message_bytes_max: int,
+    ) -> None:
+        self.files = files
+        self.table = table
+        self._clock = clock
+        self._message_bytes_max = message_bytes_max
+        self.set_store_host(store_host)
+        self._run: list[bytes] = []
+        self._requests: list[DispatchRequest] = []
+        self._sealed: list[tuple[Segment, list[bytes]]] = []
+        """Parts of the run that end a file."""
+        self._position = 0
+        """Physical offset of the next record."""
+        self._limit = 0
+        """A record must end at or before this offset, else the file is at its end."""
+        self.last_store_timestamp = 0
+        """Of the newest record written, ms; 0 when not known."""
+        self.undo_failure: StoreError | None = None
+        """Why a failed run could not be wiped."""
+
+    def set_store_host(self, host: bytes) -> None:
+        """Change the address written into records from now on: 8 or 20 bytes."""
+        self._store_host = host
+        self._store_flag = MessageSysFlag.STORE_HOST_V6 if len(host) == 20 else 0
+
+    def start(self) -> None:
+        """Begin appending at the end of the recovered files."""
+        self._resume(self.files.last)
+
+    def _resume(self, last: Segment | None) -> None:
+        if last is None:
+            self._position = self._limit = 0
+        else:
+            self._position = last.start + last.wrote
+            self._limit = last.end - MIN_BLANK_BYTES
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Where the oldest file starts."""
+        return self.files.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Just behind the last record written out."""
+        if self._sealed:  # the file begun by the run is not part of the log yet
+            segment = self._sealed[0][0]
+            return segment.start + segment.wrote
+        return self.files.max_offset
+
+    def roll_next_file(self, offset: int) -> int:
+        """Where the file behind the one with this offset starts."""
+        size = self.files.segment_bytes
+        return offset + size - offset % size
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def append(self, message: MessageInner) -> AppendReceipt:
+        """Place one message at the end of the run.
+
+        Returns where it will be once `write_out` has returned; until then nobody can read it.
+        Raises MessageTooLarge, TopicInvalid, MessageInvalid, DiskFull (no room for the next file); then
+        nothing has changed. Source: RocketMQ CommitLog putMessage; differs: one writer, no lock.
+        """
+        cursor = self.table[message.topic, message.queue_id]
+        topic, body, properties = cursor.topic_bytes, message.body, message.properties
+        born_host = message.born_host
+        sys_flag = message.sys_flag
+        size = FIXED_BYTES + len(body) + len(topic) + len(properties)
+        if self._store_flag or len(born_host) != 8:
+            sys_flag, size = self._with_v6(sys_flag, size, born_host)
+        if size > self._message_bytes_max or len(properties) > MAX_PROPERTIES_BYTES:
+            raise _too_large(size, self._message_bytes_max, len(properties))
+        if self._position + size > self._limit:
+            self._roll(size)
+        position = self._position
+        now = self._clock()
+        queue_offset = 0 if sys_flag & _NOT_IN_QUEUE else cursor.next_offset
+        self._run.append(
+            encode_record(
+                topic,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                position,
+                sys_flag,
+                message.born_timestamp,
+                born_host,
+                now,
+                self._store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body,
+                properties,
+            )
+        )
+        self._requests.append((cursor, position, size, now, queue_offset, sys_flag, properties))
+        if not sys_flag & _NOT_IN_QUEUE:
+            cursor.next_offset = queue_offset + 1
+        self._position = position + size
+        return _new_receipt(AppendReceipt, (position, size, queue_offset, now))
+
+    def append_batch(
+        self, message: MessageInner, entries: Sequence[tuple[int, bytes, bytes]]
+    ) -> list[AppendReceipt]:
+        """Place a batch as one record each, all in one file with one store time.
+
+        message: what they share; its own flag, body and properties are not used. entries: (flag, body,
+        properties) of each. Raises as `append`; then none is placed.
+        """
+        sys_flag = message.sys_flag
+        if sys_flag & MessageSysFlag.TRANSACTION_MASK:
+            raise MessageInvalid("messages of a batch cannot be transactional")
+        cursor = self.table[message.topic, message.queue_id]
+        fixed = FIXED_BYTES + len(cursor.topic_bytes)
+        if self._store_flag or len(message.born_host) != 8:
+            sys_flag, fixed = self._with_v6(sys_flag, fixed, message.born_host)
+        sizes = [fixed + len(body) + len(properties) for _, body, properties in entries]
+        properties_max = max((len(properties) for _, _, properties in entries), default=0)
+        total = sum(sizes)
+        if total > self._message_bytes_max or properties_max > MAX_PROPERTIES_BYTES:
+            raise _too_large(total, self._message_bytes_max, properties_max)
+        if self._position + total > self._limit:
+            self._roll(total)
+        now = self._clock()
+        position, queue_offset = self._position, cursor.next_offset
+        records, requests, receipts = [], [], []
+        for (flag, body, properties), size in zip(entries, sizes, strict=True):
+            records.append(
+                encode_record(
+                    cursor.topic_bytes,
+                    message.queue_id,
+                    flag,
+                    queue_offset,
+                    position,
+                    sys_flag,
+                    message.born_timestamp,
+                    message.born_host,
+                    now,
+                    self._store_host,
+                    message.reconsume_times,
+                    0,
+                    body,
+                    properties,
+                )
+            )
+            requests.append((cursor, position, size, now, queue_offset, sys_flag, properties))
+            receipts.append(AppendReceipt(position, size, queue_offset, now))
+            position += size
+            queue_offset += 1
+        self._run += records
+        self._requests += requests
+        self._position, cursor.next_offset = position, queue_offset
+        return receipts
+
+    def _with_v6(self, sys_flag: int, size: int, born_host: bytes) -> tuple[int, int]:
+        if len(born_host) == 20:
+            sys_flag |= MessageSysFlag.BORN_HOST_V6
+            size += _V6_EXTRA
+        elif len(born_host) != 8:
+            raise MessageInvalid(f"born host of {len(born_host)} bytes; 8 for IPv4, 20 for IPv6")
+        if self._store_flag:
+            sys_flag |= self._store_flag
+            size += _V6_EXTRA
+        return sys_flag, size
+
+    def _roll(self, size: int) -> None:
+        """Go on in the next file, so that `size` bytes fit; the file before ends with a blank record."""
+        files = self.files
+        if size + MIN_BLANK_BYTES > files.segment_bytes:
+            raise MessageTooLarge(f"{size} bytes do not fit into a file of {files.segment_bytes}")
+        last = files.last
+        next_file = files.add_segment()
+        if last is not None:
+            rest = last.end - self._position
+            if rest >= MIN_BLANK_BYTES:
+                self._run.append(_BLANK_START.pack(rest, BLANK_MAGIC))
+            self._sealed.append((last, self._run))
+            self._run = []
+        self._position = next_file.start
+        self._limit = next_file.end - MIN_BLANK_BYTES
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def write_out(self) -> list[DispatchRequest]:
+        """Write the run; returns what is to be dispatched, in log order.
+
+        From here on its messages survive the end of this process. Raises DiskFull, StoreError; then the
+        run is undone: nothing of it is stored. When even that fails, `undo_failure` is set: the log must not
+        be written to until it has been recovered, and the run may come back then.
+        """
+        requests = self._requests
+        if not requests and not self._sealed:
+            return []
+        parts = self._parts()
+        try:
+            for segment, data, _ in parts:
+                segment.write(segment.wrote, data)
+        except StoreError:
+            try:
+                self._undo(parts)
+            except StoreError as failure:
+                self.undo_failure = failure
+            raise
+        for segment, data, ends_file in parts:
+            segment.wrote = segment.size if ends_file else segment.wrote + len(data)
+        self._sealed.clear()
+        self._run = []
+        self._requests = []
+        if requests:
+            self.last_store_timestamp = requests[-1][3]
+        return requests
+
+    def _parts(self) -> list[tuple[Segment, bytes, bool]]:
+        """The run as (file, bytes, does it end the file)."""
+        parts = [(segment, b"".join(pieces), True) for segment, pieces in self._sealed]
+        last = self.files.last
+        if last is not None and self._run:
+            parts.append((last, b"".join(self._run), False))
+        return parts
+
+    def _undo(self, parts: list[tuple[Segment, bytes, bool]]) -> None:
+        """Take back the run's offsets, then wipe what may have reached the files."""
+        for request in reversed(self._requests):
+            if not request[5] & _NOT_IN_QUEUE:
+                request[0].next_offset = request[4]
+        self._run = []
+        self._requests = []
+        sealed = len(self._sealed)
+        self._sealed = []
+        for _ in range(sealed):  # a file begun by this run goes again
+            self.files.segments.pop().delete()
+        self._resume(self.files.last)
+        first, data, _ = parts[0]
+        first.erase(first.wrote, min(first.size, first.wrote + len(data)))
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Bytes of the log, within one file; None when they are not all there.
+
+        offset: 0 means the oldest record when the log no longer starts there (QUIRKS 36).
+        """
+        if offset == 0:
+            offset = self.files.min_offset
+        return self.files.read(offset, size)
+
+    def store_timestamp(self, offset: int) -> int:
+        """When the record at that offset was stored, ms; -1 when there is none."""
+        data = self.read(offset, 88)
+        if data is None:
+            return -1
+        born_v6 = int.from_bytes(data[36:40], "big") & MessageSysFlag.BORN_HOST_V6
+        at = STORE_TIMESTAMP_AT_V6 if born_v6 else STORE_TIMESTAMP_AT
+        return int.from_bytes(data[at : at + 8], "big", signed=True)
+
+
+def _too_large(size: int, size_max: int, properties_bytes: int) -> MessageTooLarge:
+    if properties_bytes > MAX_PROPERTIES_BYTES:
+        return MessageTooLarge(f"properties of {properties_bytes} bytes, the limit is {MAX_PROPERTIES_BYTES}")
+    return MessageTooLarge(f"record of {size} bytes, the limit is {size_max} (maxMessageSize)")

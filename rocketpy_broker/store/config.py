@@ -1,0 +1,190 @@
+"""What a store can be told. Groups of settings, checked once, when they are built.
+
+Each field names the RocketMQ key (broker.conf) it mirrors and keeps 4.6.0's default unless it says why not.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy_broker.store.delay import parse_delay_levels
+
+__all__ = [
+    "CommitLogConfig",
+    "ConsumeQueueConfig",
+    "FlushConfig",
+    "FlushDiskType",
+    "IndexConfig",
+    "ReadConfig",
+    "RecoveryConfig",
+    "StoreConfig",
+]
+
+_DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNIT_BYTES = 20
+
+
+class FlushDiskType(Enum):
+    """When a message counts as stored."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    """Written to the file; flushed within the interval."""
+    SYNC_FLUSH = "SYNC_FLUSH"
+    """Flushed to the disk."""
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigInvalid(f"{name} is {value}; it must be from {low} to {high}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitLogConfig:
+    """The commit log: one record after the other, all topics together."""
+
+    directory: Path | None = None
+    """storePathCommitLog. None: `commitlog` under the store's root."""
+    segment_bytes: int = 1 << 30
+    """mappedFileSizeCommitLog: length of one file. Fixed for the life of a store."""
+    message_bytes_max: int = 4 << 20
+    """maxMessageSize: of a whole record, as 4.6.0 compares it, and of a whole batch."""
+    reserve_bytes: int = 64 << 20
+    """Ours: blocks are reserved this far ahead of what is written, so that an append does not meet a
+    full disk and an empty store does not take a whole file. 0: never; the file stays a hole."""
+
+    def __post_init__(self) -> None:
+        _check_range("mappedFileSizeCommitLog", self.segment_bytes, 1024, 1 << 31)
+        _check_range("maxMessageSize", self.message_bytes_max, 128, 1 << 30)
+        _check_range("reserve_bytes", self.reserve_bytes, 0, 1 << 40)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumeQueueConfig:
+    """The consume queues: 20 bytes a message, one directory a queue."""
+
+    segment_bytes: int = 300_000 * _UNIT_BYTES
+    """mappedFileSizeConsumeQueue: length of one file, rounded up to whole units as 4.6.0 does. Sparse."""
+    pending_bytes_max: int = 4096
+    """Ours: a queue's newest units are written to its file when they are this many, when they are read,
+    or at the next flush; after a crash they are dispatched again."""
+
+    def __post_init__(self) -> None:
+        _check_range("mappedFileSizeConsumeQueue", self.segment_bytes, _UNIT_BYTES, 1 << 31)
+        object.__setattr__(self, "segment_bytes", -(-self.segment_bytes // _UNIT_BYTES) * _UNIT_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexConfig:
+    """The key index."""
+
+    enabled: bool = True
+    """messageIndexEnable."""
+    slots: int = 5_000_000
+    """maxHashSlotNum: hash slots of one file. Four bytes of memory each, for the file being written."""
+    entries: int = 20_000_000
+    """maxIndexNum: entries of one file, less one."""
+    query_count_max: int = 64
+    """maxMsgsNumBatch: a query by key returns no more."""
+
+    def __post_init__(self) -> None:
+        _check_range("maxHashSlotNum", self.slots, 1, 1 << 28)
+        _check_range("maxIndexNum", self.entries, 2, 1 << 28)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlushConfig:
+    """When written bytes are made durable."""
+
+    disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    """flushDiskType."""
+    commit_log_interval_ms: int = 500
+    """flushIntervalCommitLog."""
+    consume_queue_interval_ms: int = 1000
+    """flushIntervalConsumeQueue. Each of ours is thorough (4.6.0's only every 60 s)
+    and moves the checkpoint."""
+    sync_timeout_ms: int = 5000
+    """syncFlushTimeout: how long a SYNC_FLUSH answer waits before it says FLUSH_DISK_TIMEOUT."""
+
+    def __post_init__(self) -> None:
+        _check_range("flushIntervalCommitLog", self.commit_log_interval_ms, 1, 3_600_000)
+        _check_range("flushIntervalConsumeQueue", self.consume_queue_interval_ms, 1, 3_600_000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadConfig:
+    """How much one pull gets."""
+
+    memory_bytes_max: int = 256 * 1024
+    """maxTransferBytesOnMessageInMemory."""
+    memory_count_max: int = 32
+    """maxTransferCountOnMessageInMemory."""
+    disk_bytes_max: int = 64 * 1024
+    """maxTransferBytesOnMessageInDisk."""
+    disk_count_max: int = 8
+    """maxTransferCountOnMessageInDisk."""
+    memory_ratio_percent: int = 40
+    """accessMessageInMemoryMaxRatio: the newest so much of physical memory counts as "in memory"."""
+    physical_memory_bytes: int = field(
+        default_factory=lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
+    """Memory of this machine."""
+    correct_offsets: bool = True
+    """False on a slave without offsetCheckInSlave: a pull out of range keeps the offset it asked for."""
+
+    @property
+    def memory_window_bytes(self) -> int:
+        """Bytes at the log's end that count as being in memory."""
+        return self.physical_memory_bytes * self.memory_ratio_percent // 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecoveryConfig:
+    """How a store is opened."""
+
+    check_crc: bool = True
+    """checkCRCOnRecover."""
+    cut_damage: bool = False
+    """Ours: cut the log at damage that is not a torn tail, losing the valid records behind it. An operator's
+    last resort; otherwise such a store is refused with a report."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreConfig:
+    """A message store in `root` (storePathRootDir)."""
+
+    root: Path
+    commit_log: CommitLogConfig = field(default_factory=CommitLogConfig)
+    consume_queue: ConsumeQueueConfig = field(default_factory=ConsumeQueueConfig)
+    index: IndexConfig = field(default_factory=IndexConfig)
+    flush: FlushConfig = field(default_factory=FlushConfig)
+    read: ReadConfig = field(default_factory=ReadConfig)
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
+    store_host: bytes = b"\x7f\x00\x00\x01" + (10911).to_bytes(4, "big")
+    """Address written into every record (4 or 16 bytes, then the port as i32): brokerIP1 and listenPort."""
+    delay_levels: str = _DEFAULT_DELAY_LEVELS
+    """messageDelayLevel: what DELAY=1, 2, … wait; the consume queue of a delayed message has its due time."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root))
+        if len(self.store_host) not in {8, 20}:
+            raise ConfigInvalid(f"store_host has {len(self.store_host)} bytes; 8 for IPv4, 20 for IPv6")
+        parse_delay_levels(self.delay_levels)
+
+    @property
+    def commit_log_directory(self) -> Path:
+        """Where the commit log's files are."""
+        return self.commit_log.directory or self.root / "commitlog"
+
+    @property
+    def consume_queue_directory(self) -> Path:
+        """Where the consume queues are, as topic/queue id/file."""
+        return self.root / "consumequeue"
+
+    @property
+    def index_directory(self) -> Path:
+        """Where the index files are."""
+        return self.root / "index"

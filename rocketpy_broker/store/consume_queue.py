@@ -1,0 +1,270 @@
+"""The consume queue of one (topic, queue id): where in the commit log its messages are.
+
+Files of 20-byte units, unit n at byte 20 * n of the queue, all integers big-endian:
+
+| offset | size | field                                                                   |
+|-------:|-----:|-------------------------------------------------------------------------|
+|      0 |    8 | physical offset of the record in the commit log                         |
+|      8 |    4 | size of the record                                                      |
+|     12 |    8 | tags code: Java's String.hashCode of the tag, 0 without; due time in ms |
+|        |      | in SCHEDULE_TOPIC_XXXX                                                  |
+
+A queue that begins in the middle (its first messages were never here) is filled up to there with
+units of offset 0, size 0x7fffffff. Consume queues can be rebuilt from the commit log at any time.
+Source: RocketMQ ConsumeQueue.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from rocketpy.errors import StoreDamaged
+from rocketpy_broker.store.disk import Disk
+from rocketpy_broker.store.segment import Segment
+from rocketpy_broker.store.segment_queue import SegmentQueue
+
+__all__ = ["BLANK_SIZE", "BLANK_UNIT", "UNIT", "UNIT_BYTES", "ConsumeQueue"]
+
+logger = logging.getLogger(__name__)
+
+UNIT = struct.Struct(">qiq")
+UNIT_BYTES = UNIT.size
+BLANK_SIZE = 0x7FFFFFFF
+BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
+_GAP_UNITS_MAX = 5_000_000
+_pack = UNIT.pack
+
+
+class ConsumeQueue:
+    """The units of one queue. `put` keeps the newest in memory; `write_out`, reads and flushes write them.
+
+    pending_bytes_max: `put` writes by itself once so many bytes wait.
+    """
+
+    __slots__ = ("_pending", "_pending_max", "files", "max_physical_offset",
+                 "min_offset", "next_offset", "queue_id", "topic")  # fmt: skip
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        segment_bytes: int,
+        *,
+        pending_bytes_max: int = 4096,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.files = SegmentQueue(disk, directory / topic / str(queue_id), segment_bytes)
+        self.min_offset = 0
+        """First queue offset whose record is still in the commit log, as of `correct_min_offset`."""
+        self.next_offset = 0
+        """Queue offset of the next unit: one behind the last."""
+        self.max_physical_offset = -1
+        """Commit log offset just behind the newest record here; records below it are here already."""
+        self._pending: list[bytes] = []
+        self._pending_max = max(1, pending_bytes_max // UNIT_BYTES)
+
+    @property
+    def units_per_file(self) -> int:
+        """Units in one file."""
+        return self.files.segment_bytes // UNIT_BYTES
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put(self, offset: int, size: int, tags_code: int, queue_offset: int) -> bool:
+        """Add the unit of one record; False when it is here already.
+
+        Units come in commit-log order. Raises DiskFull, StoreError when pending units cannot be written;
+        they stay pending then.
+        """
+        if offset + size <= self.max_physical_offset:
+            return False
+        if queue_offset != self.next_offset and not self._jump(queue_offset):
+            return False
+        self._pending.append(_pack(offset, size, tags_code))
+        self.next_offset = queue_offset + 1
+        self.max_physical_offset = offset + size
+        if len(self._pending) >= self._pending_max:
+            self.write_out()
+        return True
+
+    def _jump(self, queue_offset: int) -> bool:
+        """Make a unit that is not the next one the next one, if it may be."""
+        if queue_offset < self.next_offset:
+            logger.warning(
+                "%s: unit %d is here already, next is %d",
+                self.files.directory,
+                queue_offset,
+                self.next_offset,
+            )
+            return False
+        if self.max_physical_offset < 0 and not self._pending:
+            self.files.destroy()
+            # As 4.6.0 (fillPreBlank): the queue starts in the file that holds this offset.
+            self.next_offset = queue_offset - queue_offset % self.units_per_file
+            self.files.add_segment(self.next_offset * UNIT_BYTES).wrote = 0
+            self.min_offset = queue_offset
+        elif queue_offset - self.next_offset > _GAP_UNITS_MAX:
+            raise StoreDamaged(
+                f"{self.files.directory}: the commit log goes on with message {queue_offset}, this queue "
+                f"ends with {self.next_offset - 1}; remove the queue's directory to have it rebuilt"
+            )
+        else:
+            # 4.6.0 logs a bug and writes to the wrong place; numbering must stay right.
+            logger.error(
+                "%s: no units from %d to %d; filled with blanks",
+                self.files.directory, self.next_offset, queue_offset,
+            )  # fmt: skip
+        self._pending.extend([BLANK_UNIT] * (queue_offset - self.next_offset))
+        self.next_offset = queue_offset
+        return True
+
+    def write_out(self) -> None:
+        """Write pending units, one call a file. Raises DiskFull, StoreError; then all stay pending."""
+        if not self._pending:
+            return
+        data = b"".join(self._pending)
+        written = 0
+        while written < len(data):
+            last = self.files.last
+            if last is None or last.is_full:
+                last = self.files.add_segment()
+            part = data[written : written + last.size - last.wrote]
+            last.write(last.wrote, part)
+            last.wrote += len(part)
+            written += len(part)
+            del self._pending[: len(part) // UNIT_BYTES]
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read_units(self, queue_offset: int, count: int) -> bytes | None:
+        """Up to `count` units from there on, within one file; None when there is no such unit.
+
+        Offsets below `min_offset` have none, as in 4.6.0.
+        """
+        if queue_offset < self.min_offset or queue_offset >= self.next_offset:
+            return None
+        if self._pending and queue_offset + count > self.next_offset - len(self._pending):
+            self.write_out()
+        return self._read_raw(queue_offset, count)
+
+    def _read_raw(self, queue_offset: int, count: int) -> bytes | None:
+        segment = self.files.find(queue_offset * UNIT_BYTES)
+        if segment is None:
+            return None
+        position = queue_offset * UNIT_BYTES - segment.start
+        size = min(count * UNIT_BYTES, segment.wrote - position)
+        return segment.read(position, size) if size > 0 else None
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) of one unit; None when there is none."""
+        data = self.read_units(queue_offset, 1)
+        return UNIT.unpack(data) if data is not None and len(data) == UNIT_BYTES else None
+
+    def units(self) -> Iterator[tuple[int, int, int, int]]:
+        """Every unit as (queue offset, physical offset, size, tags code), blanks included."""
+        self.write_out()
+        for segment in self.files.segments:
+            first = segment.start // UNIT_BYTES
+            data = segment.read(0, segment.wrote)
+            for position, unit in enumerate(UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES])):
+                yield first + position, *unit
+
+    def roll_next_file(self, queue_offset: int) -> int:
+        """Queue offset at which the next file starts."""
+        return queue_offset + self.units_per_file - queue_offset % self.units_per_file
+
+    def file_by_time(self, timestamp: int) -> Segment | None:
+        """The first file written to at or after that time, else the last; None without files."""
+        self.write_out()
+        for segment in self.files.segments:
+            if segment.modified_ms() >= timestamp:
+                return segment
+        return self.files.last
+
+    # -- recovery and cleaning -------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Find the end of a loaded queue: units go on while offset >= 0 and size > 0.
+
+        Starts at the third-last file, as 4.6.0 does.
+        """
+        segments = self.files.segments
+        for index in range(max(0, len(segments) - 3), len(segments)):
+            segment = segments[index]
+            count, end = _count_units(segment.read(0, segment.size))
+            if count:
+                self.max_physical_offset = end
+            if count * UNIT_BYTES < segment.size:
+                self.files.truncate(segment.start + count * UNIT_BYTES, erase=False)
+                break
+        self.next_offset = self.files.max_offset // UNIT_BYTES
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the units of records at or behind that commit log offset, and stale bytes behind them."""
+        self.write_out()
+        while (last := self.files.last) is not None:
+            count, end = _count_units(last.read(0, last.wrote), physical_offset)
+            if count or last.start == 0 or len(self.files.segments) == 1:
+                self.cut(last.start // UNIT_BYTES + count)
+                if count:
+                    self.max_physical_offset = end
+                break
+            self.cut(last.start // UNIT_BYTES)
+            self.files.segments.pop().delete()
+        if self.next_offset == 0:
+            self.max_physical_offset = -1
+        self.max_physical_offset = min(self.max_physical_offset, physical_offset)
+
+    def cut(self, queue_offset: int) -> None:
+        """Make `queue_offset` the next one, dropping what lies behind. `max_physical_offset` stays."""
+        self.write_out()
+        self.files.truncate(queue_offset * UNIT_BYTES)
+        self.next_offset = queue_offset
+
+    def correct_min_offset(self, physical_offset: int) -> None:
+        """Set `min_offset` to the first unit whose record lies at or behind that commit log offset.
+
+        Looks into the oldest file only, as 4.6.0 does; unchanged when that has none.
+        """
+        if not self.files.segments:
+            return
+        self.write_out()
+        first = self.files.segments[0]
+        data = first.read(0, first.wrote)
+        for position, (offset, _, _) in enumerate(UNIT.iter_unpack(data)):
+            if offset >= physical_offset and not (offset == 0 and _is_blank(data, position)):
+                self.min_offset = first.start // UNIT_BYTES + position
+                return
+
+    def destroy(self) -> None:
+        """Delete the queue's files."""
+        self._pending.clear()
+        self.files.destroy()
+        self.min_offset = self.next_offset = 0
+        self.max_physical_offset = -1
+
+
+def _is_blank(data: bytes, position: int) -> bool:
+    start = position * UNIT_BYTES
+    return data[start : start + UNIT_BYTES] == BLANK_UNIT
+
+
+def _count_units(data: bytes, physical_end: int | None = None) -> tuple[int, int]:
+    """(units before the first that is none or lies at or behind `physical_end`, end of the last's record).
+
+    Blank units count only in front of one that is not.
+    """
+    count, end = 0, -1
+    usable = len(data) // UNIT_BYTES * UNIT_BYTES
+    for position, (offset, size, _) in enumerate(UNIT.iter_unpack(data[:usable]), 1):
+        if offset < 0 or size <= 0 or (physical_end is not None and offset >= physical_end):
+            break
+        if size != BLANK_SIZE or offset:
+            count, end = position, offset + size
+    return count, end

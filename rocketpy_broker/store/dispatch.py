@@ -1,0 +1,196 @@
+"""From the commit log to the consume queues and the index, in log order.
+
+RocketMQ reads the log again for this (ReputMessageService); ours takes what the append left behind, and
+reads the log only to recover. Consume queues and index lag behind the log by what waits here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rocketpy.protocol.java import tags_code
+from rocketpy.protocol.properties import (
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    find,
+)
+from rocketpy.protocol.sysflag import MessageSysFlag
+from rocketpy_broker.store.config import ConsumeQueueConfig
+from rocketpy_broker.store.consume_queue import ConsumeQueue
+from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
+from rocketpy_broker.store.disk import Disk
+from rocketpy_broker.store.index_service import IndexService
+from rocketpy_broker.store.messages import DispatchRequest
+from rocketpy_broker.store.queue_table import QueueCursor, QueueTable, check_topic
+
+__all__ = ["ArrivalListener", "ConsumeQueueTable", "Dispatcher"]
+
+logger = logging.getLogger(__name__)
+
+ArrivalListener = Callable[[str, int, int], None]
+"""Told (topic, queue id, next queue offset) once a queue has new messages that can be read."""
+
+_TAGS = PROPERTY_TAGS.encode()
+_KEYS = PROPERTY_KEYS.encode()
+_UNIQ_KEY = PROPERTY_UNIQ_KEY.encode()
+_DELAY = PROPERTY_DELAY_TIME_LEVEL.encode()
+_ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
+# Prepared (4) and rolled back (12) messages are in no queue.
+_NOT_IN_QUEUE = 0x4
+
+
+class ConsumeQueueTable:
+    """All consume queues of a store, made when first written to."""
+
+    def __init__(self, disk: Disk, directory: Path, config: ConsumeQueueConfig) -> None:
+        self._disk = disk
+        self.directory = directory
+        self._config = config
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def load(self) -> None:
+        """Take over what is in the directory: topic/queue id/files. Raises StoreDamaged, StoreError."""
+        for topic in self._disk.list_dir(self.directory):
+            if not self._disk.is_dir(self.directory / topic):
+                continue
+            for name in self._disk.list_dir(self.directory / topic):
+                if name.isdigit():
+                    self.get_or_add(topic, int(name)).files.load()
+
+    def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, a new one when there is none. Raises TopicInvalid."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            check_topic(topic, queue_id)
+            queue = self.queues[topic, queue_id] = ConsumeQueue(
+                self._disk,
+                self.directory,
+                topic,
+                queue_id,
+                self._config.segment_bytes,
+                pending_bytes_max=self._config.pending_bytes_max,
+            )
+        return queue
+
+    def max_physical_offset(self) -> int:
+        """Just behind the newest record in any queue, -1 without queues."""
+        return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
+
+    def fill(self, table: QueueTable, log_min_offset: int) -> None:
+        """Set the next offset of every queue, and the queues' min offsets, after recovery.
+
+        Source: RocketMQ recoverTopicQueueTable.
+        """
+        for key, queue in self.queues.items():
+            table[key].next_offset = queue.next_offset
+            queue.correct_min_offset(log_min_offset)
+
+    def write_out(self) -> None:
+        """Write what queues keep in memory. Raises DiskFull, StoreError."""
+        for queue in self.queues.values():
+            queue.write_out()
+
+    def close(self) -> None:
+        """Close all files."""
+        for queue in self.queues.values():
+            queue.files.close()
+
+
+class Dispatcher:
+    """Builds consume queues and index from dispatch requests.
+
+    index: None when switched off. arrivals: see `ArrivalListener`; called after each run.
+    """
+
+    def __init__(
+        self, queues: ConsumeQueueTable, index: IndexService | None, delays: DelayLevels, offset: int = 0
+    ) -> None:
+        self._queues = queues
+        self._index = index
+        self._delays = delays
+        self._by_cursor: dict[QueueCursor, ConsumeQueue] = {}
+        self._waiting: list[DispatchRequest] = []
+        self.arrivals: ArrivalListener | None = None
+        self.offset = offset
+        """Everything in the log below is dispatched."""
+        self.last_store_timestamp = 0
+        """Of the newest record dispatched, ms."""
+
+    @property
+    def waiting(self) -> int:
+        """Records written to the log and not dispatched."""
+        return len(self._waiting)
+
+    def add(self, requests: list[DispatchRequest]) -> None:
+        """Take requests in log order, for the next `run`."""
+        if self._waiting:
+            self._waiting += requests
+        else:
+            self._waiting = requests
+
+    def run(self, until: int | None = None) -> int:
+        """Dispatch what waits; returns how many records.
+
+        until: leave records that end behind this physical offset for later.
+        Raises DiskFull, StoreError: what was not dispatched waits on, and doing it again does no harm.
+        """
+        requests, rest = self._waiting, []
+        if until is not None:
+            split = len(requests)
+            while split and requests[split - 1][1] + requests[split - 1][2] > until:
+                split -= 1
+            requests, rest = requests[:split], requests[split:]
+        if not requests:
+            return 0
+        touched = self.put(requests)
+        self._waiting = rest
+        _, offset, size, self.last_store_timestamp, *_ = requests[-1]
+        self.offset = offset + size
+        if self.arrivals is not None:
+            for queue in touched:
+                self.arrivals(queue.topic, queue.queue_id, queue.next_offset)
+        return len(requests)
+
+    def put(self, requests: Iterable[DispatchRequest], *, indexed: bool = True) -> set[ConsumeQueue]:
+        """Put each record into its consume queue and, if `indexed`, the index; returns what queues grew."""
+        by_cursor = self._by_cursor
+        index = self._index if indexed else None
+        touched: set[ConsumeQueue] = set()
+        for cursor, offset, size, timestamp, queue_offset, sys_flag, properties in requests:
+            if not sys_flag & _NOT_IN_QUEUE:
+                queue = by_cursor.get(cursor) or self._bind(cursor)
+                tags = self._tags_code(cursor.topic, properties, timestamp)
+                if queue.put(offset, size, tags, queue_offset):
+                    touched.add(queue)
+            if index is not None and sys_flag & _ROLLBACK != _ROLLBACK:
+                unique_key, keys = find(properties, _UNIQ_KEY), find(properties, _KEYS)
+                if unique_key is not None or keys is not None:
+                    index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
+        return touched
+
+    def _bind(self, cursor: QueueCursor) -> ConsumeQueue:
+        queue = self._by_cursor[cursor] = self._queues.get_or_add(cursor.topic, cursor.queue_id)
+        return queue
+
+    def forget(self, cursor: QueueCursor) -> None:
+        """Look the queue up again at its next record: it was destroyed."""
+        self._by_cursor.pop(cursor, None)
+
+    def _tags_code(self, topic: str, properties: bytes, timestamp: int) -> int:
+        """The third field of a consume queue unit."""
+        if topic == SCHEDULE_TOPIC:
+            due = self._due_time(find(properties, _DELAY), timestamp)
+            if due is not None:
+                return due
+        tags = find(properties, _TAGS)
+        return tags_code(tags.decode("utf-8", "replace")) if tags else 0
+
+    def _due_time(self, level: bytes | None, timestamp: int) -> int | None:
+        try:
+            return self._delays.due_time(int(level), timestamp) if level else None
+        except ValueError:
+            return None

@@ -1,0 +1,179 @@
+"""Runs a message store inside an asyncio program: flushes, dispatches and makes room in time.
+
+The store's state belongs to the event loop's thread; only blocking disk calls (flush, preallocation) go to
+threads, one of each kind at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rocketpy.errors import FlushFailed, StoreError
+from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.recovery import RecoveryReport
+
+__all__ = ["StoreDriver", "StoreHealth"]
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """How the store is. failure: why it takes no messages, None while it does."""
+
+    failure: str | None
+    dispatch_waiting: int
+    """Records written that are not in their queues yet."""
+    unflushed_bytes: int
+    flushes: int
+    flush_seconds_max: float
+
+
+class StoreDriver:
+    """Owns the tasks of one store.
+
+    on_failure: called once when the store stops taking messages, with the reason.
+    """
+
+    def __init__(
+        self, store: MessageStore, *, on_failure: Callable[[StoreError], None] | None = None
+    ) -> None:
+        self.store = store
+        self._on_failure = on_failure
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flusher: ThreadPoolExecutor | None = None
+        self._roomer: ThreadPoolExecutor | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._flush_lock = asyncio.Lock()
+        self._dispatch_handle: asyncio.Handle | None = None
+        self._making_room: asyncio.Task[None] | None = None
+        self._failure_told = False
+        self._flushes = 0
+        self._flush_seconds_max = 0.0
+
+    async def start(self) -> RecoveryReport:
+        """Open the store in a thread, then begin to drive it. Raises what `MessageStore.open` raises."""
+        self._loop = loop = asyncio.get_running_loop()
+        self._flusher = ThreadPoolExecutor(1, "store-flush")
+        self._roomer = ThreadPoolExecutor(1, "store-room")
+        try:
+            report = await loop.run_in_executor(self._flusher, self.store.open)
+        except BaseException:
+            self._shut_executors()
+            raise
+        flush = self.store.config.flush
+        self._tasks = [
+            loop.create_task(self._flush_periodically(flush.commit_log_interval_ms, thorough=False)),
+            loop.create_task(self._flush_periodically(flush.consume_queue_interval_ms, thorough=True)),
+        ]
+        return report
+
+    async def close(self) -> None:
+        """Stop driving, then stop the store cleanly. Raises StoreError when that fails; all is released then."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if self._dispatch_handle is not None:
+            self._dispatch_handle.cancel()
+        if self._making_room is not None:
+            await self._making_room
+        if self._loop is None or self._flusher is None:
+            return
+        try:
+            async with self._flush_lock:
+                await self._loop.run_in_executor(self._flusher, self.store.close)
+        finally:
+            self._shut_executors()
+
+    def _shut_executors(self) -> None:
+        for executor in (self._flusher, self._roomer):
+            if executor is not None:
+                executor.shutdown(wait=False)
+        self._flusher = self._roomer = None
+
+    def health(self) -> StoreHealth:
+        """How the store is now."""
+        store = self.store
+        return StoreHealth(
+            failure=None if store.failure is None else str(store.failure),
+            dispatch_waiting=store.dispatcher.waiting,
+            unflushed_bytes=store.max_physical_offset - store.flushed_offset,
+            flushes=self._flushes,
+            flush_seconds_max=self._flush_seconds_max,
+        )
+
+    # -- dispatch --------------------------------------------------------------------------------
+
+    def schedule_dispatch(self) -> None:
+        """Dispatch in the loop's next turn, after answers that wait to be sent; and see to room ahead."""
+        if self._dispatch_handle is None and self._loop is not None:
+            self._dispatch_handle = self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatch_handle = None
+        try:
+            self.store.dispatch()
+        except StoreError as error:
+            logger.error("dispatch stopped and is tried again in %s s: %s", _RETRY_S, error)
+            if self._loop is not None and self._tasks:
+                self._loop.call_later(_RETRY_S, self.schedule_dispatch)
+        if self._making_room is None and self._loop is not None and self.store.wants_room():
+            self._making_room = self._loop.create_task(self._make_room())
+
+    async def _make_room(self) -> None:
+        """Reserve blocks or make the next file, off the loop."""
+        try:
+            if self._loop is not None and self._roomer is not None:
+                self.store.adopt_room(await self._loop.run_in_executor(self._roomer, self.store.make_room))
+        except StoreError as error:
+            logger.error("no room ahead of the commit log: %s", error)
+            await asyncio.sleep(_RETRY_S)
+        finally:
+            self._making_room = None
+
+    # -- flush -----------------------------------------------------------------------------------
+
+    async def flush(self, *, thorough: bool = False) -> int:
+        """Make what was written until now durable; returns the flushed offset. Raises FlushFailed."""
+        store = self.store
+        async with self._flush_lock:
+            if store.failure is not None or self._loop is None:
+                raise FlushFailed(f"the store is not flushed: {store.failure}")
+            plan = store.plan_flush(thorough=thorough)
+            if not plan.is_empty:
+                begin = self._loop.time()
+                try:
+                    await self._loop.run_in_executor(self._flusher, store.run_flush, plan)
+                except FlushFailed as error:
+                    store.finish_flush(plan, error)
+                    self._tell_failure()
+                    raise
+                store.finish_flush(plan)
+                self._flushes += 1
+                self._flush_seconds_max = max(self._flush_seconds_max, self._loop.time() - begin)
+        if store.dispatcher.waiting:
+            self.schedule_dispatch()
+        return store.flushed_offset
+
+    async def _flush_periodically(self, interval_ms: int, *, thorough: bool) -> None:
+        while self.store.failure is None:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await self.flush(thorough=thorough)
+            except FlushFailed:
+                return  # final; `_tell_failure` said so
+            except StoreError as error:
+                logger.error("flush is tried again in %d ms: %s", interval_ms, error)
+
+    def _tell_failure(self) -> None:
+        if not self._failure_told and self.store.failure is not None:
+            self._failure_told = True
+            if self._on_failure is not None:
+                self._on_failure(self.store.failure)

@@ -1,0 +1,78 @@
+"""One flush, in three steps: planned and finished by the store's own thread, run in any.
+
+What is planned is what had been written then; only when all of it is durable do the marks move. A failed
+flush is final: the system may have dropped the pages, so a second one that succeeds would prove nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rocketpy.errors import FlushFailed, StoreError
+from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile
+from rocketpy_broker.store.disk import Disk
+from rocketpy_broker.store.index_file import IndexFile
+from rocketpy_broker.store.segment_queue import FlushTarget, SegmentQueue
+
+__all__ = ["FlushPlan"]
+
+
+@dataclass(slots=True)
+class FlushPlan:
+    """What to flush. checkpoint: to be saved once all else is durable."""
+
+    queues: list[SegmentQueue] = field(default_factory=list)
+    targets: list[FlushTarget] = field(default_factory=list)
+    directories: list[Path] = field(default_factory=list)
+    index_files: list[IndexFile] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    log_timestamp: int = 0
+    """Store time of the newest commit log record that this flush covers, ms; 0 when none."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Is there nothing to do?"""
+        return not (self.targets or self.directories or self.index_files or self.checkpoint)
+
+    def add(self, files: SegmentQueue) -> None:
+        """Plan to flush what was written to these files so far."""
+        self.queues.append(files)
+        self.targets.extend(files.unflushed())
+        directories = files.unsynced_directories()
+        if directories:
+            self.directories.extend(path for path in directories if path not in self.directories)
+            files.directories_synced()
+
+    def run(self, disk: Disk, checkpoint_file: CheckpointFile) -> None:
+        """Make it durable. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
+        try:
+            for directory in _existing(disk, self.directories):
+                disk.fsync_dir(directory)
+            for target in self.targets:
+                disk.fdatasync(target.segment.handle)
+            for file in self.index_files:
+                file.write_slots()
+            if self.checkpoint is not None:
+                checkpoint_file.save(self.checkpoint)
+        except (OSError, StoreError) as error:
+            raise FlushFailed(
+                f"flush failed: {error}. The store takes no more messages; restart it, so that it recovers"
+            ) from error
+
+    def finish(self) -> None:
+        """Move the flushed marks: `run` has returned."""
+        for target in self.targets:
+            target.segment.flushed = max(target.segment.flushed, target.until)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the files."""
+        for target in self.targets:
+            target.segment.release()
+        self.targets = []
+
+
+def _existing(disk: Disk, directories: Iterable[Path]) -> list[Path]:
+    return [path for path in directories if disk.is_dir(path)]

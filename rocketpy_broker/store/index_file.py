@@ -1,0 +1,286 @@
+"""One file of the key index: which records carry a key.
+
+The key is `topic#key`; its hash is Java's String.hashCode, made positive. All integers are big-endian:
+
+| offset            | size  | field                                                             |
+|------------------:|------:|-------------------------------------------------------------------|
+|                 0 |     8 | store time of the first record, ms                                 |
+|                 8 |     8 | store time of the newest record                                   |
+|                16 |     8 | physical offset of the first record                               |
+|                24 |     8 | physical offset of the newest record                              |
+|                32 |     4 | number of inserts                                                 |
+|                36 |     4 | number of the next entry; the first is 1, since 0 means none      |
+|                40 | 4 * S | slots: number of the newest entry whose hash modulo S is this slot |
+|        40 + 4 * S | 20 * N | entries: hash i32, physical offset i64, seconds since the file's  |
+|                   |       | first record i32, number of the slot's previous entry i32          |
+
+Slots are written in random order, so they stay in memory until the file is full or closed; entries go
+out in runs. A file that was not finished is rebuilt from the commit log after a crash, as 4.6.0 does.
+Source: RocketMQ IndexFile, IndexHeader.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocketpy.errors import StoreDamaged, ensure
+from rocketpy_broker.store.disk import Disk, store_error
+
+__all__ = ["ENTRY", "HEADER_BYTES", "IndexFile", "IndexHeader", "positive_hash"]
+
+HEADER = struct.Struct(">qqqqii")
+HEADER_BYTES = HEADER.size
+SLOT_BYTES = 4
+ENTRY = struct.Struct(">iqii")
+ENTRY_BYTES = ENTRY.size
+_SECONDS_MAX = 0x7FFFFFFF
+_CHUNK_SLOTS = 1 << 18
+_pack_entry = ENTRY.pack
+
+
+def positive_hash(hash_code: int) -> int:
+    """A Java hash code without its sign; the one that has no positive counterpart becomes 0."""
+    return 0 if hash_code == -0x80000000 else abs(hash_code)
+
+
+@dataclass(slots=True)
+class IndexHeader:
+    """The first 40 bytes."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    inserts: int = 0
+    next_entry: int = 1
+
+    def encode(self) -> bytes:
+        """The 40 bytes."""
+        return HEADER.pack(
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
+            self.inserts, self.next_entry,
+        )  # fmt: skip
+
+    @classmethod
+    def decode(cls, data: bytes) -> IndexHeader:
+        """Read it back; a header of zeros is that of an empty file."""
+        header = cls(*HEADER.unpack(data))
+        header.next_entry = max(1, header.next_entry)
+        return header
+
+
+class IndexFile:
+    """An index file being written, or an older one that is only read.
+
+    slots: S above. entries: N above; the file holds one entry less, as number 0 is never used.
+    """
+
+    def __init__(self, disk: Disk, path: Path, slots: int, entries: int) -> None:
+        self._disk = disk
+        self.path = path
+        self._slot_count = slots
+        self._entry_limit = entries
+        self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
+        self.header = IndexHeader()
+        self._handle = -1
+        self._slots: memoryview | None = None
+        self._pending: list[bytes] = []
+        self._pending_from = 1
+        self.is_dirty = False
+        """Does memory hold what the file lacks: slots or header?"""
+
+    @property
+    def size(self) -> int:
+        """Length of the file."""
+        return self._entries_at + self._entry_limit * ENTRY_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """Is there no room for another entry?"""
+        return self.header.next_entry >= self._entry_limit
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def create(self, previous: IndexHeader | None) -> None:
+        """Make the file, a hole of its full size. Raises DiskFull, StoreError.
+
+        previous: header of the full file before it; until the first key comes, this one continues there.
+        """
+        try:
+            self._disk.make_dir(self.path.parent)
+            self._handle = self._disk.open(self.path, create=True)
+            self._disk.extend(self._handle, self.size)
+        except OSError as error:
+            raise store_error("create", self.path, error) from error
+        if previous is not None:
+            self.header.begin_timestamp = self.header.end_timestamp = previous.end_timestamp
+            self.header.begin_offset = self.header.end_offset = previous.end_offset
+        self._slots = memoryview(bytearray(self._slot_count * SLOT_BYTES)).cast("i")
+        self.is_dirty = True
+
+    def load(self) -> None:
+        """Open an existing file. Raises StoreDamaged when its size or header cannot be right."""
+        try:
+            length = self._disk.size(self.path)
+            self._handle = self._disk.open(self.path)
+        except OSError as error:
+            raise store_error("open", self.path, error) from error
+        if length != self.size:
+            raise StoreDamaged(
+                f"{self.path} has {length} bytes, expected {self.size} for {self._slot_count} slots and "
+                f"{self._entry_limit} entries; set maxHashSlotNum and maxIndexNum to what it was made with"
+            )
+        self.header = IndexHeader.decode(self._read(0, HEADER_BYTES))
+        if self.header.next_entry > self._entry_limit:
+            raise StoreDamaged(f"{self.path} counts {self.header.next_entry} of {self._entry_limit} entries")
+        self._pending_from = self.header.next_entry
+
+    def _load_slots(self) -> memoryview:
+        values = array("i")
+        ensure(values.itemsize == SLOT_BYTES, "C int has another size here")
+        values.frombytes(self._read(HEADER_BYTES, self._slot_count * SLOT_BYTES))
+        if sys.byteorder == "little":
+            values.byteswap()
+        self._slots = memoryview(values)
+        return self._slots
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put(self, key_hash: int, offset: int, store_timestamp: int) -> None:
+        """Add one entry; the file must not be full.
+
+        key_hash: `positive_hash` of the key. offset: physical offset of the record.
+        """
+        slots = self._slots if self._slots is not None else self._load_slots()
+        header = self.header
+        number = header.next_entry
+        slot = key_hash % self._slot_count
+        previous = slots[slot]
+        if previous <= 0 or previous > number:
+            previous = 0
+        begin = header.begin_timestamp
+        seconds = (store_timestamp - begin) // 1000 if 0 < begin < store_timestamp else 0
+        self._pending.append(_pack_entry(key_hash, offset, min(seconds, _SECONDS_MAX), previous))
+        slots[slot] = number
+        if number <= 1:
+            header.begin_offset = offset
+            header.begin_timestamp = store_timestamp
+        header.inserts += 1
+        header.next_entry = number + 1
+        header.end_offset = offset
+        header.end_timestamp = store_timestamp
+        self.is_dirty = True
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of entries that wait in memory."""
+        return len(self._pending) * ENTRY_BYTES
+
+    def write_entries(self) -> None:
+        """Write the waiting entries, in one call. Raises DiskFull, StoreError; then they stay waiting."""
+        if not self._pending:
+            return
+        self._write(self._entries_at + self._pending_from * ENTRY_BYTES, b"".join(self._pending))
+        self._pending_from += len(self._pending)
+        self._pending.clear()
+
+    def write_slots(self) -> None:
+        """Write slots, then the header, and flush the file. Safe in a thread once the file is full.
+
+        Raises DiskFull, StoreError; then the file is as unfinished as before.
+        """
+        slots = self._slots
+        if slots is None or not self.is_dirty:
+            return
+        for start in range(0, self._slot_count, _CHUNK_SLOTS):
+            chunk = array("i", slots[start : start + _CHUNK_SLOTS].tobytes())
+            if not any(chunk):
+                continue
+            if sys.byteorder == "little":
+                chunk.byteswap()
+            self._write(HEADER_BYTES + start * SLOT_BYTES, chunk.tobytes())
+        self._write(0, self.header.encode())
+        try:
+            self._disk.fdatasync(self._handle)
+        except OSError as error:
+            raise store_error("flush", self.path, error) from error
+        self.is_dirty = False
+
+    def forget_slots(self) -> None:
+        """Give back the memory of the slots of a full, flushed file."""
+        ensure(not self.is_dirty, f"{self.path} has slots that are not written")
+        self._slots = None
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def overlaps(self, begin: int, end: int) -> bool:
+        """May records stored in [begin, end] (ms) be in here?"""
+        first, last = self.header.begin_timestamp, self.header.end_timestamp
+        return (begin < first and end > last) or first <= begin <= last or first <= end <= last
+
+    def find(self, key_hash: int, count: int, begin: int, end: int) -> list[int]:
+        """Physical offsets of up to `count` records with that hash stored in [begin, end], newest first.
+
+        Other keys may share the hash; the time is exact to the second.
+        """
+        self.write_entries()
+        found: list[int] = []
+        number = self._slot(key_hash % self._slot_count)
+        while 0 < number < self.header.next_entry and len(found) < count:
+            entry = self._read(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
+            entry_hash, offset, seconds, previous = ENTRY.unpack(entry)
+            if seconds < 0:
+                break
+            time = self.header.begin_timestamp + seconds * 1000
+            if entry_hash == key_hash and begin <= time <= end:
+                found.append(offset)
+            if time < begin or previous >= number:
+                break
+            number = previous
+        return found
+
+    def _slot(self, slot: int) -> int:
+        if self._slots is not None:
+            return self._slots[slot]
+        return int.from_bytes(self._read(HEADER_BYTES + slot * SLOT_BYTES, SLOT_BYTES), "big", signed=True)
+
+    def entries(self) -> list[tuple[int, int, int, int]]:
+        """Every entry from number 1 on: (hash, physical offset, seconds, previous number)."""
+        self.write_entries()
+        data = self._read(self._entries_at + ENTRY_BYTES, (self.header.next_entry - 1) * ENTRY_BYTES)
+        return list(ENTRY.iter_unpack(data))
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the file; what memory holds is lost."""
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+            self._handle = -1
+
+    def delete(self) -> None:
+        """Close and remove the file."""
+        self.close()
+        try:
+            self._disk.unlink(self.path)
+        except OSError as error:
+            raise store_error("delete", self.path, error) from error
+
+    def _read(self, position: int, size: int) -> bytes:
+        try:
+            data = self._disk.pread(self._handle, size, position)
+        except OSError as error:
+            raise store_error("read", self.path, error) from error
+        if len(data) != size:
+            raise StoreDamaged(f"{self.path} ends at {position + len(data)}, expected {size} bytes there")
+        return data
+
+    def _write(self, position: int, data: bytes) -> None:
+        try:
+            self._disk.pwrite(self._handle, data, position)
+        except OSError as error:
+            raise store_error("write", self.path, error) from error

@@ -1,0 +1,131 @@
+"""Reads a commit log record by record, from its files, and finds where it ends and why."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Final
+
+from rocketpy.errors import RecordCorrupt, TornTail
+from rocketpy.protocol.record import (
+    BLANK_MAGIC,
+    MESSAGE_MAGIC,
+    MIN_BLANK_BYTES,
+    RecordView,
+    peek,
+    read_start,
+)
+from rocketpy_broker.store.segment import Segment
+from rocketpy_broker.store.segment_queue import SegmentQueue
+
+__all__ = ["LogScan", "find_record"]
+
+_WINDOW_BYTES: Final = 4 << 20
+_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+
+
+class LogScan:
+    """Iterates over the records from `start` on, each checked.
+
+    start: offset of a record or of a file. check_crc: of the bodies too.
+    A record must say the physical offset where it is found; a blank one must reach to the end of its file.
+    """
+
+    def __init__(self, files: SegmentQueue, start: int, *, check_crc: bool = True) -> None:
+        self._files = files
+        self._check_crc = check_crc
+        self.end = start
+        """Offset just behind the last whole record; blank records count once a record follows them."""
+        self.stop: RecordCorrupt | None = None
+        """Why the scan ended, unless there were only zeros (as there are behind the last record)."""
+        self.last_store_timestamp = 0
+
+    def __iter__(self) -> Iterator[RecordView]:
+        segment = self._files.find(self.end)
+        position = self.end - segment.start if segment is not None else 0
+        while segment is not None:
+            ended = yield from self._scan_segment(segment, position)
+            if not ended:
+                return
+            segment, position = self._files.find(segment.end), 0
+
+    def _scan_segment(self, segment: Segment, position: int) -> Generator[RecordView, None, bool]:
+        """Yields a file's records; returns whether the log may go on in the next file."""
+        window, base = b"", position
+        while segment.wrote - position >= MIN_BLANK_BYTES:
+            try:
+                view = peek(window, position - base, check_crc=self._check_crc)
+            except TornTail as torn:
+                window, base = _read_window(segment, position, window[position - base :]), position
+                if window:
+                    continue
+                return self._stop_at(segment, position, torn.reason)
+            except RecordCorrupt as corrupt:
+                if read_start(window, position - base) == (0, 0):
+                    return False
+                return self._stop_at(segment, position, corrupt.reason)
+            if view.magic == BLANK_MAGIC:
+                if position + view.size == segment.size:
+                    return True
+                return self._stop_at(segment, position, f"blank of {view.size} bytes does not end the file")
+            if view.physical_offset != segment.start + position:
+                return self._stop_at(segment, position, f"it says it belongs at {view.physical_offset}")
+            position += view.size
+            self.end = segment.start + position
+            self.last_store_timestamp = view.store_timestamp
+            yield view
+        return False
+
+    def _stop_at(self, segment: Segment, position: int, reason: str) -> bool:
+        self.stop = RecordCorrupt(segment.start + position, reason)
+        return False
+
+
+def _read_window(segment: Segment, position: int, rest: bytes) -> bytes:
+    """Bytes from `position` on, at least the record there; empty when the file ends inside it.
+
+    rest: what is known from there on, too little.
+    """
+    needed = read_start(rest)[0] if len(rest) >= MIN_BLANK_BYTES else MIN_BLANK_BYTES
+    if position + needed > segment.wrote:
+        return b""
+    window = segment.read(position, min(segment.wrote - position, max(needed, _WINDOW_BYTES)))
+    return window if len(window) >= needed else b""
+
+
+def find_record(files: SegmentQueue, offset: int) -> RecordView | None:
+    """The first whole record, CRC and place included, at or behind `offset`, wherever it starts."""
+    segment = files.find(offset)
+    position = offset - segment.start if segment is not None else 0
+    while segment is not None:
+        view = _find_in_segment(segment, position)
+        if view is not None:
+            return view
+        segment, position = files.find(segment.end), 0
+    return None
+
+
+def _find_in_segment(segment: Segment, position: int) -> RecordView | None:
+    while (data_at := segment.next_data(position)) is not None:
+        base = max(position, data_at - MIN_BLANK_BYTES)
+        window = segment.read(base, _WINDOW_BYTES)
+        hit = window.find(_MAGIC)
+        while hit >= 0:
+            view = _try_record(segment, base + hit - 4) if base + hit - 4 >= position else None
+            if view is not None:
+                return view
+            hit = window.find(_MAGIC, hit + 1)
+        if len(window) < _WINDOW_BYTES:
+            return None
+        position = base + len(window) - MIN_BLANK_BYTES
+    return None
+
+
+def _try_record(segment: Segment, position: int) -> RecordView | None:
+    size, _ = read_start(segment.read(position, MIN_BLANK_BYTES))
+    if size > segment.size - position:
+        return None
+    try:
+        view = peek(segment.read(position, max(size, MIN_BLANK_BYTES)), check_crc=True)
+    except RecordCorrupt:
+        return None
+    return view if view.physical_offset == segment.start + position else None

@@ -1,0 +1,494 @@
+"""The message store: RocketMQ 4.6.0's files behind one object, without threads, sockets or tasks.
+
+One thread calls it. A message is placed in the current run (`append`), the run is written with one call
+(`write_out`), and what was written goes to consume queues and index (`dispatch`), in this order and as late
+as the caller likes; `put_message` does the first two. `flush` makes it durable; `driver` does so in time.
+
+```python
+with MessageStore(StoreConfig(root=Path("store"))) as store:
+    receipt = store.put_message(MessageInner("Orders", 0, b"..."))
+    store.dispatch()
+    result = store.get_message("Orders", 0, receipt.queue_offset, 32)
+```
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from types import TracebackType
+from typing import Self
+
+from rocketpy.errors import FlushFailed, RecordCorrupt, StoreError
+from rocketpy.protocol.record import peek, read_start
+from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile
+from rocketpy_broker.store.clock import Clock, system_clock
+from rocketpy_broker.store.commit_log import CommitLog
+from rocketpy_broker.store.config import FlushDiskType, StoreConfig
+from rocketpy_broker.store.consume_queue import ConsumeQueue
+from rocketpy_broker.store.delay import DelayLevels
+from rocketpy_broker.store.disk import Disk, OsDisk, store_error
+from rocketpy_broker.store.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.index_service import IndexService
+from rocketpy_broker.store.messages import AppendReceipt, MessageInner
+from rocketpy_broker.store.queue_table import QueueTable
+from rocketpy_broker.store.read import GetMessageResult, QueueReader
+from rocketpy_broker.store.recovery import Recovery, RecoveryReport
+from rocketpy_broker.store.segment import Segment
+from rocketpy_broker.store.segment_queue import SegmentQueue
+from rocketpy_broker.store.store_lock import StoreLock
+from rocketpy_broker.store.time_search import offset_by_time
+
+__all__ = ["MessageStore", "QueryMessageResult"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(slots=True)
+class QueryMessageResult:
+    """Records found by key, oldest first, and how far the index reaches."""
+
+    records: list[bytes] = dataclasses.field(default_factory=list)
+    index_last_update_timestamp: int = 0
+    index_last_update_offset: int = 0
+
+
+class MessageStore:
+    """One store directory.
+
+    clock: ms since 1970. disk: where every file operation goes.
+    """
+
+    def __init__(self, config: StoreConfig, *, clock: Clock = system_clock, disk: Disk | None = None) -> None:
+        self.config = config
+        self._clock = clock
+        self._disk: Disk = OsDisk() if disk is None else disk
+        self._lock = StoreLock(self._disk, config.root / "lock")
+        self._abort_path = config.root / "abort"
+        self._checkpoint_file = CheckpointFile(self._disk, config.root / "checkpoint")
+        self.checkpoint = Checkpoint()
+        self.failure: StoreError | None = StoreError("the store is not open")
+        """Why the store takes no messages; None while it does."""
+        self.table = QueueTable()
+        log = config.commit_log
+        self.commit_log = CommitLog(
+            SegmentQueue(
+                self._disk,
+                config.commit_log_directory,
+                log.segment_bytes,
+                reserve_bytes=log.reserve_bytes,
+            ),
+            self.table,
+            clock,
+            store_host=config.store_host,
+            message_bytes_max=log.message_bytes_max,
+        )
+        self.queues = ConsumeQueueTable(self._disk, config.consume_queue_directory, config.consume_queue)
+        self.index = (
+            IndexService(self._disk, config.index_directory, config.index, clock)
+            if config.index.enabled
+            else None
+        )
+        self.dispatcher = Dispatcher(self.queues, self.index, DelayLevels(config.delay_levels))
+        self._reader = QueueReader(self.commit_log, config.read)
+        self._sync = config.flush.disk_type is FlushDiskType.SYNC_FLUSH
+        self._is_open = False
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    def open(self) -> RecoveryReport:
+        """Lock the directory, making it when missing, and recover what is in it. May take long.
+
+        Raises StoreLocked, StoreDamaged, DiskFull, StoreError; then the store is closed again.
+        """
+        try:
+            for directory in (self.config.root, self.config.commit_log_directory):
+                self._disk.make_dir(directory)
+        except OSError as error:
+            raise store_error("make directory", self.config.root, error) from error
+        self._lock.acquire()
+        try:
+            report = self._recover()
+        except BaseException:
+            self._close_files()
+            raise
+        self.failure = None
+        self._is_open = True
+        return report
+
+    def _recover(self) -> RecoveryReport:
+        clean = not self._disk.exists(self._abort_path)
+        self.checkpoint = self._checkpoint_file.load()
+        self._mark_open()
+        self.commit_log.files.load()
+        self.queues.load()
+        recovery = Recovery(
+            self.config.recovery, self.commit_log.files, self.queues, self.index, self.dispatcher, self.table
+        )
+        report = recovery.run(self.checkpoint, clean=clean)
+        if not clean:
+            # What was scanned may be in the page cache only; and so may anything behind the checkpoint.
+            for segment in self.commit_log.files.segments:
+                segment.flushed = 0 if segment.end > report.scanned_from else segment.flushed
+        self.commit_log.start()
+        self.commit_log.last_store_timestamp = self.dispatcher.last_store_timestamp
+        self.checkpoint.log_end = self.checkpoint.index_files = -1
+        self._run_plan(self.plan_flush(thorough=True))
+        return report
+
+    def _mark_open(self) -> None:
+        """Leave the mark that a clean stop removes, before anything is changed."""
+        try:
+            self._disk.close(self._disk.open(self._abort_path, create=True))
+            self._disk.fsync_dir(self.config.root)
+        except OSError as error:
+            raise store_error("create", self._abort_path, error) from error
+
+    def close(self) -> None:
+        """Write, dispatch and flush everything, and say that the stop was clean.
+
+        After a failure nothing is claimed: the next start recovers. Raises StoreError, FlushFailed when the
+        last flush fails; the files are closed and unlocked all the same.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            if self.failure is None:
+                self._stop_cleanly()
+        finally:
+            self.failure = StoreError("the store is closed")
+            self._close_files()
+
+    def _stop_cleanly(self) -> None:
+        self.write_out()
+        self.flush()
+        self.dispatch()
+        self.commit_log.files.drop_spare()
+        if self.index is not None:
+            self.index.finish()
+        self.checkpoint.log_end = self.commit_log.max_offset
+        self.checkpoint.index_files = len(self.index.files) if self.index is not None else -1
+        self._run_plan(self.plan_flush(thorough=True))
+        try:
+            self._disk.unlink(self._abort_path)
+            self._disk.fsync_dir(self.config.root)
+        except OSError as error:
+            raise store_error("remove", self._abort_path, error) from error
+
+    def _close_files(self) -> None:
+        self.commit_log.files.close()
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+        self._checkpoint_file.close()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(self, message: MessageInner) -> AppendReceipt:
+        """Place a message in the current run; it counts once `write_out` has returned.
+
+        Raises MessageTooLarge, TopicInvalid, MessageInvalid, DiskFull, and StoreError when the store takes
+        no messages; then nothing has changed.
+        """
+        if self.failure is not None:
+            raise self._refusal()
+        return self.commit_log.append(message)
+
+    def append_batch(
+        self, message: MessageInner, entries: Sequence[tuple[int, bytes, bytes]]
+    ) -> list[AppendReceipt]:
+        """Place a batch in the current run, one record each; see `CommitLog.append_batch`."""
+        if self.failure is not None:
+            raise self._refusal()
+        return self.commit_log.append_batch(message, entries)
+
+    def write_out(self) -> None:
+        """Write the run to the commit log: its messages now survive the end of this process.
+
+        Raises DiskFull, StoreError: then no message of the run is stored and queue offsets are as before it.
+        """
+        try:
+            requests = self.commit_log.write_out()
+        except StoreError:
+            if self.commit_log.undo_failure is not None:
+                self._fail(self.commit_log.undo_failure)
+            raise
+        if requests:
+            self.dispatcher.add(requests)
+
+    def put_message(self, message: MessageInner) -> AppendReceipt:
+        """`append` and `write_out`."""
+        receipt = self.append(message)
+        self.write_out()
+        return receipt
+
+    def dispatch(self) -> int:
+        """Bring consume queues and index up to what was written; returns how many records that took.
+
+        With SYNC_FLUSH only up to what was flushed, for nobody may read what power loss may take. Raises
+        DiskFull, StoreError; calling it again goes on where it stopped.
+        """
+        return self.dispatcher.run(self.flushed_offset if self._sync else None)
+
+    def set_store_host(self, host: bytes) -> None:
+        """Change the address written into records from now on: 8 or 20 bytes."""
+        self.commit_log.set_store_host(host)
+
+    def set_arrival_listener(self, listener: ArrivalListener | None) -> None:
+        """Whom `dispatch` tells that a queue has new messages."""
+        self.dispatcher.arrivals = listener
+
+    def _refusal(self) -> StoreError:
+        kind = type(self.failure) if isinstance(self.failure, FlushFailed) else StoreError
+        return kind(f"the store takes no messages: {self.failure}")
+
+    def _fail(self, failure: StoreError) -> None:
+        """Take no more messages until restarted."""
+        if self.failure is None:
+            logger.critical("%s", failure)
+            self.failure = failure
+
+    # -- flushing --------------------------------------------------------------------------------
+
+    def plan_flush(self, *, thorough: bool) -> FlushPlan:
+        """What a flush has to do now: the commit log; if `thorough` queues, full index files, checkpoint too.
+
+        Run the plan's `run` in any thread, then call `finish_flush` here. Raises DiskFull, StoreError when
+        queues cannot be written; that is not final.
+        """
+        plan = FlushPlan(log_timestamp=self.commit_log.last_store_timestamp)
+        plan.add(self.commit_log.files)
+        if thorough:
+            self._plan_queues(plan)
+        return plan
+
+    def _plan_queues(self, plan: FlushPlan) -> None:
+        self.queues.write_out()
+        if self.index is not None:
+            self.index.write_entries()
+            plan.index_files = list(self.index.full)
+        for queue in self.queues.queues.values():
+            plan.add(queue.files)
+        checkpoint = dataclasses.replace(self.checkpoint)
+        checkpoint.logics_timestamp = self.dispatcher.last_store_timestamp or checkpoint.logics_timestamp
+        checkpoint.physic_timestamp = plan.log_timestamp or checkpoint.physic_timestamp
+        checkpoint.dispatched_offset = self.dispatcher.offset
+        checkpoint.flushed_offset = self.commit_log.max_offset
+        for file in plan.index_files:
+            checkpoint.index_timestamp = max(checkpoint.index_timestamp, file.header.end_timestamp)
+        if checkpoint != self.checkpoint:
+            plan.checkpoint = checkpoint
+
+    def run_flush(self, plan: FlushPlan) -> None:
+        """Do what a plan says. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
+        plan.run(self._disk, self._checkpoint_file)
+
+    def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
+        """Take note that a plan was run, or that it failed: then the store takes no more messages."""
+        if error is not None:
+            plan.release()
+            self._fail(error)
+            return
+        plan.finish()
+        if plan.checkpoint is not None:
+            self.checkpoint = plan.checkpoint
+        if self.index is not None:
+            for file in plan.index_files:
+                file.forget_slots()
+                self.index.full.remove(file)
+
+    def flush(self, *, thorough: bool = False) -> int:
+        """Make what was written durable, here and now; returns the flushed offset.
+
+        thorough: consume queues, full index files and the checkpoint too. Raises FlushFailed: final, the
+        store takes no more messages.
+        """
+        self._run_plan(self.plan_flush(thorough=thorough))
+        return self.flushed_offset
+
+    def _run_plan(self, plan: FlushPlan) -> None:
+        try:
+            self.run_flush(plan)
+        except FlushFailed as error:
+            self.finish_flush(plan, error)
+            raise
+        self.finish_flush(plan)
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything in the commit log below survives power loss."""
+        return self.commit_log.files.flushed_offset
+
+    # -- preallocation ---------------------------------------------------------------------------
+
+    def wants_room(self) -> bool:
+        """Should `make_room` be called: is the log near the end of what is reserved, or of its file?"""
+        files = self.commit_log.files
+        last = files.last
+        if last is None or self.failure is not None:
+            return False
+        if last.wants_reserve():
+            return True
+        return files.spare is None and last.size - last.wrote < self._room_margin()
+
+    def _room_margin(self) -> int:
+        """How near to its file's end the log may come before the next file is made."""
+        log = self.config.commit_log
+        return min(log.segment_bytes // 2, max(log.reserve_bytes, log.message_bytes_max))
+
+    def make_room(self) -> Segment | None:
+        """Reserve space ahead of the log, or make its next file. Blocks; safe in a thread, one at a time.
+
+        Returns what `adopt_room` must be given. Raises DiskFull, StoreError; appends go on while they can.
+        """
+        files = self.commit_log.files
+        last = files.last
+        if last is None:
+            return None
+        if last.wants_reserve():
+            last.reserve()
+            return None
+        return files.make_spare(last.end)
+
+    def adopt_room(self, segment: Segment | None) -> None:
+        """Take over what `make_room` made."""
+        if segment is None:
+            return
+        if self._is_open:
+            self.commit_log.files.adopt_spare(segment)
+        else:
+            segment.delete()
+
+    # -- reading by queue ------------------------------------------------------------------------
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        *,
+        max_bytes: int | None = None,
+        tag_codes: AbstractSet[int] | None = None,
+    ) -> GetMessageResult:
+        """Messages of a queue from queue offset `offset` on.
+
+        max_count, max_bytes: limits besides those of `ReadConfig`; the first message always fits. tag_codes:
+        only messages with one of these tags codes. At most 800 are looked at.
+        Returns whole records as they are stored. Raises StoreError when the disk cannot be read.
+        """
+        queue = self.queues.queues.get((topic, queue_id))
+        return self._reader.read(queue, offset, max_count, max_bytes, tag_codes)
+
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """One behind the last message that can be read; 0 for an unknown queue."""
+        queue = self.queues.queues.get((topic, queue_id))
+        return queue.next_offset if queue is not None else 0
+
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The first message that can be read; 0 for an unknown queue, as 4.6.0 answers."""
+        queue = self.queues.queues.get((topic, queue_id))
+        return queue.min_offset if queue is not None else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """Queue offset of the message stored nearest to that time (ms); 0 for an unknown queue."""
+        queue = self.queues.queues.get((topic, queue_id))
+        return offset_by_time(queue, self.commit_log, timestamp) if queue is not None else 0
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """When that message was stored, ms; -1 when there is none."""
+        unit = self._unit(topic, queue_id, offset)
+        return self.commit_log.store_timestamp(unit[0]) if unit is not None else -1
+
+    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """When the oldest message was stored, ms, of the store or of one queue; -1 when there is none."""
+        if topic is not None:
+            return self.store_timestamp(topic, queue_id, self.min_offset_in_queue(topic, queue_id))
+        return self.commit_log.store_timestamp(self.commit_log.min_offset)
+
+    def physical_offset(self, topic: str, queue_id: int, offset: int) -> int:
+        """Where that message's record is in the commit log; 0 when there is none, as 4.6.0 answers."""
+        unit = self._unit(topic, queue_id, offset)
+        return unit[0] if unit is not None else 0
+
+    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Is that message so near the log's end that it counts as being in memory?
+
+        Source: RocketMQ checkInDiskByConsumeOffset, the other way round: True when there is none.
+        """
+        unit = self._unit(topic, queue_id, offset)
+        window = self.config.read.memory_window_bytes
+        return unit is None or self.commit_log.max_offset - unit[0] <= window
+
+    def _unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        queue: ConsumeQueue | None = self.queues.queues.get((topic, queue_id))
+        return queue.unit(offset) if queue is not None else None
+
+    # -- reading by place and key ----------------------------------------------------------------
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Where the commit log starts."""
+        return self.commit_log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Where the commit log ends."""
+        return self.commit_log.max_offset
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """How far consume queues and index are behind the commit log."""
+        return max(0, self.commit_log.max_offset - self.dispatcher.offset) if self.dispatcher.waiting else 0
+
+    def look_message(self, physical_offset: int, size: int | None = None) -> bytes | None:
+        """The record at that offset; None when none starts there.
+
+        size: when known. Offset 0 means the oldest record once the log starts later (QUIRKS 36).
+        """
+        start = self.commit_log.read(physical_offset, 8)
+        if start is None:
+            return None
+        record = self.commit_log.read(physical_offset, read_start(start)[0] if size is None else size)
+        if record is None:
+            return None
+        try:
+            view = peek(record, check_crc=True)
+        except RecordCorrupt:
+            return None
+        expected = physical_offset or self.commit_log.min_offset
+        return record if view.physical_offset == expected and view.size == len(record) else None
+
+    def read_log(self, physical_offset: int, size: int) -> bytes | None:
+        """Bytes of the commit log within one file, whatever records they belong to; for replication."""
+        return self.commit_log.files.read(physical_offset, size)
+
+    def query_message(self, topic: str, key: str, max_count: int, begin: int, end: int) -> QueryMessageResult:
+        """Records with that key stored in [begin, end] (ms), oldest first, at most 64 (maxMsgsNumBatch).
+
+        Keys with the same hash are not told apart, as in 4.6.0: clients compare them. Empty when the index is
+        switched off.
+        """
+        result = QueryMessageResult()
+        if self.index is None:
+            return result
+        found = self.index.query(topic, key, max_count, begin, end)
+        result.index_last_update_timestamp = found.last_update_timestamp
+        result.index_last_update_offset = found.last_update_offset
+        records = (self.look_message(offset) for offset in sorted(found.offsets))
+        result.records = [record for record in records if record is not None]
+        return result

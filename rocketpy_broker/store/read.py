@@ -1,0 +1,184 @@
+"""Reading messages by their place in a queue. Source: RocketMQ DefaultMessageStore getMessage."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from rocketpy_broker.store.commit_log import CommitLog
+from rocketpy_broker.store.config import ReadConfig
+from rocketpy_broker.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+
+__all__ = ["GetMessageResult", "GetMessageStatus", "QueueReader"]
+
+_SCANNED_BYTES_MIN = 16_000
+_READ_BYTES_MAX = 1 << 20
+
+
+class GetMessageStatus(IntEnum):
+    """How a read went; names and order are RocketMQ's."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+@dataclass(slots=True)
+class GetMessageResult:
+    """What a read found.
+
+    next_begin_offset: queue offset to read from next. min_offset, max_offset: of the queue; the latter is
+    one behind its last message. chunks: whole records, in order, to be sent one after the other.
+    """
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    chunks: list[bytes] = field(default_factory=list)
+    count: int = 0
+    suggest_slave: bool = False
+    """Is what was read so far behind the log's end that a slave should serve it?"""
+
+
+class QueueReader:
+    """Reads from one store's queues."""
+
+    def __init__(self, log: CommitLog, config: ReadConfig) -> None:
+        self._log = log
+        self._config = config
+        self._memory_window = config.memory_window_bytes
+
+    def read(
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        count_max: int,
+        bytes_max: int | None,
+        tag_codes: AbstractSet[int] | None,
+    ) -> GetMessageResult:
+        """Messages of `queue` from `offset` on; see `MessageStore.get_message`."""
+        if queue is None or queue.next_offset == 0:
+            return self._nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, queue, offset, 0)
+        if offset < queue.min_offset:
+            return self._nothing(GetMessageStatus.OFFSET_TOO_SMALL, queue, offset, queue.min_offset)
+        if offset == queue.next_offset:
+            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, queue, offset, offset)
+        if offset > queue.next_offset:
+            to = queue.next_offset if queue.min_offset else 0
+            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, offset, to)
+        return self._read_units(queue, offset, count_max, bytes_max, tag_codes)
+
+    def _nothing(
+        self, status: GetMessageStatus, queue: ConsumeQueue | None, offset: int, corrected: int
+    ) -> GetMessageResult:
+        following = corrected if self._config.correct_offsets else offset
+        if queue is None:
+            return GetMessageResult(status, following, 0, 0)
+        return GetMessageResult(status, following, queue.min_offset, queue.next_offset)
+
+    def _read_units(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        count_max: int,
+        bytes_max: int | None,
+        tag_codes: AbstractSet[int] | None,
+    ) -> GetMessageResult:
+        """Walk the units from `offset` on: at most 800 of them, within one file, as 4.6.0 does."""
+        scanned = max(_SCANNED_BYTES_MIN // UNIT_BYTES, count_max)
+        units = queue.read_units(offset, scanned if tag_codes is not None else min(scanned, count_max + 1))
+        if not units:
+            following = queue.roll_next_file(offset)
+            return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, queue, offset, following)
+        batch = _Batch(self._config, count_max, bytes_max)
+        status = GetMessageStatus.NO_MATCHED_MESSAGE
+        log_end = self._log.max_offset
+        skip_until = -1
+        position = physical = 0
+        for position, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(units)):  # noqa: B007
+            if physical < skip_until:
+                continue
+            if batch.is_full(size, on_disk=log_end - physical > self._memory_window):
+                break
+            if tag_codes is not None and tags_code not in tag_codes:
+                continue
+            if not self._holds(physical, size, log_end):
+                if not batch.count:
+                    status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                skip_until = self._log.roll_next_file(physical)
+                continue
+            batch.add(physical, size)
+            status = GetMessageStatus.FOUND
+            skip_until = -1
+        else:
+            position += 1
+        chunks = self._read_ranges(batch.ranges)
+        return GetMessageResult(
+            status if chunks or not batch.count else GetMessageStatus.MESSAGE_WAS_REMOVING,
+            offset + position,
+            queue.min_offset,
+            queue.next_offset,
+            chunks,
+            batch.count,
+            log_end - physical > self._memory_window,
+        )
+
+    def _holds(self, physical: int, size: int, log_end: int) -> bool:
+        file_bytes = self._log.files.segment_bytes
+        return (
+            self._log.min_offset <= physical
+            and physical + size <= log_end
+            and physical % file_bytes + size <= file_bytes  # not so for a blank unit
+        )
+
+    def _read_ranges(self, ranges: list[list[int]]) -> list[bytes]:
+        chunks = []
+        for start, end in ranges:
+            data = self._log.read(start, end - start)
+            if data is None or len(data) != end - start:
+                return []
+            chunks.append(data)
+        return chunks
+
+
+class _Batch:
+    """The records of one read: contiguous ones are one range, [start, end)."""
+
+    __slots__ = ("_bytes_max", "_config", "_count_max", "bytes", "count", "ranges")
+
+    def __init__(self, config: ReadConfig, count_max: int, bytes_max: int | None) -> None:
+        self._config = config
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self.ranges: list[list[int]] = []
+        self.bytes = 0
+        self.count = 0
+
+    def is_full(self, size: int, *, on_disk: bool) -> bool:
+        """Is there no room for a record of this size? The first always fits."""
+        if self.count == 0:
+            return False
+        config = self._config
+        bytes_max = config.disk_bytes_max if on_disk else config.memory_bytes_max
+        if self._bytes_max is not None:
+            bytes_max = min(bytes_max, self._bytes_max)
+        count_max = config.disk_count_max if on_disk else config.memory_count_max
+        return self.count >= min(count_max, self._count_max) or self.bytes + size > bytes_max
+
+    def add(self, start: int, size: int) -> None:
+        """Take one record."""
+        last = self.ranges[-1] if self.ranges else None
+        if last is not None and last[1] == start and last[1] - last[0] < _READ_BYTES_MAX:
+            last[1] = start + size
+        else:
+            self.ranges.append([start, start + size])
+        self.bytes += size
+        self.count += 1

@@ -1,0 +1,285 @@
+"""Opens a store's files: finds the end of the log and brings consume queues and index in line with it.
+
+1. Consume queues: each ends before its first unit that is none; a last unit whose record is not in the log,
+   or is another message's, goes too.
+2. The log is read from the third-last file (after a clean stop) or from the file that the checkpoint names
+   (after an unclean one), or from further back where a queue or the index lacks older records. Each record is
+   checked, and dispatched unless its queue has it. A queue that turns out to lack older messages, and the
+   index, are built from the first file.
+3. The log is cut where it ends. A torn tail is cut and logged; damage elsewhere is refused with a report:
+   - below the checkpoint's flushed offset nothing may be missing, whatever follows;
+   - without a flushed offset (a Java broker wrote the store), no valid newer record may follow the damage.
+     Above the flushed offset one may: power loss keeps what it likes of what was not flushed.
+
+Source: RocketMQ DefaultMessageStore load, CommitLog recoverNormally and recoverAbnormally.
+Differs: 4.6.0 never looks behind damage, and indexes nothing before the file the checkpoint names.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from rocketpy.errors import RecordCorrupt, StoreDamaged
+from rocketpy.protocol.record import MESSAGE_MAGIC, RecordView, peek
+from rocketpy_broker.store.checkpoint import Checkpoint
+from rocketpy_broker.store.config import RecoveryConfig
+from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from rocketpy_broker.store.dispatch import ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.index_service import IndexService
+from rocketpy_broker.store.log_scan import LogScan, find_record
+from rocketpy_broker.store.messages import DispatchRequest
+from rocketpy_broker.store.queue_table import QueueTable
+from rocketpy_broker.store.segment import Segment
+from rocketpy_broker.store.segment_queue import SegmentQueue
+
+__all__ = ["Recovery", "RecoveryReport"]
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 4096
+_NOT_IN_QUEUE = 0x4
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a store found and did.
+
+    clean: did it stop cleanly? scanned_from, end: part of the commit log that was read. records: in it.
+    rebuilt: units added to consume queues. cut_bytes: bytes other than zeros dropped from the log's end.
+    """
+
+    clean: bool
+    scanned_from: int = 0
+    end: int = 0
+    records: int = 0
+    rebuilt: int = 0
+    cut_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    """One line for each thing an operator may want to know."""
+
+    def note(self, text: str) -> None:
+        """Add a line and log it."""
+        self.notes.append(text)
+        logger.warning("%s", text)
+
+
+class _QueueIncomplete(Exception):
+    """A queue lacks messages older than the scan's start."""
+
+
+class Recovery:
+    """One recovery. `files` are loaded, `queues` are loaded; `dispatcher` puts into `queues` and `index`."""
+
+    def __init__(
+        self,
+        config: RecoveryConfig,
+        files: SegmentQueue,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        dispatcher: Dispatcher,
+        table: QueueTable,
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._table = table
+        self._indexed_until = 0
+
+    def run(self, checkpoint: Checkpoint, *, clean: bool) -> RecoveryReport:
+        """Do it all. Raises StoreDamaged (nothing was cut then), StoreError."""
+        report = RecoveryReport(clean)
+        for queue in self._queues.queues.values():
+            queue.recover()
+            self._check_last_unit(queue, report)
+        if not self._files.segments:
+            self._drop_all(report)
+            return report
+        index_from = self._load_index(checkpoint, clean=clean)
+        start = self._scan_start(checkpoint, index_from, clean=clean)
+        scan = self._scan(start, index_from, report)
+        self._check_end(scan, checkpoint, report)
+        self._cut(scan, report)
+        if self._index is not None and not self._index.cut_from(report.end):
+            report.note("the index had records behind the log's end; its newest file is rebuilt")
+            self._scan(self._file_start(self._index.end_offset), self._index.end_offset, report)
+        self._queues.fill(self._table, self._files.min_offset)
+        self._dispatcher.offset = report.end
+        self._dispatcher.last_store_timestamp = scan.last_store_timestamp
+        return report
+
+    # -- where to begin --------------------------------------------------------------------------
+
+    def _load_index(self, checkpoint: Checkpoint, *, clean: bool) -> int:
+        """Open the index; returns the offset from which records are to be indexed."""
+        index = self._index
+        if index is None:
+            return self._files.max_offset
+        complete = index.load(clean=clean, checkpoint_timestamp=checkpoint.index_timestamp)
+        if clean and (complete or checkpoint.index_files == 0):
+            return max(self._queues.max_physical_offset(), index.end_offset + 1, checkpoint.log_end)
+        return max(index.end_offset, self._files.min_offset)
+
+    def _scan_start(self, checkpoint: Checkpoint, index_from: int, *, clean: bool) -> int:
+        segments = self._files.segments
+        if not self._queues.queues:
+            return segments[0].start
+        if clean:
+            start = segments[max(0, len(segments) - 3)].start
+        else:
+            start = self._checkpoint_file(checkpoint.min_timestamp).start
+        if self._index is not None:
+            start = min(start, self._file_start(index_from))
+        return start
+
+    def _checkpoint_file(self, timestamp: int) -> Segment:
+        """The newest file whose first record is not newer than that, else the first file."""
+        for segment in reversed(self._files.segments):
+            try:
+                view = peek(segment.read(0, 1 << 16))
+            except RecordCorrupt:
+                continue
+            if view.magic == MESSAGE_MAGIC and 0 < view.store_timestamp <= timestamp:
+                return segment
+        return self._files.segments[0]
+
+    def _file_start(self, offset: int) -> int:
+        segment = self._files.find(offset)
+        return segment.start if segment is not None else self._files.segments[-1].start
+
+    # -- reading the log -------------------------------------------------------------------------
+
+    def _scan(self, start: int, index_from: int, report: RecoveryReport) -> LogScan:
+        """Read the log to its end and dispatch; from the first file when a queue turns out to lack more."""
+        first = self._files.min_offset
+        try:
+            return self._scan_once(start, index_from, report, gaps_allowed=start == first)
+        except _QueueIncomplete as incomplete:
+            report.note(f"{incomplete}; reading the log from its first file")
+            if self._index is not None:
+                index_from = max(index_from, self._indexed_until)
+            return self._scan_once(first, index_from, report, gaps_allowed=True)
+
+    def _scan_once(
+        self, start: int, index_from: int, report: RecoveryReport, *, gaps_allowed: bool
+    ) -> LogScan:
+        scan = LogScan(self._files, start, check_crc=self._config.check_crc)
+        report.scanned_from, report.records = start, 0
+        batch: list[DispatchRequest] = []
+        indexed = False
+        for view in scan:
+            request, needed = self._request(view, gaps_allowed=gaps_allowed)
+            report.records += 1
+            report.rebuilt += needed
+            if view.physical_offset >= index_from and not indexed:
+                self._dispatcher.put(batch, indexed=False)
+                batch, indexed = [], True
+            if needed or indexed:
+                batch.append(request)
+            if len(batch) >= _BATCH:
+                self._put(batch, indexed=indexed)
+                batch = []
+        self._put(batch, indexed=indexed)
+        return scan
+
+    def _put(self, batch: list[DispatchRequest], *, indexed: bool) -> None:
+        self._dispatcher.put(batch, indexed=indexed)
+        if batch and indexed:
+            self._indexed_until = batch[-1][1] + batch[-1][2]
+
+    def _request(self, view: RecordView, *, gaps_allowed: bool) -> tuple[DispatchRequest, bool]:
+        """The dispatch request of a record, and whether its consume queue lacks it."""
+        cursor = self._table[view.topic, view.queue_id]
+        request = (
+            cursor, view.physical_offset, view.size, view.store_timestamp, view.queue_offset,
+            view.sys_flag, view.properties,
+        )  # fmt: skip
+        if view.sys_flag & _NOT_IN_QUEUE:
+            return request, False
+        queue = self._queues.queues.get((view.topic, view.queue_id))
+        if queue is not None and view.physical_offset + view.size <= queue.max_physical_offset:
+            return request, False
+        # `next_offset` of the cursor runs ahead of the queue by what is in the batch.
+        expected = max(cursor.next_offset, queue.next_offset if queue is not None else 0)
+        if view.queue_offset > expected and not gaps_allowed:
+            raise _QueueIncomplete(
+                f"queue {view.topic}/{view.queue_id} ends with {expected - 1}, the log has "
+                f"{view.queue_offset}"
+            )
+        cursor.next_offset = view.queue_offset + 1
+        return request, True
+
+    # -- the end of the log ----------------------------------------------------------------------
+
+    def _check_end(self, scan: LogScan, checkpoint: Checkpoint, report: RecoveryReport) -> None:
+        """Refuse an end that is damage rather than a torn tail. Raises StoreDamaged."""
+        follower = find_record(self._files, scan.end)
+        if follower is not None and follower.store_timestamp < scan.last_store_timestamp:
+            follower = None  # left over from an earlier, longer log: 4.6.0 cuts without wiping
+        problem = ""
+        if 0 <= scan.end < checkpoint.flushed_offset:
+            problem = f"the log was flushed up to {checkpoint.flushed_offset}"
+        elif follower is not None and checkpoint.flushed_offset < 0:
+            problem = f"a valid record follows at {follower.physical_offset}"
+        reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
+        if problem and not self._config.cut_damage:
+            raise StoreDamaged(
+                f"the commit log in {self._files.directory} is damaged at {scan.end}: {reason}, but "
+                f"{problem}. Restore the file from a replica or a copy; or set cut_damage and lose the rest"
+            )
+        if problem:
+            report.note(f"damage at {scan.end} ({reason}, but {problem}) is cut off as configured")
+        elif follower is not None:
+            report.note(f"unflushed records behind {scan.end} are lost: {reason}")
+        elif scan.stop is not None:
+            report.note(f"torn tail at {scan.end}: {reason}")
+
+    def _cut(self, scan: LogScan, report: RecoveryReport) -> None:
+        report.end = scan.end
+        report.cut_bytes = self._files.truncate(scan.end)
+        if report.cut_bytes:
+            report.note(f"{report.cut_bytes} bytes behind {scan.end} are wiped from the commit log")
+        for queue in self._queues.queues.values():
+            if queue.max_physical_offset > scan.end:
+                queue.truncate(scan.end)
+
+    # -- consume queues --------------------------------------------------------------------------
+
+    def _check_last_unit(self, queue: ConsumeQueue, report: RecoveryReport) -> None:
+        """Drop units from the end of a queue until the last one's record is its own."""
+        before = end = queue.next_offset
+        queue.max_physical_offset = -1
+        while end * UNIT_BYTES > queue.files.min_offset:
+            unit = queue.unit(end - 1)
+            if unit is not None and self._is_record_of(queue, end - 1, unit[0], unit[1]):
+                queue.max_physical_offset = unit[0] + unit[1]
+                break
+            end -= 1
+        if end < before:
+            queue.cut(end)
+            report.note(f"queue {queue.topic}/{queue.queue_id}: units {end} to {before - 1} match no record")
+
+    def _is_record_of(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
+        data = self._files.read(offset, size)
+        if data is None:
+            # Behind the expired part of the log, a unit cannot be checked.
+            return offset < self._files.min_offset
+        try:
+            view = peek(data, check_crc=True)
+        except RecordCorrupt:
+            return False
+        place = (view.physical_offset, view.topic, view.queue_id, view.queue_offset)
+        return place == (offset, queue.topic, queue.queue_id, number)
+
+    def _drop_all(self, report: RecoveryReport) -> None:
+        """Without a commit log there is nothing to consume: as 4.6.0, and the index with it."""
+        for queue in self._queues.queues.values():
+            if queue.files.segments:
+                report.note(f"no commit log: queue {queue.topic}/{queue.queue_id} is dropped")
+            queue.destroy()
+        self._queues.queues.clear()
+        if self._index is not None:
+            self._index.load(clean=True, checkpoint_timestamp=0)
+            self._index.destroy()

@@ -1,0 +1,176 @@
+"""One file of a log: preallocated, written from front to back, named by where in the log it starts.
+
+RocketMQ calls it MappedFile. Ours is never mapped: appends are positional writes, reads are `pread`.
+Three marks, in bytes from the file's start, `flushed <= wrote <= size`; what lies beyond `wrote` is
+not part of the log, whatever bytes are there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rocketpy.errors import ensure
+from rocketpy_broker.store.disk import Disk, store_error
+
+__all__ = ["Segment", "segment_name"]
+
+_ERASE_BYTES = 1 << 20
+
+
+def segment_name(start: int) -> str:
+    """File name of the segment that starts at this offset: 20 digits."""
+    return f"{start:020d}"
+
+
+class Segment:
+    """A file of `size` bytes that holds the log from offset `start` on.
+
+    `reserve_bytes` at a time are preallocated ahead of what is written (0: never), so that an append
+    does not run out of space, yet an empty store does not take a whole file's blocks.
+    """
+
+    __slots__ = ("_disk", "_handle", "_holders", "_reserve_bytes", "_reserved", "_retired", "flushed",
+                 "path", "size", "start", "wrote")  # fmt: skip
+
+    def __init__(self, disk: Disk, directory: Path, start: int, size: int, *, reserve_bytes: int = 0) -> None:
+        self._disk = disk
+        self.path = directory / segment_name(start)
+        self.start = start
+        self.size = size
+        self.wrote = 0
+        self.flushed = 0
+        self._handle = -1
+        self._reserve_bytes = reserve_bytes
+        self._reserved = 0
+        self._holders = 0
+        self._retired = False
+
+    @property
+    def end(self) -> int:
+        """Log offset just behind this file."""
+        return self.start + self.size
+
+    @property
+    def is_full(self) -> bool:
+        """Was the last byte written?"""
+        return self.wrote >= self.size
+
+    @property
+    def handle(self) -> int:
+        """The open file; opened at first use, so that old files of a large store cost no handle."""
+        if self._handle < 0:
+            ensure(not self._retired, f"{self.path} was deleted and is used")
+            try:
+                self._handle = self._disk.open(self.path)
+            except OSError as error:
+                raise store_error("open", self.path, error) from error
+        return self._handle
+
+    def create(self) -> None:
+        """Make the file at its full length (mostly a hole) and reserve its first blocks.
+
+        Also mends a file that a crash left shorter. Raises DiskFull, StoreError.
+        """
+        try:
+            if self._handle < 0:
+                self._handle = self._disk.open(self.path, create=True)
+            self._disk.extend(self._handle, self.size)
+        except OSError as error:
+            raise store_error("create", self.path, error) from error
+        self.reserve()
+
+    def wants_reserve(self) -> bool:
+        """Is less than half a step reserved ahead of what is written?"""
+        step = self._reserve_bytes
+        return step > 0 and self._reserved < self.size and self._reserved - self.wrote < step // 2
+
+    def reserve(self) -> None:
+        """Reserve blocks one step ahead of what is written. Safe in a thread. Raises DiskFull, StoreError."""
+        if self._reserve_bytes <= 0:
+            return
+        start = max(self._reserved, self.wrote)
+        until = min(self.size, self.wrote + self._reserve_bytes)
+        if until <= start:
+            return
+        try:
+            self._disk.preallocate(self.handle, start, until - start)
+        except OSError as error:
+            raise store_error("reserve space in", self.path, error) from error
+        self._reserved = until
+
+    def write(self, position: int, data: bytes) -> None:
+        """Write all of `data` at `position` of the file; `wrote` is the caller's to move.
+
+        Raises DiskFull, StoreError; then any part may have reached the file.
+        """
+        ensure(position + len(data) <= self.size, f"write past the end of {self.path}")
+        try:
+            self._disk.pwrite(self.handle, data, position)
+        except OSError as error:
+            raise store_error(f"write {len(data)} bytes at {position} of", self.path, error) from error
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes at `position`, whether part of the log or not; fewer where the file ends."""
+        try:
+            return self._disk.pread(self.handle, size, position)
+        except OSError as error:
+            raise store_error(f"read {size} bytes at {position} of", self.path, error) from error
+
+    def next_data(self, position: int) -> int | None:
+        """First position at or after `position` that may hold anything but zeros."""
+        if position >= self.size:
+            return None
+        try:
+            return self._disk.next_data(self.handle, position)
+        except OSError as error:
+            raise store_error("look for data in", self.path, error) from error
+
+    def erase(self, position: int, until: int | None = None) -> int:
+        """Write zeros over whatever data lies in [position, until); returns bytes written.
+
+        What is cut from a log must not look like a record to the next recovery.
+        """
+        until = self.size if until is None else until
+        erased = 0
+        while (at := self.next_data(position)) is not None and at < until:
+            size = min(_ERASE_BYTES, until - at)
+            if self.read(at, size).strip(b"\0"):
+                self.write(at, bytes(size))
+                erased += size
+            position = at + size
+        return erased
+
+    def modified_ms(self) -> int:
+        """When the file was last written, in milliseconds since 1970."""
+        try:
+            return self._disk.modified_ms(self.path)
+        except OSError as error:
+            raise store_error("look at", self.path, error) from error
+
+    def hold(self) -> None:
+        """Keep the file open for work in another thread until `release`."""
+        self._holders += 1
+
+    def release(self) -> None:
+        """End one `hold`; closes the file when it was closed or deleted meanwhile."""
+        self._holders -= 1
+        if self._retired:
+            self._close_handle()
+
+    def close(self) -> None:
+        """Close the file, now or when its last holder lets go."""
+        self._retired = True
+        self._close_handle()
+
+    def delete(self) -> None:
+        """Remove the file from its directory and close it."""
+        try:
+            self._disk.unlink(self.path)
+        except OSError as error:
+            raise store_error("delete", self.path, error) from error
+        self.close()
+
+    def _close_handle(self) -> None:
+        if self._handle >= 0 and self._holders == 0:
+            self._disk.close(self._handle)
+            self._handle = -1

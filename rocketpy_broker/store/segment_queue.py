@@ -1,0 +1,244 @@
+"""A log made of segments in one directory: RocketMQ's MappedFileQueue.
+
+Offsets are bytes from the start of the log; the first file need not start at 0, since old files are
+deleted. Files follow each other without a gap and all have one size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from rocketpy.errors import StoreDamaged, ensure
+from rocketpy_broker.store.disk import Disk, store_error
+from rocketpy_broker.store.segment import Segment
+
+__all__ = ["FlushTarget", "SegmentQueue"]
+
+logger = logging.getLogger(__name__)
+
+
+class FlushTarget:
+    """One segment to flush and how far it had been written when the flush began."""
+
+    __slots__ = ("segment", "until")
+
+    def __init__(self, segment: Segment) -> None:
+        segment.hold()
+        self.segment = segment
+        self.until = segment.wrote
+
+
+class SegmentQueue:
+    """The segments of one directory, oldest first.
+
+    segment_bytes: length of every file. reserve_bytes: see `Segment`.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, segment_bytes: int, *, reserve_bytes: int = 0) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self._reserve_bytes = reserve_bytes
+        self.segments: list[Segment] = []
+        self.spare: Segment | None = None
+        """The next file, preallocated before it is needed and not part of the log yet."""
+        self._unsynced_directory = False
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> Segment | None:
+        """The segment being written, None in an empty log."""
+        return self.segments[-1] if self.segments else None
+
+    @property
+    def min_offset(self) -> int:
+        """Where the oldest file starts; 0 in an empty log."""
+        return self.segments[0].start if self.segments else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Just behind the last byte written; 0 in an empty log."""
+        last = self.last
+        return last.start + last.wrote if last else 0
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below survives power loss."""
+        for segment in self.segments:
+            if segment.flushed < segment.wrote or not segment.is_full:
+                return segment.start + segment.flushed
+        return self.max_offset
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that holds this offset, written or not; None outside the log's files."""
+        segments = self.segments
+        if not segments:
+            return None
+        index = (offset - segments[0].start) // self.segment_bytes
+        return segments[index] if 0 <= index < len(segments) else None
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take over the directory's files, each as if written to its end.
+
+        Raises StoreDamaged for a file of another length or a file missing in between. A last file that
+        is too short is what a crash during its creation, or cutting it off, leaves: it is mended.
+        """
+        names = [name for name in self._disk.list_dir(self.directory) if len(name) == 20 and name.isdigit()]
+        for position, name in enumerate(names):
+            segment = Segment(
+                self._disk, self.directory, int(name), self.segment_bytes, reserve_bytes=self._reserve_bytes
+            )
+            self._check_neighbour(segment)
+            self._check_length(segment, is_last=position == len(names) - 1)
+            segment.wrote = segment.flushed = self.segment_bytes
+            self.segments.append(segment)
+
+    def _check_neighbour(self, segment: Segment) -> None:
+        expected = self.segments[-1].end if self.segments else segment.start
+        if segment.start != expected or segment.start % self.segment_bytes:
+            raise StoreDamaged(
+                f"{segment.path}: expected the file that starts at {expected}, at a multiple of "
+                f"{self.segment_bytes}; a file is missing, or the configured file size is not the one this "
+                "store was made with"
+            )
+
+    def _check_length(self, segment: Segment, *, is_last: bool) -> None:
+        try:
+            length = self._disk.size(segment.path)
+        except OSError as error:
+            raise store_error("look at", segment.path, error) from error
+        if length == self.segment_bytes:
+            return
+        if length > self.segment_bytes or not is_last:
+            raise StoreDamaged(
+                f"{segment.path} has {length} bytes, the configured file size is {self.segment_bytes}; "
+                "set it to the size this store was made with, or restore the file"
+            )
+        logger.warning("%s has %d of %d bytes: extended", segment.path, length, self.segment_bytes)
+        segment.create()
+
+    # -- growing ---------------------------------------------------------------------------------
+
+    def next_start(self, offset: int = 0) -> int:
+        """Where the next file would start; in an empty log the file that holds `offset`."""
+        last = self.last
+        return last.end if last else offset - offset % self.segment_bytes
+
+    def make_spare(self, start: int) -> Segment:
+        """Create and preallocate the file that starts there. Safe in a thread; see `adopt_spare`."""
+        segment = Segment(
+            self._disk, self.directory, start, self.segment_bytes, reserve_bytes=self._reserve_bytes
+        )
+        try:
+            self._disk.make_dir(self.directory)
+        except OSError as error:
+            raise store_error("make directory", self.directory, error) from error
+        segment.create()
+        return segment
+
+    def adopt_spare(self, segment: Segment) -> None:
+        """Keep a file from `make_spare` until `add_segment` wants it; too late, it is closed."""
+        self._unsynced_directory = True
+        if segment.start == self.next_start() and self.spare is None:
+            self.spare = segment
+        else:
+            segment.close()
+
+    def add_segment(self, offset: int = 0) -> Segment:
+        """Begin the next file, the spare one when it is ready. Raises DiskFull, StoreError."""
+        start = self.next_start(offset)
+        segment = self.spare
+        if segment is None or segment.start != start:
+            segment = self.make_spare(start)
+        self.spare = None
+        self._unsynced_directory = True
+        self.segments.append(segment)
+        return segment
+
+    def drop_spare(self) -> None:
+        """Delete the next file that was never used, as 4.6.0 does when it stops."""
+        if self.spare is not None:
+            self.spare.delete()
+            self.spare = None
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Written bytes at `offset`, within one file; None when they are not all there."""
+        segment = self.find(offset)
+        if segment is None or size < 0:
+            return None
+        position = offset - segment.start
+        if position + size > segment.wrote:
+            return None
+        return segment.read(position, size)
+
+    # -- cutting ---------------------------------------------------------------------------------
+
+    def truncate(self, offset: int, *, erase: bool = True) -> int:
+        """Cut the log at `offset`: later files are deleted, bytes behind it are zeroed.
+
+        erase: 4.6.0 only moves its position and leaves the stale bytes; so do we when False.
+        Returns how many bytes other than zeros were wiped or deleted.
+        """
+        wiped = 0
+        while self.segments and self.segments[-1].start > offset:
+            segment = self.segments.pop()
+            wiped += self.segment_bytes if segment.next_data(0) is not None else 0
+            segment.delete()
+            self._unsynced_directory = True
+        last = self.last
+        if last is None or offset >= last.end:
+            return wiped
+        position = max(0, offset - last.start)
+        if erase:
+            wiped += last.erase(position)
+        last.wrote = position
+        last.flushed = min(last.flushed, position)
+        return wiped
+
+    def delete_first(self) -> None:
+        """Delete the oldest file; never the one being written."""
+        ensure(len(self.segments) > 1, f"the last file of {self.directory} is in use")
+        self.segments.pop(0).delete()
+        self._unsynced_directory = True
+
+    def destroy(self) -> None:
+        """Delete all files and the directory."""
+        self.drop_spare()
+        while self.segments:
+            self.segments.pop().delete()
+        try:
+            self._disk.remove_dir(self.directory)
+        except OSError as error:
+            raise store_error("remove directory", self.directory, error) from error
+
+    # -- flushing --------------------------------------------------------------------------------
+
+    def unflushed(self) -> Iterator[FlushTarget]:
+        """Segments with written bytes that are not flushed, each held until `mark_flushed`."""
+        for segment in self.segments:
+            if segment.flushed < segment.wrote:
+                yield FlushTarget(segment)
+
+    def unsynced_directories(self) -> list[Path]:
+        """Directories whose new names are not durable: this one and the two above it, or none."""
+        if not self._unsynced_directory:
+            return []
+        return [self.directory, self.directory.parent, self.directory.parent.parent]
+
+    def directories_synced(self) -> None:
+        """To be called when the directories were synced and no file has been made since."""
+        self._unsynced_directory = False
+
+    def close(self) -> None:
+        """Close all files."""
+        for segment in self.segments:
+            segment.close()
+        if self.spare is not None:
+            self.spare.close()

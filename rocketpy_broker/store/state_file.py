@@ -1,0 +1,78 @@
+"""Small files that are replaced whole: topics.json, consumerOffset.json, … with a `.bak` beside each.
+
+A save leaves, whenever it is cut off, either the old or the new content under the name. The previous
+content goes to `<name>.bak`, as 4.6.0 does it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from rocketpy.errors import StoreDamaged
+from rocketpy_broker.store.disk import Disk, store_error
+
+__all__ = ["load_state", "save_state"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def save_state(disk: Disk, path: Path, data: bytes) -> None:
+    """Replace the file's content in one step that survives power loss. Raises DiskFull, StoreError."""
+    try:
+        disk.make_dir(path.parent)
+        if disk.exists(path):
+            _replace(disk, path.with_name(path.name + ".bak"), _read(disk, path))
+        _replace(disk, path, data)
+        disk.fsync_dir(path.parent)
+    except OSError as error:
+        raise store_error("save", path, error) from error
+
+
+def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None:
+    """What `decode` makes of the file, or of its `.bak` when the file is missing, empty or refused.
+
+    decode: raises ValueError for content it cannot read. Returns None when neither file is there.
+    Raises StoreDamaged when there is a file but none can be read: starting empty would forget what was in it.
+    """
+    refused: list[str] = []
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        if not disk.exists(candidate):
+            continue
+        try:
+            value = decode(_read(disk, candidate))
+        except OSError as error:
+            raise store_error("read", candidate, error) from error
+        except ValueError as error:
+            refused.append(f"{candidate}: {error}")
+            continue
+        if refused:
+            logger.warning("using %s, since %s", candidate, refused[0])
+        return value
+    if refused:
+        raise StoreDamaged(f"cannot read {'; '.join(refused)}; restore one of them from a copy")
+    return None
+
+
+def _read(disk: Disk, path: Path) -> bytes:
+    handle = disk.open(path)
+    try:
+        return disk.pread(handle, disk.size(path), 0)
+    finally:
+        disk.close(handle)
+
+
+def _replace(disk: Disk, path: Path, data: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    disk.unlink(temporary)
+    handle = disk.open(temporary, create=True)
+    try:
+        disk.pwrite(handle, data, 0)
+        disk.fdatasync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(temporary, path)

@@ -1,0 +1,50 @@
+"""Which message of a queue was stored about when. Source: RocketMQ ConsumeQueue getOffsetInQueueByTime."""
+
+from __future__ import annotations
+
+from rocketpy_broker.store.commit_log import CommitLog
+from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
+
+__all__ = ["offset_by_time"]
+
+
+def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
+    """Queue offset of the message stored at `timestamp` (ms), else of the nearest in the same file.
+
+    The file is the first that was written to at or after that time, else the last. Of two that are equally
+    near the earlier one; 0 without messages, and when a record cannot be read, as 4.6.0 answers.
+    """
+    segment = queue.file_by_time(timestamp)
+    if segment is None or segment.wrote < UNIT_BYTES:
+        return 0
+    first = segment.start // UNIT_BYTES
+    low = max(queue.min_offset, first)
+    high = first + segment.wrote // UNIT_BYTES - 1
+    before: tuple[int, int] | None = None
+    after: tuple[int, int] | None = None
+    while low <= high:
+        middle = (low + high) // 2
+        unit = queue.unit(middle)
+        if unit is None or unit[0] < log.min_offset:
+            before, low = before or (-1, middle), middle + 1
+            continue
+        time = log.store_timestamp(unit[0])
+        if time < 0:
+            return 0
+        if time == timestamp:
+            return middle
+        if time > timestamp:
+            after, high = (time, middle), middle - 1
+        else:
+            before, low = (time, middle), middle + 1
+    return _nearest(before, after, timestamp, first)
+
+
+def _nearest(
+    before: tuple[int, int] | None, after: tuple[int, int] | None, timestamp: int, first: int
+) -> int:
+    if before is None or (before[0] < 0 and after is not None):
+        return after[1] if after is not None else first
+    if after is None or timestamp - before[0] <= after[0] - timestamp:
+        return before[1]
+    return after[1]
