@@ -1,0 +1,113 @@
+"""Runs one target over many inputs and keeps count: answers, errors by type, time and memory."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import FrameType
+
+from tests.fuzz.mutation import draw_for
+from tests.fuzz.targets import Target
+
+__all__ = ["Failure", "Result", "memory_bound", "run_offline"]
+
+_HANG_SECONDS = 1.0
+_STOP_SECONDS = 20
+_WATCHED = 256
+"""How many inputs share one timer."""
+
+
+class Failure(AssertionError):
+    """An input that broke a promise; the text says how to replay it."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a target did. outcomes: by "accepted", name of the error, "answered", "closed"."""
+
+    target: str
+    inputs: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    largest_bytes: int = 0
+    peak_growth_bytes: int = 0
+    peak_bytes: int = 0
+
+
+def memory_bound(largest_input: int) -> int:
+    """How much the memory of a process may grow while it reads inputs up to this size."""
+    return 4 * largest_input + (64 << 20)
+
+
+def run_offline(target: Target, inputs: int, seed: int, first: int = 0) -> Result:
+    """Read `inputs` inputs. Raises Failure for the first that breaks a promise."""
+    result = Result(target.name)
+    before, started = _peak_memory(), perf_counter()
+    with _alarm(result):
+        for index in range(first, first + inputs):
+            if index % _WATCHED == 0:
+                signal.setitimer(signal.ITIMER_REAL, _STOP_SECONDS)
+            _run_one(target, seed, index, result)
+    result.seconds = perf_counter() - started
+    result.peak_bytes = _peak_memory()
+    result.peak_growth_bytes = result.peak_bytes - before
+    if result.peak_growth_bytes > memory_bound(result.largest_bytes):
+        raise Failure(
+            f"{target.name}: memory grew by {result.peak_growth_bytes} bytes, "
+            f"{memory_bound(result.largest_bytes)} are allowed for inputs up to {result.largest_bytes} bytes"
+        )
+    return result
+
+
+def _run_one(target: Target, seed: int, index: int, result: Result) -> None:
+    draw = draw_for(seed, target.name, index)
+    data = target.make(draw)
+    started = perf_counter()
+    try:
+        target.check(data, draw)
+        outcome = "accepted"
+    except target.allowed as error:
+        outcome = type(error).__name__
+    except Exception as error:
+        raise Failure(
+            f"{type(error).__name__}: {error}\n{replay_line(target.name, seed, index, data)}"
+        ) from error
+    if perf_counter() - started > _HANG_SECONDS:
+        raise Failure(f"took {perf_counter() - started:.1f} s\n{replay_line(target.name, seed, index, data)}")
+    result.inputs += 1
+    result.bytes += len(data)
+    result.outcomes[outcome] += 1
+    result.largest_bytes = max(result.largest_bytes, len(data))
+
+
+def replay_line(target: str, seed: int, index: int, data: bytes) -> str:
+    """How to run this one input again, and what it is."""
+    command = f"python -m tests.fuzz --target {target!r} --seed {seed} --first {index} --inputs 1"
+    shown = data[:200].hex() + ("…" if len(data) > 200 else "")
+    return f"replay: {command}\ninput of {len(data)} bytes: {shown}"
+
+
+@contextmanager
+def _alarm(result: Result) -> Iterator[None]:
+    """Ends a reader that never comes back."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise Failure(f"{result.target}: no end after {_STOP_SECONDS} s, behind input {result.inputs}")
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _peak_memory() -> int:
+    """The most memory this process ever had resident, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

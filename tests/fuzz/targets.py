@@ -1,0 +1,296 @@
+"""What is fuzzed without a socket: for each reader how its inputs are made and what must hold.
+
+A check returns when the reader accepted the input, or lets the reader's error through; only `allowed`
+ones may come out. What was accepted must also survive a round trip, or agree with a second way of reading it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from rocketpy.errors import RecordCorrupt, RemoteProtocolError, RocketError
+from rocketpy.protocol import fastjson, properties, record
+from rocketpy.protocol.batch import decode_batch, encode_batch
+from rocketpy.protocol.bodies import RegisterBrokerBody
+from rocketpy.protocol.command import Command, decode_command, encode_command
+from rocketpy.protocol.compression import MAX_INFLATED_BYTES, inflate
+from rocketpy.protocol.connection import Connection
+from rocketpy.protocol.frame import (
+    CODEC_JSON,
+    CODEC_MSGPACK,
+    CODEC_ROCKETMQ,
+    Frame,
+    FrameDecoder,
+    encode_frame,
+)
+from rocketpy.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS, Header
+from rocketpy.protocol.message_id import decode_message_id
+from tests.fuzz import corpus
+from tests.fuzz.mutation import Mutator
+
+__all__ = ["TARGETS", "Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One reader under test.
+
+    make: draws an input. check: reads it; raises one of `allowed` when it refuses it, anything else is a bug.
+    """
+
+    name: str
+    make: Callable[[Random], bytes]
+    check: Callable[[bytes, Random], None]
+    allowed: tuple[type[Exception], ...]
+
+
+# -- frames -------------------------------------------------------------------------------------
+
+
+def _make_stream(draw: Random) -> bytes:
+    mutator = Mutator(corpus.streams())
+    pieces = [
+        mutator.make(draw) if draw.random() < 0.5 else draw.choice(mutator.seeds)
+        for _ in range(draw.randrange(1, 5))
+    ]
+    return b"".join(pieces)
+
+
+def _check_stream(data: bytes, draw: Random) -> None:
+    """The same frames come out however the stream is cut, and they are the bytes that went in."""
+    split, whole = FrameDecoder(), FrameDecoder()
+    expected = _feed_or_none(whole, [data])
+    found = _feed_or_none(split, _chunks(data, draw))
+    assert found == expected, "another cut of the stream gave other frames"
+    if expected is None:
+        whole.feed(b"")  # raises again
+    assert split.buffered == whole.buffered, "another cut of the stream keeps other bytes"
+    again = b"".join(encode_frame(*frame) for frame in expected or ())
+    assert data[: len(data) - whole.buffered] == again, "the frames are not the bytes that came"
+
+
+def _feed_or_none(decoder: FrameDecoder, chunks: list[bytes]) -> list[Frame] | None:
+    try:
+        return [frame for chunk in chunks for frame in decoder.feed(chunk)]
+    except RemoteProtocolError:
+        return None
+
+
+def _chunks(data: bytes, draw: Random) -> list[bytes]:
+    cuts = sorted(draw.randrange(len(data) + 1) for _ in range(draw.randrange(8)))
+    return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+def _make_connection_input(draw: Random) -> bytes:
+    """Whole frames with mutated insides, so that they reach what lies behind the frame decoder."""
+    frame = draw.choice(corpus.frames())
+    mutator = Mutator(corpus.headers(frame.codec), corpus.JSON_TOKENS)
+    return encode_frame(frame.codec, mutator.mutate(draw, frame.header), frame.body)
+
+
+def _check_connection(data: bytes, _: Random) -> None:
+    Connection(CODEC_JSON).receive(data)
+
+
+# -- headers ------------------------------------------------------------------------------------
+
+
+def _make_header(codec: int, draw: Random) -> bytes:
+    if draw.random() < 0.5:
+        return _odd_fields(codec, draw)
+    tokens = corpus.JSON_TOKENS if codec == CODEC_JSON else ()
+    return Mutator(corpus.headers(codec), tokens).make(draw)
+
+
+def _odd_fields(codec: int, draw: Random) -> bytes:
+    """A header in order whose fields say something odd."""
+    frame = draw.choice(corpus.frames())
+    command = decode_command(frame)
+    fields = command.ext_fields()
+    for name in draw.sample(sorted(fields), min(len(fields), draw.randrange(1, 4))):
+        if draw.random() < 0.3:
+            del fields[name]
+        else:
+            fields[name] = draw.choice(_ODD_VALUES)
+    command.ext = fields
+    return FrameDecoder().feed(encode_command(command, codec))[0].header
+
+
+_ODD_VALUES = (
+    "", " ", "-1", "0", "+7", "1.0", "1e9", "true", "TRUE", "null", "0x10", "2147483648",
+    "-9223372036854775809", "9" * 400, "a" * 3000, "NaN", "\x00", "\x01\x02", "٣", "../../etc",
+    "😀", "%RETRY%", "{}", "[]", '"',
+)  # fmt: skip
+
+
+def _check_header(codec: int, data: bytes, draw: Random) -> None:
+    """An accepted header means the same after it was written and read again, in each codec."""
+    command = decode_command(Frame(codec, data, b""))
+    errors = [
+        error for header_class in _header_classes(command.code) if (error := _refusal(command, header_class))
+    ]
+    fields = command.ext_fields()
+    _check_rewritten(command, fields, draw.choice((CODEC_JSON, CODEC_ROCKETMQ, CODEC_MSGPACK)))
+    if errors:
+        raise errors[0]
+
+
+def _header_classes(code: int) -> list[type[Header]]:
+    return [table[code] for table in (REQUEST_HEADERS, RESPONSE_HEADERS) if code in table]
+
+
+def _refusal(command: Command, header_class: type[Header]) -> RemoteProtocolError | None:
+    try:
+        command.header_as(header_class)
+    except RemoteProtocolError as error:
+        return error
+    return None
+
+
+def _check_rewritten(command: Command, fields: dict[str, str], codec: int) -> None:
+    if codec == CODEC_ROCKETMQ and not _fits_binary(command, fields):
+        return
+    again = decode_command(FrameDecoder().feed(encode_command(command, codec))[0])
+    assert (again.code, again.opaque, again.flag, again.version) == (
+        command.code, command.opaque, command.flag, command.version,
+    ), "a number changed"  # fmt: skip
+    assert (again.remark or "") == (command.remark or ""), "the remark changed"
+    assert again.ext_fields() == fields, "the ext fields changed"
+
+
+def _fits_binary(command: Command, fields: dict[str, str]) -> bool:
+    """The binary header has 16 bits for code, version and the length of a name."""
+    numbers_fit = all(-(2**15) <= number < 2**15 for number in (command.code, command.version))
+    return numbers_fit and all(len(name.encode()) < 2**15 for name in fields)
+
+
+# -- records and message bodies -----------------------------------------------------------------
+
+
+def _make_record(draw: Random) -> bytes:
+    data = Mutator(corpus.records()).make(draw)
+    if draw.random() < 0.5 and len(data) >= record.FIXED_BYTES:
+        data = _mend_record(data)
+    return data
+
+
+def _mend_record(data: bytes) -> bytes:
+    """Size and CRC made right, so that the mutation is met behind these two checks."""
+    (body_length,) = struct.unpack_from(">i", data, 84)
+    crc = zlib.crc32(data[88 : 88 + max(body_length, 0)]) & 0x7FFFFFFF
+    return struct.pack(">iIi", len(data), record.MESSAGE_MAGIC, crc) + data[12:]
+
+
+def _check_record(data: bytes, _: Random) -> None:
+    """`peek` and `decode` agree, and a record that was read is written as the same bytes."""
+    try:
+        view = record.peek(data, check_crc=True)
+    except RecordCorrupt:
+        view = None
+    if view is not None and view.magic == record.MESSAGE_MAGIC:
+        found = record.decode(data)
+        assert (found.size, found.topic, found.properties, found.body_crc) == (
+            view.size, view.topic, view.properties, view.body_crc,
+        ), "peek and decode disagree"  # fmt: skip
+        assert record.encode(found) == data[: found.size], "the record changed"
+        properties.decode(found.properties)
+    record.decode_all(data)
+
+
+def _make_batch(draw: Random) -> bytes:
+    return Mutator(corpus.batches()).make(draw)
+
+
+def _check_batch(data: bytes, _: Random) -> None:
+    messages = decode_batch(data)
+    if all(len(message.properties) <= properties.MAX_PROPERTIES_BYTES for message in messages):
+        assert decode_batch(encode_batch(messages)) == messages, "the batch changed"
+
+
+def _make_properties(draw: Random) -> bytes:
+    return Mutator(corpus.properties(), corpus.PROPERTY_TOKENS).make(draw)
+
+
+def _check_properties(data: bytes, draw: Random) -> None:
+    """`find` and `decode` agree on every name, and what was read can be written."""
+    found = properties.decode(data)
+    names = [name for name in found if "�" not in name and "\x01" not in name]
+    for name in (*draw.sample(names, min(3, len(names))), "KEYS", "UNIQ_KEY"):
+        value = properties.find(data, name.encode())
+        text = None if value is None else value.decode("utf-8", "replace").rstrip("\x01")
+        assert text == found.get(name), f"find and decode disagree on {name!r}"
+    assert properties.decode(properties.encode(found)) == found, "the properties changed"
+
+
+def _make_message_id(draw: Random) -> bytes:
+    seeds = [b"7F00000100002A9F0000000000000000", b"fe80000000000000000000000000000100002A9F00000000000001F4"]
+    return Mutator(seeds, [b"00000000", b" ", b"-1", b"\xd9\xa1"]).make(draw)
+
+
+def _check_message_id(data: bytes, _: Random) -> None:
+    decode_message_id(data.decode("utf-8", "replace"))
+
+
+# -- JSON bodies and compression ----------------------------------------------------------------
+
+
+def _make_json(draw: Random) -> bytes:
+    return Mutator([text for _, text in corpus.json_bodies()], corpus.JSON_TOKENS).make(draw)
+
+
+def _check_json(data: bytes, draw: Random) -> None:
+    """The tolerant reader takes what it takes, and the type then takes or refuses it."""
+    body_class, _ = draw.choice(corpus.json_bodies())
+    fastjson.loads(data)
+    found = fastjson.decode(data, body_class)
+    fastjson.decode(fastjson.dumps(found), body_class)
+
+
+def _make_registration(draw: Random) -> bytes:
+    data = zlib.compress(Mutator(corpus.registrations(), corpus.JSON_TOKENS).make(draw), 1)
+    return Mutator([data]).mutate(draw, data) if draw.random() < 0.1 else data
+
+
+def _check_registration(data: bytes, _: Random) -> None:
+    found = RegisterBrokerBody.decode(data, compressed=True)
+    RegisterBrokerBody.decode(found.encode(compressed=True), compressed=True)
+
+
+def _make_compressed(draw: Random) -> bytes:
+    return Mutator(corpus.compressed()).make(draw)
+
+
+def _check_compressed(data: bytes, _: Random) -> None:
+    plain = inflate(data)
+    assert len(plain) <= min(MAX_INFLATED_BYTES, max(65536, 100 * len(data))), "inflated beyond the limits"
+
+
+_PEER = (RemoteProtocolError,)
+_STORED = (RecordCorrupt,)
+
+TARGETS = (
+    Target("frame decoder, any split", _make_stream, _check_stream, _PEER),
+    Target("connection", _make_connection_input, _check_connection, _PEER),
+    Target("header JSON", partial(_make_header, CODEC_JSON), partial(_check_header, CODEC_JSON), _PEER),
+    Target(
+        "header ROCKETMQ",
+        partial(_make_header, CODEC_ROCKETMQ),
+        partial(_check_header, CODEC_ROCKETMQ),
+        _PEER,
+    ),
+    Target(
+        "header msgpack", partial(_make_header, CODEC_MSGPACK), partial(_check_header, CODEC_MSGPACK), _PEER
+    ),
+    Target("message record", _make_record, _check_record, _STORED),
+    Target("batch body", _make_batch, _check_batch, _PEER),
+    Target("properties", _make_properties, _check_properties, ()),
+    Target("message id", _make_message_id, _check_message_id, (RocketError,)),
+    Target("JSON body", _make_json, _check_json, _PEER),
+    Target("registration body", _make_registration, _check_registration, _PEER),
+    Target("inflate", _make_compressed, _check_compressed, _PEER),
+)
