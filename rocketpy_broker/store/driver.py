@@ -50,6 +50,7 @@ class StoreDriver:
         self._flusher: ThreadPoolExecutor | None = None
         self._roomer: ThreadPoolExecutor | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
         self._flush_lock = asyncio.Lock()
         self._dispatch_handle: asyncio.Handle | None = None
         self._making_room: asyncio.Task[None] | None = None
@@ -75,10 +76,9 @@ class StoreDriver:
         return report
 
     async def close(self) -> None:
-        """Stop driving, then stop the store cleanly. Raises StoreError when that fails; all is released then."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Stop driving, then stop the store cleanly. Raises StoreError when that fails; it is closed then."""
+        self._stopping.set()
+        await asyncio.gather(*self._tasks)
         self._tasks = []
         if self._dispatch_handle is not None:
             self._dispatch_handle.cancel()
@@ -134,7 +134,7 @@ class StoreDriver:
                 self.store.adopt_room(await self._loop.run_in_executor(self._roomer, self.store.make_room))
         except StoreError as error:
             logger.error("no room ahead of the commit log: %s", error)
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(0 if self._stopping.is_set() else _RETRY_S)
         finally:
             self._making_room = None
 
@@ -164,7 +164,12 @@ class StoreDriver:
 
     async def _flush_periodically(self, interval_ms: int, *, thorough: bool) -> None:
         while self.store.failure is None:
-            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), interval_ms / 1000)
+            except TimeoutError:
+                pass
+            else:
+                return
             try:
                 await self.flush(thorough=thorough)
             except FlushFailed:

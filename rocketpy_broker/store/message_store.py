@@ -156,11 +156,11 @@ class MessageStore:
         if not self._is_open:
             return
         self._is_open = False
+        failed, self.failure = self.failure, StoreError("the store is closed")
         try:
-            if self.failure is None:
+            if failed is None:
                 self._stop_cleanly()
         finally:
-            self.failure = StoreError("the store is closed")
             self._close_files()
 
     def _stop_cleanly(self) -> None:
@@ -258,7 +258,7 @@ class MessageStore:
 
     def _fail(self, failure: StoreError) -> None:
         """Take no more messages until restarted."""
-        if self.failure is None:
+        if self.failure is None or not self._is_open:
             logger.critical("%s", failure)
             self.failure = failure
 

@@ -134,9 +134,10 @@ class Segment:
         erased = 0
         while (at := self.next_data(position)) is not None and at < until:
             size = min(_ERASE_BYTES, until - at)
-            if self.read(at, size).strip(b"\0"):
-                self.write(at, bytes(size))
-                erased += size
+            used = len(self.read(at, size).rstrip(b"\0"))
+            if used:
+                self.write(at, bytes(used))
+                erased += used
             position = at + size
         return erased
 
