@@ -123,7 +123,7 @@ def _check_index(
             if previous >= number:
                 report.add(f"{file.path.name}: entry {number} is chained to {previous}")
         for key_hash, offset in set(expected[:: max(1, len(expected) // 50)]):
-            covered = file.header.begin_offset < offset < file.header.end_offset
+            covered = file.begin_offset < offset < file.end_offset
             if covered and offset not in file.find(key_hash, 1 << 30, 0, 1 << 62):
                 report.add(f"{file.path.name}: record at {offset} is not in the chain of its key")
     wanted = set(expected)

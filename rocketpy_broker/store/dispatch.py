@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rocketpy.protocol.java import tags_code
+from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.properties import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_KEYS,
@@ -27,7 +27,7 @@ from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.messages import DispatchRequest
 from rocketpy_broker.store.queue_table import QueueCursor, QueueTable, check_topic
 
-__all__ = ["ArrivalListener", "ConsumeQueueTable", "Dispatcher"]
+__all__ = ["ArrivalListener", "ConsumeQueueTable", "Dispatcher", "index_fields"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,12 @@ ArrivalListener = Callable[[str, int, int], None]
 
 _TAGS = PROPERTY_TAGS.encode()
 _KEYS = PROPERTY_KEYS.encode()
-_UNIQ_KEY = PROPERTY_UNIQ_KEY.encode()
+_UNIQ = PROPERTY_UNIQ_KEY.encode()
 _DELAY = PROPERTY_DELAY_TIME_LEVEL.encode()
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 # Prepared (4) and rolled back (12) messages are in no queue.
 _NOT_IN_QUEUE = 0x4
+_TAG_CODES_MAX = 4096
 
 
 class ConsumeQueueTable:
@@ -113,6 +114,7 @@ class Dispatcher:
         self._index = index
         self._delays = delays
         self._by_cursor: dict[QueueCursor, ConsumeQueue] = {}
+        self._tag_codes: dict[bytes, int] = {}
         self._waiting: list[DispatchRequest] = []
         self.arrivals: ArrivalListener | None = None
         self.offset = offset
@@ -156,20 +158,27 @@ class Dispatcher:
         return len(requests)
 
     def put(self, requests: Iterable[DispatchRequest], *, indexed: bool = True) -> set[ConsumeQueue]:
-        """Put each record into its consume queue and, if `indexed`, the index; returns what queues grew."""
+        """Put each record into its consume queue and, if `indexed`, the index; returns what queues grew.
+
+        One loop over a run, since it runs once a message: about half of what a message costs here.
+        """
         by_cursor = self._by_cursor
+        tag_codes = self._tag_codes
         index = self._index if indexed else None
         touched: set[ConsumeQueue] = set()
         for cursor, offset, size, timestamp, queue_offset, sys_flag, properties in requests:
+            tags, keys, unique_key = index_fields(properties)
             if not sys_flag & _NOT_IN_QUEUE:
                 queue = by_cursor.get(cursor) or self._bind(cursor)
-                tags = self._tags_code(cursor.topic, properties, timestamp)
-                if queue.put(offset, size, tags, queue_offset):
+                code = tag_codes.get(tags)
+                if code is None or cursor.topic == SCHEDULE_TOPIC:
+                    code = self._tags_code(cursor.topic, tags, properties, timestamp)
+                if queue.put(offset, size, code, queue_offset):
                     touched.add(queue)
-            if index is not None and sys_flag & _ROLLBACK != _ROLLBACK:
-                unique_key, keys = find(properties, _UNIQ_KEY), find(properties, _KEYS)
-                if unique_key is not None or keys is not None:
-                    index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
+            if index is not None and sys_flag & _ROLLBACK != _ROLLBACK and (unique_key or keys):
+                index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
+        if index is not None:
+            index.write_many()
         return touched
 
     def _bind(self, cursor: QueueCursor) -> ConsumeQueue:
@@ -180,17 +189,42 @@ class Dispatcher:
         """Look the queue up again at its next record: it was destroyed."""
         self._by_cursor.pop(cursor, None)
 
-    def _tags_code(self, topic: str, properties: bytes, timestamp: int) -> int:
-        """The third field of a consume queue unit."""
+    def _tags_code(self, topic: str, tags: bytes, properties: bytes, timestamp: int) -> int:
+        """The third field of a consume queue unit: Java's hash of the tags, or when the message is due."""
         if topic == SCHEDULE_TOPIC:
             due = self._due_time(find(properties, _DELAY), timestamp)
             if due is not None:
                 return due
-        tags = find(properties, _TAGS)
-        return tags_code(tags.decode("utf-8", "replace")) if tags else 0
+        code = utf8_hash(tags)
+        if len(self._tag_codes) >= _TAG_CODES_MAX:
+            self._tag_codes.clear()
+        self._tag_codes[tags] = code
+        return code
 
     def _due_time(self, level: bytes | None, timestamp: int) -> int | None:
         try:
             return self._delays.due_time(int(level), timestamp) if level else None
         except ValueError:
             return None
+
+
+def index_fields(properties: bytes) -> tuple[bytes, bytes, bytes]:
+    """The values of TAGS, KEYS and UNIQ_KEY, empty when missing: three times `properties.find` in one pass."""
+    tags = keys = unique_key = b""
+    for piece in properties.split(b"\x02"):
+        name = piece[:5]
+        if name == b"TAGS\x01":
+            tags = piece[5:]
+        elif name == b"KEYS\x01":
+            keys = piece[5:]
+        elif name == b"UNIQ_" and piece.startswith(b"UNIQ_KEY\x01"):
+            unique_key = piece[9:]
+        else:
+            continue
+        if b"\x01" in piece[9:] or len(piece) == 5:  # malformed: such a piece does not count
+            return (
+                find(properties, _TAGS) or b"",
+                find(properties, _KEYS) or b"",
+                find(properties, _UNIQ) or b"",
+            )
+    return tags, keys, unique_key

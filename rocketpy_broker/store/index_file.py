@@ -24,13 +24,13 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, ensure
 from rocketpy_broker.store.disk import Disk, store_error
 
-__all__ = ["ENTRY", "HEADER_BYTES", "IndexFile", "IndexHeader", "positive_hash"]
+__all__ = ["ENTRY", "HEADER_BYTES", "IndexFile", "positive_hash"]
 
 HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = HEADER.size
@@ -47,32 +47,6 @@ def positive_hash(hash_code: int) -> int:
     return 0 if hash_code == -0x80000000 else abs(hash_code)
 
 
-@dataclass(slots=True)
-class IndexHeader:
-    """The first 40 bytes."""
-
-    begin_timestamp: int = 0
-    end_timestamp: int = 0
-    begin_offset: int = 0
-    end_offset: int = 0
-    inserts: int = 0
-    next_entry: int = 1
-
-    def encode(self) -> bytes:
-        """The 40 bytes."""
-        return HEADER.pack(
-            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
-            self.inserts, self.next_entry,
-        )  # fmt: skip
-
-    @classmethod
-    def decode(cls, data: bytes) -> IndexHeader:
-        """Read it back; a header of zeros is that of an empty file."""
-        header = cls(*HEADER.unpack(data))
-        header.next_entry = max(1, header.next_entry)
-        return header
-
-
 class IndexFile:
     """An index file being written, or an older one that is only read.
 
@@ -85,7 +59,12 @@ class IndexFile:
         self._slot_count = slots
         self._entry_limit = entries
         self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
-        self.header = IndexHeader()
+        self.begin_timestamp = 0
+        self.end_timestamp = 0
+        self.begin_offset = 0
+        self.end_offset = 0
+        self.inserts = 0
+        self.next_entry = 1
         self._handle = -1
         self._slots: memoryview | None = None
         self._pending: list[bytes] = []
@@ -101,14 +80,19 @@ class IndexFile:
     @property
     def is_full(self) -> bool:
         """Is there no room for another entry?"""
-        return self.header.next_entry >= self._entry_limit
+        return self.next_entry >= self._entry_limit
+
+    @property
+    def room(self) -> int:
+        """Entries that still fit."""
+        return self._entry_limit - self.next_entry
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def create(self, previous: IndexHeader | None) -> None:
+    def create(self, previous: IndexFile | None) -> None:
         """Make the file, a hole of its full size. Raises DiskFull, StoreError.
 
-        previous: header of the full file before it; until the first key comes, this one continues there.
+        previous: the full file before it; until the first key comes, this one continues there.
         """
         try:
             self._disk.make_dir(self.path.parent)
@@ -117,8 +101,8 @@ class IndexFile:
         except OSError as error:
             raise store_error("create", self.path, error) from error
         if previous is not None:
-            self.header.begin_timestamp = self.header.end_timestamp = previous.end_timestamp
-            self.header.begin_offset = self.header.end_offset = previous.end_offset
+            self.begin_timestamp = self.end_timestamp = previous.end_timestamp
+            self.begin_offset = self.end_offset = previous.end_offset
         self._slots = memoryview(bytearray(self._slot_count * SLOT_BYTES)).cast("i")
         self.is_dirty = True
 
@@ -134,10 +118,13 @@ class IndexFile:
                 f"{self.path} has {length} bytes, expected {self.size} for {self._slot_count} slots and "
                 f"{self._entry_limit} entries; set maxHashSlotNum and maxIndexNum to what it was made with"
             )
-        self.header = IndexHeader.decode(self._read(0, HEADER_BYTES))
-        if self.header.next_entry > self._entry_limit:
-            raise StoreDamaged(f"{self.path} counts {self.header.next_entry} of {self._entry_limit} entries")
-        self._pending_from = self.header.next_entry
+        (
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.inserts,
+            next_entry,
+        ) = HEADER.unpack(self._read(0, HEADER_BYTES))  # fmt: skip
+        if next_entry > self._entry_limit:
+            raise StoreDamaged(f"{self.path} counts {next_entry} of {self._entry_limit} entries")
+        self.next_entry = self._pending_from = max(1, next_entry)  # 0 in a file that was never written
 
     def _load_slots(self) -> memoryview:
         values = array("i")
@@ -150,29 +137,34 @@ class IndexFile:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def put(self, key_hash: int, offset: int, store_timestamp: int) -> None:
-        """Add one entry; the file must not be full.
+    def put(self, hashes: Sequence[int], offset: int, store_timestamp: int) -> None:
+        """Add the entries of one record; there must be `room` for them.
 
-        key_hash: `positive_hash` of the key. offset: physical offset of the record.
+        hashes: `positive_hash` of each key. offset: physical offset of the record.
         """
         slots = self._slots if self._slots is not None else self._load_slots()
-        header = self.header
-        number = header.next_entry
-        slot = key_hash % self._slot_count
-        previous = slots[slot]
-        if previous <= 0 or previous > number:
-            previous = 0
-        begin = header.begin_timestamp
+        slot_count = self._slot_count
+        number = self.next_entry
+        begin = self.begin_timestamp
         seconds = (store_timestamp - begin) // 1000 if 0 < begin < store_timestamp else 0
-        self._pending.append(_pack_entry(key_hash, offset, min(seconds, _SECONDS_MAX), previous))
-        slots[slot] = number
-        if number <= 1:
-            header.begin_offset = offset
-            header.begin_timestamp = store_timestamp
-        header.inserts += 1
-        header.next_entry = number + 1
-        header.end_offset = offset
-        header.end_timestamp = store_timestamp
+        if seconds > _SECONDS_MAX:  # noqa: PLR1730  min() takes longer
+            seconds = _SECONDS_MAX
+        for key_hash in hashes:
+            slot = key_hash % slot_count
+            previous = slots[slot]
+            if previous < 0 or previous > number:
+                previous = 0
+            self._pending.append(_pack_entry(key_hash, offset, seconds, previous))
+            slots[slot] = number
+            if number == 1:
+                self.begin_offset = offset
+                self.begin_timestamp = store_timestamp
+                seconds = 0
+            number += 1
+        self.inserts += number - self.next_entry
+        self.next_entry = number
+        self.end_offset = offset
+        self.end_timestamp = store_timestamp
         self.is_dirty = True
 
     @property
@@ -203,7 +195,11 @@ class IndexFile:
             if sys.byteorder == "little":
                 chunk.byteswap()
             self._write(HEADER_BYTES + start * SLOT_BYTES, chunk.tobytes())
-        self._write(0, self.header.encode())
+        header = HEADER.pack(
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
+            self.inserts, self.next_entry,
+        )  # fmt: skip
+        self._write(0, header)
         try:
             self._disk.fdatasync(self._handle)
         except OSError as error:
@@ -219,7 +215,7 @@ class IndexFile:
 
     def overlaps(self, begin: int, end: int) -> bool:
         """May records stored in [begin, end] (ms) be in here?"""
-        first, last = self.header.begin_timestamp, self.header.end_timestamp
+        first, last = self.begin_timestamp, self.end_timestamp
         return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 
     def find(self, key_hash: int, count: int, begin: int, end: int) -> list[int]:
@@ -230,12 +226,12 @@ class IndexFile:
         self.write_entries()
         found: list[int] = []
         number = self._slot(key_hash % self._slot_count)
-        while 0 < number < self.header.next_entry and len(found) < count:
+        while 0 < number < self.next_entry and len(found) < count:
             entry = self._read(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
             entry_hash, offset, seconds, previous = ENTRY.unpack(entry)
             if seconds < 0:
                 break
-            time = self.header.begin_timestamp + seconds * 1000
+            time = self.begin_timestamp + seconds * 1000
             if entry_hash == key_hash and begin <= time <= end:
                 found.append(offset)
             if time < begin or previous >= number:
@@ -251,7 +247,7 @@ class IndexFile:
     def entries(self) -> list[tuple[int, int, int, int]]:
         """Every entry from number 1 on: (hash, physical offset, seconds, previous number)."""
         self.write_entries()
-        data = self._read(self._entries_at + ENTRY_BYTES, (self.header.next_entry - 1) * ENTRY_BYTES)
+        data = self._read(self._entries_at + ENTRY_BYTES, (self.next_entry - 1) * ENTRY_BYTES)
         return list(ENTRY.iter_unpack(data))
 
     # -- ending ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from operator import mul
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged
@@ -23,9 +24,12 @@ logger = logging.getLogger(__name__)
 
 _NAME_LENGTH = 17
 _PENDING_BYTES_MAX = 1 << 16
-_PREFIX_LENGTH = 24
-_PREFIXES_MAX = 4096
-_POWER_32 = 1 << 32
+# Ids of one client share all but their last digits for a minute or so: the hash of that part is remembered.
+_HEAD_BYTES = 24
+_HEADS_MAX = 4096
+_POWERS_MAX = 65
+_POWERS = [tuple(pow(31, length - 1 - k, 1 << 32) for k in range(length)) for length in range(_POWERS_MAX)]
+"""By length of a text, what to multiply each of its bytes with."""
 
 
 def index_file_name(now_ms: int) -> str:
@@ -61,12 +65,12 @@ class IndexService:
         self.files: list[IndexFile] = []
         self.full: list[IndexFile] = []
         """Full files whose slots are not written yet; see `IndexFile.write_slots`."""
-        self._prefixes: dict[bytes, int] = {}
+        self._heads: dict[bytes, dict[bytes, int]] = {}
 
     @property
     def end_offset(self) -> int:
         """Physical offset of the newest record in the index; records below it are skipped. 0 when empty."""
-        return self.files[-1].header.end_offset if self.files else 0
+        return self.files[-1].end_offset if self.files else 0
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -97,58 +101,74 @@ class IndexService:
         except StoreDamaged as error:
             logger.warning("%s", error)
             return False
-        header = file.header
-        return header.next_entry > 1 and (clean or header.end_timestamp <= checkpoint_timestamp)
+        return file.next_entry > 1 and (clean or file.end_timestamp <= checkpoint_timestamp)
 
     def cut_from(self, offset: int) -> bool:
         """Delete files with records at or behind that physical offset; False when there were any."""
         complete = True
-        while self.files and self.files[-1].header.end_offset >= offset:
+        while self.files and self.files[-1].end_offset >= offset:
             self.files.pop().delete()
             complete = False
         return complete
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def put(
-        self, topic: bytes, unique_key: bytes | None, keys: bytes | None, offset: int, timestamp: int
-    ) -> None:
-        """Index one record under its unique key, then under each of its keys.
+    def put(self, topic: bytes, unique_key: bytes, keys: bytes, offset: int, timestamp: int) -> None:
+        """Index one record under its unique key, then under each of its keys; empty means none.
 
         topic, unique_key, keys: UTF-8; keys separated by blanks. timestamp: store time in ms.
         Raises DiskFull, StoreError.
         """
-        file = self.files[-1] if self.files else None
-        if file is not None and offset < file.header.end_offset:
-            return
-        prefix = topic + b"#"
-        if unique_key is not None:
-            self._put_hash(self._hash_unique(prefix, unique_key), offset, timestamp)
-        if keys:
-            for key in keys.split(b" "):
-                if key:
-                    self._put_hash(positive_hash(utf8_hash(prefix + key)), offset, timestamp)
-
-    def _put_hash(self, key_hash: int, offset: int, timestamp: int) -> None:
         files = self.files
-        file = files[-1] if files and not files[-1].is_full else self._add_file()
-        file.put(key_hash, offset, timestamp)
-        if file.pending_bytes >= _PENDING_BYTES_MAX or file.is_full:
-            file.write_entries()
+        if files and offset < files[-1].end_offset:
+            return
+        heads = self._heads.get(topic)
+        if heads is None:
+            heads = self._add_topic(topic)
+        hashes = []
+        all_keys = (unique_key, keys) if b" " not in keys else (unique_key, *keys.split(b" "))
+        for key in all_keys:
+            if key:
+                head, tail = key[:_HEAD_BYTES], key[_HEAD_BYTES:]
+                if not tail:
+                    head, tail = b"", key
+                head_hash = heads.get(head)
+                if head_hash is None or not tail.isascii() or len(tail) >= _POWERS_MAX:
+                    hashes.append(self._hash_slowly(topic, key, heads))
+                    continue
+                # The hash of two texts in a row is that of the first, times 31 ** length, plus the second's.
+                powers = _POWERS[len(tail)]
+                code = (head_hash * powers[0] * 31 + sum(map(mul, tail, powers))) & 0xFFFFFFFF
+                hashes.append(code if code < 0x80000000 else -code & 0x7FFFFFFF)
+        file = files[-1] if files else self._add_file()
+        if len(hashes) <= file.room:
+            file.put(hashes, offset, timestamp)
+        else:
+            self._put_across(hashes, offset, timestamp)
 
-    def _hash_unique(self, prefix: bytes, key: bytes) -> int:
-        """`positive_hash`, faster: ids of one client share all but their last digits for a minute or so."""
-        if len(key) <= _PREFIX_LENGTH or not key.isascii():
-            return positive_hash(utf8_hash(prefix + key))
-        head = prefix + key[:_PREFIX_LENGTH]
-        tail = key[_PREFIX_LENGTH:]
-        head_hash = self._prefixes.get(head)
-        if head_hash is None:
-            if len(self._prefixes) >= _PREFIXES_MAX:
-                self._prefixes.clear()
-            head_hash = self._prefixes[head] = utf8_hash(head)
-        code = head_hash * pow(31, len(tail), _POWER_32) + utf8_hash(tail)
-        return positive_hash(((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000)
+    def _hash_slowly(self, topic: bytes, key: bytes, heads: dict[bytes, int]) -> int:
+        """The hash of a key whose beginning is new, or which is not plain ASCII."""
+        if len(key) > _HEAD_BYTES and key.isascii():
+            if len(heads) >= _HEADS_MAX:
+                heads.clear()
+                heads[b""] = utf8_hash(topic + b"#")
+            heads[key[:_HEAD_BYTES]] = utf8_hash(topic + b"#" + key[:_HEAD_BYTES])
+        return positive_hash(utf8_hash(topic + b"#" + key))
+
+    def _add_topic(self, topic: bytes) -> dict[bytes, int]:
+        if len(self._heads) >= _HEADS_MAX:
+            self._heads.clear()
+        heads = self._heads[topic] = {b"": utf8_hash(topic + b"#")}
+        return heads
+
+    def _put_across(self, hashes: list[int], offset: int, timestamp: int) -> None:
+        """Put entries one by one, beginning a new file where one is full."""
+        for key_hash in hashes:
+            file = self.files[-1]
+            if file.is_full:
+                file.write_entries()
+                file = self._add_file()
+            file.put([key_hash], offset, timestamp)
 
     def _add_file(self) -> IndexFile:
         previous = self.files[-1] if self.files else None
@@ -157,11 +177,16 @@ class IndexService:
             name = _next_name(previous.path.name)
         path = self.directory / name
         file = IndexFile(self._disk, path, self._config.slots, self._config.entries)
-        file.create(previous.header if previous is not None else None)
+        file.create(previous)
         if previous is not None:
             self.full.append(previous)
         self.files.append(file)
         return file
+
+    def write_many(self) -> None:
+        """Write what `put` keeps waiting if it is much. Raises DiskFull, StoreError."""
+        if self.files and self.files[-1].pending_bytes >= _PENDING_BYTES_MAX:
+            self.files[-1].write_entries()
 
     def write_entries(self) -> None:
         """Write what `put` keeps waiting. Raises DiskFull, StoreError."""
@@ -187,11 +212,11 @@ class IndexService:
         key_hash = positive_hash(utf8_hash(f"{topic}#{key}".encode()))
         for file in reversed(self.files):
             if file is self.files[-1]:
-                result.last_update_timestamp = file.header.end_timestamp
-                result.last_update_offset = file.header.end_offset
+                result.last_update_timestamp = file.end_timestamp
+                result.last_update_offset = file.end_offset
             if file.overlaps(begin, end):
                 result.offsets += file.find(key_hash, count - len(result.offsets), begin, end)
-            if file.header.begin_timestamp < begin or len(result.offsets) >= count:
+            if file.begin_timestamp < begin or len(result.offsets) >= count:
                 break
         return result
 

@@ -289,7 +289,7 @@ class MessageStore:
         checkpoint.dispatched_offset = self.dispatcher.offset
         checkpoint.flushed_offset = self.commit_log.max_offset
         for file in plan.index_files:
-            checkpoint.index_timestamp = max(checkpoint.index_timestamp, file.header.end_timestamp)
+            checkpoint.index_timestamp = max(checkpoint.index_timestamp, file.end_timestamp)
         if checkpoint != self.checkpoint:
             plan.checkpoint = checkpoint
 

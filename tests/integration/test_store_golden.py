@@ -100,7 +100,7 @@ def test_index_is_the_one_the_real_broker_has_or_rebuilds(name: str, tmp_path: P
             (entry["keyHash"], entry["phyOffset"], entry["timeDiffSeconds"], entry["prevIndex"])
             for entry in wanted["entries"]
         ] == file.entries()
-        header = file.header
+        header = file
         assert (header.begin_timestamp, header.end_timestamp, header.begin_offset, header.end_offset) == (
             wanted["beginTimestamp"], wanted["endTimestamp"], wanted["beginPhyOffset"], wanted["endPhyOffset"]
         )  # fmt: skip
