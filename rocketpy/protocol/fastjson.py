@@ -154,7 +154,7 @@ class _Parser:
     def __init__(self, data: bytes) -> None:
         if len(data) > MAX_TOLERANT_BYTES:
             raise RemoteProtocolError(
-                f"{len(data)} bytes are not standard JSON, and above the {MAX_TOLERANT_BYTES} that may be otherwise"
+                f"{len(data)} bytes are not standard JSON; what is not may have {MAX_TOLERANT_BYTES}"
             )
         try:
             self.text = data.decode()

@@ -39,10 +39,10 @@ _LEVEL: Final = 9
 
 
 class DataVersion(Body, kw_only=True):
-    """Tells two states of a table apart. timestamp: ms of the last change; counter: how many there were."""
+    """Tells two states of a table apart. counter: how many changes there were; timestamp: ms of the last."""
 
-    timestamp: Int64 = written(0)
     counter: Int64 = written(0)
+    timestamp: Int64 = written(0)
 
     def next(self, now_ms: int) -> DataVersion:
         """The version after one more change."""

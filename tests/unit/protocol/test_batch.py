@@ -1,0 +1,64 @@
+"""Batch bodies: a Java broker splits ours as we do."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from rocketpy.errors import MessageTooLarge, RemoteProtocolError
+from rocketpy.protocol.batch import BatchMessage, decode_batch, encode_batch, encode_batch_element
+from tests.golden_data import frames, scenarios, vectors
+
+BATCH = vectors("messageEncode")[1]
+MESSAGES = [
+    BatchMessage(0, b"batch0", b"KEYS\x01K1\x02WAIT\x01true\x02TAGS\x01TagX\x02"),
+    BatchMessage(9, b"batch1", b"WAIT\x01true\x02"),
+]
+
+
+def test_bytes_are_javas() -> None:
+    """QUIRKS 23: a Java broker would refuse or misread a batch of ours."""
+    assert encode_batch(MESSAGES).hex() == BATCH["hex"]
+    assert decode_batch(bytes.fromhex(BATCH["hex"])) == MESSAGES
+    assert encode_batch([]) == b""
+    assert decode_batch(b"") == []
+
+
+def test_recorded_batches_survive_a_round_trip() -> None:
+    """QUIRKS 22, 23: a batch of a Java producer would be stored with other bodies or properties."""
+    seen = 0
+    for scenario in scenarios():
+        for info, data in frames(scenario):
+            if "bodyBatch" in info:
+                body = data[len(data) - info["bodyLength"] :]
+                messages = decode_batch(body)
+                assert len(messages) == len(info["bodyBatch"])
+                assert encode_batch(messages) == body
+                seen += len(messages)
+    assert seen > 5
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\0" * 21, "21 bytes left, needs 22"),
+        (struct.pack(">iiiiiH", 2**31 - 1, 0, 0, 0, 0, 0), "size 2147483647"),
+        (struct.pack(">iiiiiH", -1, 0, 0, 0, 0, 0), "size -1"),
+        (struct.pack(">iiiiiH", 22, 0, 0, 0, 1, 0), "body length 1"),
+        (struct.pack(">iiiiiH", 22, 0, 0, 0, -5, 0), "body length -5"),
+        (struct.pack(">iiiiiH", 22, 0, 0, 0, 0, 7), "its parts have 29 bytes"),
+        (encode_batch(MESSAGES) + b"x", "element 2: 1 bytes left"),
+    ],
+)
+def test_lengths_that_contradict_each_other(data: bytes, reason: str) -> None:
+    """A damaged batch would be stored as messages that nobody sent."""
+    with pytest.raises(RemoteProtocolError, match=reason):
+        decode_batch(data)
+
+
+def test_properties_beyond_16_bits_are_refused() -> None:
+    """QUIRKS 24: the length would wrap, and the broker would cut the batch at the wrong place."""
+    assert len(encode_batch_element(0, b"", b"x" * 32767)) == 32789
+    with pytest.raises(MessageTooLarge, match="32768 bytes, above 32767"):
+        encode_batch_element(0, b"", b"x" * 32768)

@@ -1,0 +1,38 @@
+"""Codes: the numbers are those of RocketMQ 4.6.0."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import pytest
+
+from rocketpy.protocol.codes import VERSION_4_6_0, LanguageCode, RequestCode, ResponseCode, name_of
+from tests.golden_data import vectors
+
+CONSTANTS = {
+    table["class"]: {k: v for k, v in table.items() if k != "class"} for table in vectors("constants")
+}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (RequestCode, CONSTANTS["RequestCode"]),
+        (ResponseCode, CONSTANTS["ResponseCode"] | CONSTANTS["RemotingSysResponseCode"]),
+        (LanguageCode, {v["language"]: v["code"] for v in vectors("versionAndLanguage") if "language" in v}),
+    ],
+)
+def test_every_code_has_its_number(ours: type[IntEnum], theirs: dict[str, int]) -> None:
+    """A request would ask for something else, or a refusal be taken for another."""
+    assert {member.name: member.value for member in ours} == theirs
+
+
+def test_version_is_that_of_4_6_0() -> None:
+    """QUIRKS 4: Java peers would take us for another release and switch features."""
+    assert vectors("versionAndLanguage")[0]["CURRENT_VERSION"] == VERSION_4_6_0
+
+
+def test_unknown_codes_keep_their_number() -> None:
+    """A newer broker's refusal would crash whoever reports it."""
+    assert name_of(ResponseCode, ResponseCode.NO_PERMISSION) == "NO_PERMISSION"
+    assert name_of(ResponseCode, 4711) == "4711"

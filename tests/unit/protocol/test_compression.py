@@ -1,0 +1,106 @@
+"""Compressed bodies: readable by Java, and no way to fill a consumer's memory."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from rocketpy.errors import ConfigInvalid, RemoteProtocolError
+from rocketpy.protocol.compression import (
+    MAX_INFLATED_BYTES,
+    compress,
+    compress_if_worth,
+    decompress,
+    inflate,
+)
+from rocketpy.protocol.sysflag import MessageSysFlag
+from tests.golden_data import vectors
+
+COMPRESSED = MessageSysFlag.COMPRESSED
+TEXT = b"line 1 compressible body; line 2 compressible body; " * 100
+OPTIONAL = [(MessageSysFlag.COMPRESSION_LZ4, "lz4"), (MessageSysFlag.COMPRESSION_ZSTD, "zstandard")]
+
+
+@pytest.mark.parametrize("vector", vectors("crcAndCompress"), ids=lambda vector: str(vector["length"]))
+def test_what_java_compressed_is_read(vector: dict[str, Any]) -> None:
+    """A large message of a Java producer could not be read."""
+    body = (
+        (vector["bodyText"] or "").encode() if vector["bodyHex"] is None else bytes.fromhex(vector["bodyHex"])
+    )
+    assert decompress(bytes.fromhex(vector["zlibLevel5Hex"]), COMPRESSED) == body
+    assert decompress(compress(body), COMPRESSED) == body
+
+
+def test_only_flagged_bodies_are_touched() -> None:
+    """A body that happens to look compressed would arrive changed."""
+    packed = compress(TEXT)
+    assert decompress(packed, 0) == packed
+    assert decompress(packed, COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "ends too early"),
+        (b"not zlib", "not a zlib stream"),
+        (compress(TEXT)[:-1], "ends too early"),
+        (zlib.compress(bytes(1 << 20)), "inflate to more than"),
+        (zlib.compress(bytes(MAX_INFLATED_BYTES + 1), 1), "inflate to more than"),
+    ],
+)
+def test_streams_that_are_refused(data: bytes, reason: str) -> None:
+    """A few kilobytes from a hostile producer would fill the memory of every consumer."""
+    with pytest.raises(RemoteProtocolError, match=reason):
+        inflate(data)
+
+
+def test_the_byte_limit_holds_below_the_ratio() -> None:
+    """Sixteen megabytes and one byte at a harmless ratio would pass."""
+    noise = random.Random(1).randbytes(100_000)
+    data = zlib.compress(noise, 1)
+    assert inflate(data, max_bytes=100_000) == noise
+    with pytest.raises(RemoteProtocolError, match="more than the 99999 allowed"):
+        inflate(data, max_bytes=99_999)
+
+
+def test_small_results_may_have_any_ratio() -> None:
+    """A body of 60,000 spaces, harmless, would be refused."""
+    assert inflate(compress(b" " * 60_000)) == b" " * 60_000
+
+
+def test_a_producer_sends_nothing_that_its_consumer_refuses() -> None:
+    """A message of a megabyte of zeros would be stored and never be readable."""
+    for body in (bytes(1 << 20), random.Random(1).randbytes(5000), TEXT):
+        sent, flag = compress_if_worth(body)
+        assert decompress(sent, flag) == body
+        assert len(sent) <= len(body)
+    assert compress_if_worth(TEXT)[1] == COMPRESSED
+    assert compress_if_worth(bytes(1 << 20))[1] == 0
+
+
+@pytest.mark.parametrize(("kind", "package"), OPTIONAL)
+def test_types_of_rocketmq_5(kind: int, package: str) -> None:
+    """A message of a 5.x producer would fail without saying what to install."""
+    if find_spec(package) is None:
+        with pytest.raises(ConfigInvalid, match=f"pip install {package}"):
+            compress(TEXT, kind)
+        with pytest.raises(ConfigInvalid, match=f"pip install {package}"):
+            decompress(b"x", COMPRESSED | kind)
+        return
+    packed = compress(TEXT, kind)
+    assert decompress(packed, COMPRESSED | kind) == TEXT
+    for data in (b"", b"junk", compress(bytes(1 << 24), kind)):
+        with pytest.raises(RemoteProtocolError):
+            decompress(data, COMPRESSED | kind)
+
+
+def test_unknown_types() -> None:
+    """A body in a form of the future would be handed out as if it were plain."""
+    with pytest.raises(RemoteProtocolError, match="sysFlag 0x401"):
+        decompress(b"x", 0x401)
+    with pytest.raises(ConfigInvalid, match="0x700"):
+        compress(b"x", 0x700)
