@@ -1,0 +1,204 @@
+"""A broker: wires store, services and handlers together, starts them in order and stops them.
+
+Start: open and recover the store; bring consume queues and index up to date; listen; register.
+Stop: say goodbye to name servers, refuse new requests, answer what is parked, flush, close the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, replace
+
+from rocketpy.errors import RocketError, StoreError
+from rocketpy.protocol.record import host_bytes
+from rocketpy.transport import Address, Server, serve
+from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.endpoint import BrokerEndpoint, handler_table
+from rocketpy_broker.handlers.admin import AdminHandler
+from rocketpy_broker.handlers.answers import SendAnswers
+from rocketpy_broker.handlers.clients import ClientHandler
+from rocketpy_broker.handlers.pull import PullHandler
+from rocketpy_broker.handlers.query import QueryHandler
+from rocketpy_broker.handlers.send import SendHandler
+from rocketpy_broker.handlers.sync_flush import FlushWaiters
+from rocketpy_broker.services.clients import ClientRegistry
+from rocketpy_broker.services.registration import Registrar
+from rocketpy_broker.services.topics import TopicTable
+from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
+from rocketpy_broker.store.driver import StoreDriver, StoreHealth
+
+__all__ = ["Broker", "BrokerHealth"]
+
+log = logging.getLogger("rocketpy.broker")
+
+_NO_HOST = "127.0.0.1"
+"""Stands in message ids for an address that is no IP address (memory://, a host name)."""
+
+_CLIENT_SCAN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHealth:
+    """How a broker is. failure: why it takes no messages; None while it does."""
+
+    is_serving: bool
+    failure: str | None
+    registered_at: tuple[str, ...]
+    """Name servers that know it now."""
+    connections: int
+    store: StoreHealth
+
+
+class Broker:
+    """One broker. `start` it, then it serves at `address` until `close`."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.store = MessageStore(config.store)
+        self.topics = TopicTable(config, config.store.root / "config" / "topics.json")
+        self.clients = ClientRegistry()
+        self.recovery: RecoveryReport | None = None
+        """What the store's recovery found, once started."""
+        self._endpoint = BrokerEndpoint()
+        self._driver = StoreDriver(self.store, on_failure=self._store_failed)
+        self._server: Server | None = None
+        self._registrar: Registrar | None = None
+        self._waiters: FlushWaiters | None = None
+        self._scan: asyncio.TimerHandle | None = None
+        self._failed: asyncio.Future[RocketError] | None = None
+        self._is_serving = False
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, with the real port."""
+        return self.config.listen.address if self._server is None else self._server.address
+
+    @property
+    def advertised_address(self) -> str:
+        """What name servers tell clients to connect to."""
+        address = self.address
+        if self.config.advertised_host is not None:
+            address = replace(address, host=self.config.advertised_host)
+        return str(replace(address, scheme="tcp")) if address.scheme == "tls" else str(address)
+
+    def health(self) -> BrokerHealth:
+        """How it is now."""
+        failure = self.store.failure
+        return BrokerHealth(
+            is_serving=self._is_serving and failure is None,
+            failure=None if failure is None else str(failure),
+            registered_at=tuple(self._registrar.registered_at) if self._registrar else (),
+            connections=len(self._server.channels) if self._server else 0,
+            store=self._driver.health(),
+        )
+
+    async def wait_failed(self) -> RocketError:
+        """Wait until it can no longer do its work, and return why; only a restart helps then."""
+        if self._failed is None:
+            self._failed = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._failed)
+
+    # -- starting -----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover the store, then serve and register. Raises RocketError, OSError; it is closed then."""
+        try:
+            self.recovery = await self._driver.start()
+            self.topics.load()
+            self.store.dispatch()
+            await self._listen()
+            self._serve()
+            await self._register()
+        except BaseException:
+            await self.close()
+            raise
+        self._scan_clients()
+
+    async def _listen(self) -> None:
+        listen = self.config.listen
+        self._server = await serve(listen.address, self._endpoint, listen.options)
+
+    def _serve(self) -> None:
+        """Open the gate: from here on requests are handled."""
+        config, store = self.config, self.store
+        host = _host_bytes(self.advertised_address)
+        store.set_store_host(host)
+        is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH
+        answers = SendAnswers(store_host=host, region_id=config.send.region_id, trace_on=config.send.trace_on)
+        waiters = FlushWaiters(self._driver, answers, timeout_ms=config.store.flush.sync_timeout_ms)
+        self._waiters = waiters
+        send = SendHandler(
+            store,
+            self.topics,
+            config,
+            answers,
+            schedule_dispatch=self._driver.schedule_dispatch,
+            park=waiters.park if is_sync else None,
+        )
+        clients = ClientHandler(self.clients)
+        handlers = handler_table(
+            send=send,
+            pull=PullHandler(store, self.topics, self.clients, config),
+            query=QueryHandler(store),
+            clients=clients,
+            admin=AdminHandler(store, self.topics, config, is_active=lambda: self.store.failure is None),
+        )
+        self._endpoint.serve(handlers, send=send, clients=clients)
+        self._is_serving = True
+
+    async def _register(self) -> None:
+        self._registrar = Registrar(
+            self.config, self.topics, address=self.advertised_address, ha_address=self._ha_address()
+        )
+        self.topics.on_change = self._registrar.topics_changed
+        await self._registrar.start()
+
+    def _ha_address(self) -> str:
+        address = self.address
+        if address.scheme == "memory":
+            return str(address)
+        host = self.config.ha_host or self.config.advertised_host or address.host
+        port = self.config.ha_port or (address.port + 1) % 65536
+        return str(Address("tcp", host, port))
+
+    # -- running ------------------------------------------------------------------------------
+
+    def _scan_clients(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.clients.drop_silent(int(loop.time() * 1000))
+        self._scan = loop.call_later(_CLIENT_SCAN_S, self._scan_clients)
+
+    def _store_failed(self, error: StoreError) -> None:
+        log.critical("broker %s takes no more messages: %s", self.config.name, error)
+        if self._failed is None:
+            self._failed = asyncio.get_running_loop().create_future()
+        if not self._failed.done():
+            self._failed.set_result(error)
+
+    # -- stopping -----------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same."""
+        self._is_serving = False
+        if self._scan is not None:
+            self._scan.cancel()
+        if self._registrar is not None:
+            await self._registrar.close()
+        self._endpoint.refuse("the broker is shutting down")
+        if self._waiters is not None:
+            await self._waiters.close()
+        try:
+            if self._server is not None:
+                await self._server.close()
+        finally:
+            await self._driver.close()
+
+
+def _host_bytes(address: str) -> bytes:
+    """Return an address as records and message ids have it."""
+    parsed = Address.parse(address)
+    with contextlib.suppress(RocketError):
+        return host_bytes(parsed.host, parsed.port)
+    return host_bytes(_NO_HOST, parsed.port)

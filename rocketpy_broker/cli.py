@@ -1,0 +1,156 @@
+"""The command ``rocketpy-broker``: starts a name server, a broker, or both in one process.
+
+Prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"). SIGTERM and SIGINT
+stop it cleanly: it says goodbye to its name servers, flushes, and marks its store as closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from rocketpy.errors import RocketError
+from rocketpy_broker.broker import Broker
+from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
+from rocketpy_broker.embedded import EmbeddedCluster
+from rocketpy_broker.namesrv import NameServer
+
+__all__ = ["main"]
+
+Service = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status: 0 stopped as asked, 1 failed, 2 wrong usage."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        service: Service = options.service(options)
+        _run(service, options.loop)
+    except (RocketError, OSError) as error:
+        print(f"rocketpy-broker: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rocketpy-broker", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="namesrv|broker|dev")
+    namesrv = _command(commands, "namesrv", "run a name server", _namesrv)
+    broker = _command(commands, "broker", "run a broker", _broker)
+    for command in (namesrv, broker):
+        command.add_argument("-c", "--config", metavar="FILE", help="settings with RocketMQ's own keys")
+        command.add_argument("--listen", metavar="HOST:PORT", help="address to serve; port 0 is any free one")
+        command.add_argument(
+            "--insecure", action="store_true", help="serve other machines without TLS or access control"
+        )
+    broker.add_argument("--namesrv", metavar="ADDR", help="name servers, separated by semicolons")
+    broker.add_argument("--store", metavar="DIR", help="where messages are kept (storePathRootDir)")
+    broker.add_argument("--name", metavar="NAME", help="name of the broker (brokerName)")
+    dev = _command(commands, "dev", "run a name server and a broker in one process", _dev)
+    dev.add_argument("--store", metavar="DIR", help="where messages are kept; else thrown away at the end")
+    dev.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:9876", help="of the name server")
+    return parser
+
+
+def _command(
+    commands: Any, name: str, text: str, service: Callable[[argparse.Namespace], Service]
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(service=service)
+    command.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio", help="event loop to use")
+    command.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
+    return command
+
+
+def _overrides(options: argparse.Namespace) -> dict[str, str]:
+    """What the command line says, under the keys that a file would use."""
+    keys = {"listen": "listen", "namesrv": "namesrvAddr", "store": "storePathRootDir", "name": "brokerName"}
+    values = vars(options)
+    given = {key: values[option] for option, key in keys.items() if values.get(option)}
+    return given | {"insecure": "true"} if options.insecure else given
+
+
+def _namesrv(options: argparse.Namespace) -> Service:
+    server = NameServer(load_namesrv_config(options.config, _overrides(options)))
+
+    async def serve(stop: asyncio.Event) -> None:
+        await server.start()
+        _say(f"namesrv ready at {server.address}")
+        await stop.wait()
+        await server.close()
+
+    return serve
+
+
+def _broker(options: argparse.Namespace) -> Service:
+    broker = Broker(load_broker_config(options.config, _overrides(options)))
+
+    async def serve(stop: asyncio.Event) -> None:
+        await broker.start()
+        _say(f"{broker.config.name} ready at {broker.address}")
+        try:
+            await _stopped_or_failed(stop, broker)
+        finally:
+            await broker.close()
+
+    return serve
+
+
+def _dev(options: argparse.Namespace) -> Service:
+    cluster = EmbeddedCluster(options.store, namesrv=options.listen)
+
+    async def serve(stop: asyncio.Event) -> None:
+        async with cluster:
+            _say(f"namesrv ready at {cluster.namesrv_address}")
+            for broker in cluster.brokers:
+                _say(f"{broker.config.name} ready at {broker.address}")
+            await stop.wait()
+
+    return serve
+
+
+async def _stopped_or_failed(stop: asyncio.Event, broker: Broker) -> None:
+    """Return when a signal came; raise what the broker failed of, if it did before."""
+    stopping = asyncio.ensure_future(stop.wait())
+    failing = asyncio.ensure_future(broker.wait_failed())
+    await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if failing.done():
+        raise failing.result()
+    failing.cancel()
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _run(service: Service, loop: str) -> None:
+    async def run() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await service(stop)
+
+    with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
+        runner.run(run())
+
+
+def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if name == "asyncio":
+        return None
+    import uvloop  # noqa: PLC0415 - an extra: only who asks for it must have it
+
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+if __name__ == "__main__":
+    sys.exit(main())

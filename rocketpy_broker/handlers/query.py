@@ -1,0 +1,91 @@
+"""Look-ups: offsets of a queue, messages by their place or their key.
+
+Source: AdminBrokerProcessor, QueryMessageProcessor of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    ViewMessageRequestHeader,
+)
+from rocketpy.transport import Channel
+from rocketpy_broker.store import MessageStore
+
+__all__ = ["QueryHandler"]
+
+_BY_UNIQUE_KEY_MAX: Final = 32
+"""defaultQueryMaxNum of 4.6.0: a look-up by unique id returns so many, whatever it asks for."""
+
+
+class QueryHandler:
+    """Answers from the store alone."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def max_offset(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_MAX_OFFSET."""
+        header = request.header_as(GetMaxOffsetRequestHeader)
+        offset = self._store.max_offset_in_queue(header.topic, header.queue_id)
+        return request.reply(header=GetMaxOffsetResponseHeader(offset=offset))
+
+    def min_offset(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_MIN_OFFSET."""
+        header = request.header_as(GetMinOffsetRequestHeader)
+        offset = self._store.min_offset_in_queue(header.topic, header.queue_id)
+        return request.reply(header=GetMinOffsetResponseHeader(offset=offset))
+
+    def offset_by_time(self, channel: Channel, request: Command) -> Command:
+        """Handle SEARCH_OFFSET_BY_TIMESTAMP."""
+        header = request.header_as(SearchOffsetRequestHeader)
+        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        return request.reply(header=SearchOffsetResponseHeader(offset=offset))
+
+    def earliest_store_time(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_EARLIEST_MSG_STORETIME."""
+        header = request.header_as(GetEarliestMsgStoretimeRequestHeader)
+        timestamp = self._store.earliest_store_time(header.topic, header.queue_id)
+        return request.reply(header=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp))
+
+    def view_message(self, channel: Channel, request: Command) -> Command:
+        """Handle VIEW_MESSAGE_BY_ID."""
+        offset = request.header_as(ViewMessageRequestHeader).offset
+        record = self._store.look_message(offset) if offset >= 0 else None
+        if record is None:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}"
+            )
+        return request.reply(body=record)
+
+    def query_message(self, channel: Channel, request: Command) -> Command:
+        """Handle QUERY_MESSAGE."""
+        header = request.header_as(QueryMessageRequestHeader)
+        count = _BY_UNIQUE_KEY_MAX if header.unique_key_query else header.max_num
+        found = self._store.query_message(
+            header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
+        )
+        answer = QueryMessageResponseHeader(
+            index_last_update_timestamp=found.index_last_update_timestamp,
+            index_last_update_phyoffset=found.index_last_update_offset,
+        )
+        if not found.records:
+            return request.reply(
+                ResponseCode.QUERY_NOT_FOUND,
+                remark="can not find message, maybe time range not correct",
+                header=answer,
+            )
+        return request.reply(header=answer, body=b"".join(found.records))

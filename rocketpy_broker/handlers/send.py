@@ -1,0 +1,359 @@
+"""SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: the hot path.
+
+A send is appended to the store's run and parked. At the end of the socket buffer the run is written
+with one call, everything parked is answered, and consume queues and index follow once the answers
+have left. No task, timer or lock a message.
+Source: SendMessageProcessor of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+from rocketpy.errors import RocketError, StoreError, UsageError
+from rocketpy.protocol import properties as props
+from rocketpy.protocol.batch import BatchMessage, decode_batch
+from rocketpy.protocol.bodies import TopicConfig
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.record import host_bytes
+from rocketpy.protocol.sysflag import MessageSysFlag, TopicSysFlag
+from rocketpy.transport import Channel
+from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.handlers.answers import Parked, SendAnswers
+from rocketpy_broker.handlers.base import FAQ
+from rocketpy_broker.services.topics import NOT_WRITABLE, PERM_WRITE, TopicTable, perm_text
+from rocketpy_broker.store import MessageInner, MessageStore
+from rocketpy_broker.store.clock import Clock, system_clock
+
+__all__ = ["SendHandler"]
+
+log = logging.getLogger("rocketpy.broker.send")
+
+_RETRY_PREFIX: Final = "%RETRY%"
+_UNKNOWN_HOST: Final = bytes(8)
+_NOT_YET: Final = "this broker version does not store {} messages yet, and would deliver them too early"
+
+Park = Callable[[list[Parked], int], None]
+"""Takes sends whose answer must wait, and the log offset behind the last of them."""
+
+
+class SendHandler:
+    """Stores what producers send.
+
+    answers: made by the broker when it knows its address. schedule_dispatch: brings consume queues and
+    index up to date in the loop's next turn. park: None when a written message is safe enough to be
+    acknowledged; else who answers later (SYNC_FLUSH, SYNC_MASTER).
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        config: BrokerConfig,
+        answers: SendAnswers,
+        *,
+        schedule_dispatch: Callable[[], None],
+        park: Park | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._store = store
+        self._append = store.append
+        self._topics = topics
+        self._topic = topics.get
+        self._config = config
+        self._answers = answers
+        self._schedule_dispatch = schedule_dispatch
+        self._park = park
+        self._clock = clock
+        self._cluster_property = f"CLUSTER\x01{config.cluster_name}\x02".encode()
+        self._born_hosts: dict[Channel, bytes] = {}
+        self._waiting: list[Parked] = []
+        self._is_run_open = False
+        self._accepts_from_ms = config.send.start_accept_ms
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def send_v2(self, channel: Channel, request: Command) -> Command | None:
+        """Handle SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+        return self._send(channel, request, request.header_as(SendMessageRequestHeaderV2))
+
+    def send_v1(self, channel: Channel, request: Command) -> Command | None:
+        """Handle SEND_MESSAGE."""
+        return self._send(channel, request, request.header_as(SendMessageRequestHeader))
+
+    def _send(self, channel: Channel, request: Command, header: SendMessageRequestHeader) -> Command | None:
+        topic = self._topic(header.topic)
+        queue_id = header.queue_id
+        text = header.properties or ""
+        if (
+            topic is None
+            or header.topic in NOT_WRITABLE
+            or not 0 <= queue_id < topic.write_queue_nums
+            or header.batch
+            or self._accepts_from_ms
+            or "TRAN_MSG\x01" in text
+            or "DELAY\x01" in text
+            or header.sys_flag & MessageSysFlag.TRANSACTION_MASK
+            or (topic.order and not self._config.permission & PERM_WRITE)
+        ):
+            return self._send_with_care(channel, request, header)
+        return self._store_one(channel, request, header, topic, queue_id)
+
+    def _send_with_care(
+        self, channel: Channel, request: Command, header: SendMessageRequestHeader
+    ) -> Command | None:
+        """Look at everything that the hot path found unusual."""
+        refusal = self._refusal(request, header)
+        if refusal is not None:
+            return refusal
+        try:
+            topic = self._topic(header.topic) or self._create_topic(channel, header)
+        except UsageError as error:
+            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+        if topic is None:
+            remark = f"topic[{header.topic}] not exist, apply first please!{FAQ}"
+            return self._refused(request, ResponseCode.TOPIC_NOT_EXIST, remark)
+        queue_id = header.queue_id
+        if queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            remark = (
+                f"request queueId[{queue_id}] is illegal, {_topic_text(topic)} "
+                f"Producer: {channel.remote_address}"
+            )
+            return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
+        if queue_id < 0:
+            queue_id = random.randrange(max(topic.write_queue_nums, 1))
+        if header.batch:
+            return self._store_batch(channel, request, header, topic, queue_id)
+        return self._store_one(channel, request, header, topic, queue_id)
+
+    def _refusal(self, request: Command, header: SendMessageRequestHeader) -> Command | None:
+        """Return the answer to a send that is refused for what it is, whatever its topic's settings."""
+        topic = self._topic(header.topic)
+        if self._clock() < self._accepts_from_ms:
+            remark = f"broker unable to service, until {self._accepts_from_ms} ms since 1970"
+            return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
+        if topic is not None and topic.order and not self._config.permission & PERM_WRITE:
+            remark = f"the broker[{self._config.name}] sending message is forbidden"
+            return self._refused(request, ResponseCode.NO_PERMISSION, remark)
+        if header.topic in NOT_WRITABLE:
+            remark = f"the topic[{header.topic}] is conflict with system reserved words."
+            return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
+        special = _special_kind(header.properties or "", header.sys_flag)
+        if special is not None:
+            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, _NOT_YET.format(special))
+        return None
+
+    def _create_topic(self, channel: Channel, header: SendMessageRequestHeader) -> TopicConfig | None:
+        sys_flag = 0
+        if header.unit_mode:
+            is_retry = header.topic.startswith(_RETRY_PREFIX)
+            sys_flag = TopicSysFlag.build(unit=not is_retry, unit_sub=is_retry)
+        topic = self._topics.create_for_send(
+            header.topic, header.default_topic, header.default_topic_queue_nums, sys_flag
+        )
+        if topic is None:
+            log.warning("%s sent to topic %s, which is not there", channel.remote_address, header.topic)
+        return topic
+
+    # -- storing ------------------------------------------------------------------------------
+
+    def _store_one(
+        self,
+        channel: Channel,
+        request: Command,
+        header: SendMessageRequestHeader,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> Command | None:
+        sys_flag = header.sys_flag
+        if topic.topic_filter_type != "SINGLE_TAG":
+            sys_flag |= MessageSysFlag.MULTI_TAGS
+        try:
+            receipt = self._append(
+                MessageInner(
+                    header.topic,
+                    queue_id,
+                    request.body,
+                    self._stored_properties(header.properties or ""),
+                    header.flag,
+                    sys_flag,
+                    header.born_timestamp,
+                    self._born_hosts.get(channel, _UNKNOWN_HOST),
+                    header.reconsume_times or 0,
+                )
+            )
+        except RocketError as error:
+            return self._failure(request, error)
+        self._is_run_open = True
+        if not request.flag & 2:  # a oneway request is not answered
+            self._waiting.append(
+                Parked(
+                    channel,
+                    request,
+                    queue_id,
+                    receipt.queue_offset,
+                    (receipt.physical_offset,),
+                    waits=self._waits(header),
+                )
+            )
+        return None
+
+    def _waits(self, header: SendMessageRequestHeader) -> bool:
+        """Whether the answer waits for flush and replicas: both broker and sender (WAIT) want it."""
+        return self._park is not None and "WAIT\x01false\x02" not in (header.properties or "")
+
+    def _stored_properties(self, text: str) -> bytes:
+        """Add CLUSTER, as only single sends get it (QUIRKS 22)."""
+        if "CLUSTER\x01" in text:
+            found = props.decode(text)
+            text = props.encode({name: value for name, value in found.items() if name != "CLUSTER"})
+        elif text and text[-1] != "\x02":
+            text += "\x02"
+        return text.encode() + self._cluster_property
+
+    def _store_batch(
+        self,
+        channel: Channel,
+        request: Command,
+        header: SendMessageRequestHeader,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> Command | None:
+        if header.topic.startswith(_RETRY_PREFIX):
+            remark = f"batch request does not support retry group {header.topic}"
+            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, remark)
+        sys_flag = header.sys_flag
+        if topic.topic_filter_type != "SINGLE_TAG":
+            sys_flag |= MessageSysFlag.MULTI_TAGS
+        shared = MessageInner(
+            header.topic,
+            queue_id,
+            b"",
+            sys_flag=sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=self._born_hosts.get(channel, _UNKNOWN_HOST),
+            reconsume_times=header.reconsume_times or 0,
+        )
+        try:
+            entries = decode_batch(request.body)
+            fault = _batch_fault(entries)
+            if fault is not None:
+                return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, fault)
+            receipts = self._store.append_batch(shared, entries)
+        except RocketError as error:
+            return self._failure(request, error)
+        self._is_run_open = True
+        if not request.is_oneway:
+            positions = tuple([receipt.physical_offset for receipt in receipts])
+            self._waiting.append(
+                Parked(
+                    channel,
+                    request,
+                    queue_id,
+                    receipts[0].queue_offset,
+                    positions,
+                    waits=self._waits(header),
+                )
+            )
+        return None
+
+    # -- answering ----------------------------------------------------------------------------
+
+    def end_of_buffer(self) -> None:
+        """Write the run, answer what is in it, and let consume queues and index follow."""
+        if not self._is_run_open:
+            return
+        self._is_run_open = False
+        waiting, self._waiting = self._waiting, []
+        try:
+            self._store.write_out()
+        except StoreError as error:
+            log.error("%d sends are not stored: %s", len(waiting), error)
+            for parked in waiting:
+                parked.channel.reply(self._failure(parked.request, error))
+            return
+        if self._park is not None:
+            waiting = self._without_parked(waiting, self._park)
+        stored = self._answers.stored
+        for parked in waiting:
+            parked[0].reply(stored(parked))
+        self._schedule_dispatch()
+
+    def _without_parked(self, waiting: list[Parked], park: Park) -> list[Parked]:
+        """Hand over those whose sender wants more than a written message; return the others."""
+        wanting = [parked for parked in waiting if parked.waits]
+        if wanting:
+            park(wanting, self._store.max_physical_offset)
+        return [parked for parked in waiting if not parked.waits]
+
+    def _failure(self, request: Command, error: RocketError) -> Command:
+        """Return the answer that says why a send was not stored, with the code clients act on."""
+        if isinstance(error, StoreError):
+            # Java's clients try another broker for this code.
+            return self._refused(request, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+        return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+
+    def _refused(self, request: Command, code: int, remark: str) -> Command:
+        return self._answers.refused(request, code, remark)
+
+    # -- channels -----------------------------------------------------------------------------
+
+    def channel_opened(self, channel: Channel) -> None:
+        """Remember the address that its messages are born at."""
+        self._born_hosts[channel] = _host(channel.remote_address)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Forget it."""
+        self._born_hosts.pop(channel, None)
+
+
+def _host(address: str) -> bytes:
+    """Return an address as a record has it; zeros for one that is no IP address (memory://)."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]").removeprefix("::ffff:").partition("%")[0]
+    try:
+        return host_bytes(host, int(port))
+    except (RocketError, ValueError, OSError):
+        return _UNKNOWN_HOST
+
+
+def _special_kind(text: str, sys_flag: int) -> str | None:
+    """Return what is special about a message: not one to be delivered now, and once."""
+    found = props.decode(text) if "\x01" in text else {}
+    if found.get(props.PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
+        return "transactional"
+    if sys_flag & MessageSysFlag.TRANSACTION_MASK:
+        return "transactional"
+    if _is_delayed(found.get(props.PROPERTY_DELAY_TIME_LEVEL, "0")):
+        return "delayed"
+    return None
+
+
+def _batch_fault(entries: list[BatchMessage]) -> str | None:
+    """Return why a batch cannot be stored."""
+    if not entries:
+        return "the batch holds no message"
+    if any(b"DELAY\x01" in entry.properties for entry in entries):
+        return "messages of a batch cannot be delayed"
+    return None
+
+
+def _is_delayed(level: str) -> bool:
+    try:
+        return int(level) > 0
+    except ValueError:
+        return True
+
+
+def _topic_text(topic: TopicConfig) -> str:
+    return (
+        f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums}, "
+        f"writeQueueNums={topic.write_queue_nums}, perm={perm_text(topic.perm)}, "
+        f"topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag}, "
+        f"order={'true' if topic.order else 'false'}]"
+    )

@@ -1,0 +1,1 @@
+"""What a broker keeps besides messages: topics, clients, its place in the cluster."""

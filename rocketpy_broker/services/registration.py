@@ -1,0 +1,199 @@
+"""Keeps every name server informed about this broker: who it is, where, and which topics it has.
+
+One task a name server. It registers at once, every 30 s, when a topic changed (only that topic,
+QUIRKS 13) and when the connection is back after it was lost; a name server that is down does not
+hold up the others. Source: BrokerController.registerBrokerAll, BrokerOuterAPI of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rocketpy.errors import BrokerError, RocketError
+from rocketpy.protocol.bodies import KVTable, RegisterBrokerBody, TopicConfig
+from rocketpy.protocol.checksum import crc32
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import (
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+)
+from rocketpy.transport import Address, Channel, ChannelOptions, connect
+from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.services.topics import TopicTable
+
+__all__ = ["Registrar"]
+
+log = logging.getLogger("rocketpy.broker.registration")
+
+_RETRY_S: Final = (1.0, 2.0, 5.0)
+"""Pauses after attempts that failed in a row; the last one for all that follow."""
+
+
+@dataclass(slots=True)
+class _NameServerLink:
+    """What one name server knows of us."""
+
+    address: Address
+    channel: Channel | None = None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    unsent: dict[str, TopicConfig] = field(default_factory=dict)
+    """Topics that changed since it last acknowledged a registration."""
+    is_registered: bool = False
+    """On the channel that is open now."""
+    failures: int = 0
+
+    # What an Endpoint needs; a name server asks nothing of a broker.
+    def channel_opened(self, channel: Channel) -> None:
+        """Part of Endpoint."""
+
+    def handle(self, channel: Channel, request: Command) -> Command:
+        """Part of Endpoint."""
+        return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="this is a broker's own client")
+
+    def end_of_buffer(self) -> None:
+        """Part of Endpoint."""
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        """A name server drops a broker at once when its connection ends, so come back at once."""
+        self.channel = None
+        self.is_registered = False
+        self.wake.set()
+
+
+class Registrar:
+    """Registers one broker. address, ha_address: what clients and slaves are told to connect to."""
+
+    def __init__(self, config: BrokerConfig, topics: TopicTable, *, address: str, ha_address: str) -> None:
+        self._config = config
+        self._topics = topics
+        self._address = address
+        self._ha_address = ha_address
+        self._links = [_NameServerLink(namesrv) for namesrv in config.registration.namesrv]
+        self._tasks: list[asyncio.Task[None]] = []
+        self.master_address: str | None = None
+        """For a slave: its master, as a name server told."""
+        self.master_ha_address: str | None = None
+
+    async def start(self) -> None:
+        """Try every name server once, then keep at it in the background. Raises nothing."""
+        await asyncio.gather(*(self._register_or_log(link) for link in self._links))
+        self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links]
+
+    def topics_changed(self, changed: Mapping[str, TopicConfig]) -> None:
+        """Tell all name servers about topics that are new or other than before."""
+        for link in self._links:
+            link.unsent.update(changed)
+            link.wake.set()
+
+    @property
+    def registered_at(self) -> list[str]:
+        """The name servers that know this broker now."""
+        return [str(link.address) for link in self._links if link.is_registered]
+
+    async def close(self) -> None:
+        """Say goodbye to the name servers that can be reached."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(self._unregister(link) for link in self._links))
+
+    # -- one name server ----------------------------------------------------------------------
+
+    async def _keep(self, link: _NameServerLink) -> None:
+        while True:
+            await self._pause(link)
+            await self._register_or_log(link)
+
+    async def _pause(self, link: _NameServerLink) -> None:
+        """Wait for the next period or a reason to register before it; after a failure, for the retry."""
+        if link.failures:
+            await asyncio.sleep(_RETRY_S[min(link.failures, len(_RETRY_S)) - 1])
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.registration.period_ms / 1000):
+                await link.wake.wait()
+
+    async def _register_or_log(self, link: _NameServerLink) -> None:
+        link.wake.clear()
+        try:
+            await self._register(link)
+        except RocketError as error:
+            link.failures += 1
+            level = logging.WARNING if link.failures == 1 else logging.DEBUG
+            log.log(level, "cannot register at name server %s: %s", link.address, error)
+            return
+        if link.failures:
+            log.warning("registered at name server %s after %d failures", link.address, link.failures)
+        link.failures = 0
+
+    async def _register(self, link: _NameServerLink) -> None:
+        """Send what the name server does not know. Raises TransportError, BrokerError, ProtocolError."""
+        channel = await self._channel(link)
+        unsent, link.unsent = link.unsent, {}
+        only = unsent if link.is_registered and unsent else None
+        try:
+            response = await channel.request(self._registration(only), self._config.registration.timeout_ms)
+            if response.code != ResponseCode.SUCCESS:
+                raise BrokerError(response.code, response.remark, str(link.address))
+        except RocketError:
+            link.unsent = unsent | link.unsent
+            raise
+        link.is_registered = True
+        self._take_answer(response)
+
+    async def _channel(self, link: _NameServerLink) -> Channel:
+        if link.channel is None or link.channel.is_closed:
+            # Routes of many topics come back in one body; a name server is trusted like a broker.
+            link.channel = await connect(link.address, link, ChannelOptions())
+            link.is_registered = False
+        return link.channel
+
+    def _registration(self, only: Mapping[str, TopicConfig] | None) -> Command:
+        """Return the request with all topics, or with those named."""
+        compressed = self._config.registration.compressed
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=self._topics.snapshot(only)).encode(
+            compressed
+        )
+        header = RegisterBrokerRequestHeader(
+            broker_name=self._config.name,
+            broker_addr=self._address,
+            cluster_name=self._config.cluster_name,
+            ha_server_addr=self._ha_address,
+            broker_id=self._config.broker_id,
+            compressed=compressed,
+            body_crc32=crc32(body),
+        )
+        return Command.request(RequestCode.REGISTER_BROKER, header, body)
+
+    def _take_answer(self, response: Command) -> None:
+        header = response.header_as(RegisterBrokerResponseHeader)
+        if header.master_addr is not None:
+            self.master_address = header.master_addr
+            self.master_ha_address = header.ha_server_addr
+        if response.body:
+            self._topics.apply_order_config(KVTable.decode(response.body).table)
+
+    async def _unregister(self, link: _NameServerLink) -> None:
+        channel, link.channel = link.channel, None
+        if channel is None or channel.is_closed:
+            return
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=self._config.name,
+            broker_addr=self._address,
+            cluster_name=self._config.cluster_name,
+            broker_id=self._config.broker_id,
+        )
+        try:
+            command = Command.request(RequestCode.UNREGISTER_BROKER, header)
+            await channel.request(command, self._config.registration.timeout_ms)
+        except RocketError as error:
+            log.info("no goodbye to name server %s: %s", link.address, error)
+        channel.close()
+        await channel.wait_closed()
