@@ -209,7 +209,7 @@ class Dispatcher:
 
 
 def index_fields(properties: bytes) -> tuple[bytes, bytes, bytes]:
-    """The values of TAGS, KEYS and UNIQ_KEY, empty when missing: three times `properties.find` in one pass."""
+    """The values of TAGS, KEYS and UNIQ_KEY, empty when missing: `properties.find` thrice in one pass."""
     tags = keys = unique_key = b""
     for piece in properties.split(b"\x02"):
         name = piece[:5]
