@@ -28,7 +28,12 @@ class Failure(AssertionError):
 
 @dataclass(slots=True)
 class Result:
-    """What a target did. outcomes: by "accepted", name of the error, "answered", "closed"."""
+    """What a target did.
+
+    outcomes: how often each, by name: accepted, an error's class, closed, a response code.
+    largest_bytes: of one input, or of what one connection sent.
+    peak_bytes: most memory the reading process ever had; peak_growth_bytes: more than before the run.
+    """
 
     target: str
     inputs: int = 0

@@ -6,11 +6,12 @@ ones may come out. What was accepted must also survive a round trip, or agree wi
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from random import Random
 
 from rocketpy.errors import RecordCorrupt, RemoteProtocolError, RocketError
@@ -33,7 +34,7 @@ from rocketpy.protocol.message_id import decode_message_id
 from tests.fuzz import corpus
 from tests.fuzz.mutation import Mutator
 
-__all__ = ["TARGETS", "Target"]
+__all__ = ["TARGETS", "Target", "odd_header"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ def _make_connection_input(draw: Random) -> bytes:
     """Whole frames with mutated insides, so that they reach what lies behind the frame decoder."""
     frame = draw.choice(corpus.frames())
     mutator = Mutator(corpus.headers(frame.codec), corpus.JSON_TOKENS)
-    return encode_frame(frame.codec, mutator.mutate(draw, frame.header), frame.body)
+    header = odd_header(frame, draw) if draw.random() < 0.5 else mutator.mutate(draw, frame.header)
+    return encode_frame(frame.codec, header, frame.body)
 
 
 def _check_connection(data: bytes, _: Random) -> None:
@@ -102,14 +104,18 @@ def _check_connection(data: bytes, _: Random) -> None:
 
 def _make_header(codec: int, draw: Random) -> bytes:
     if draw.random() < 0.5:
-        return _odd_fields(codec, draw)
+        return odd_header(draw.choice(_frames_in(codec)), draw)
     tokens = corpus.JSON_TOKENS if codec == CODEC_JSON else ()
     return Mutator(corpus.headers(codec), tokens).make(draw)
 
 
-def _odd_fields(codec: int, draw: Random) -> bytes:
-    """A header in order whose fields say something odd."""
-    frame = draw.choice(corpus.frames())
+@cache
+def _frames_in(codec: int) -> list[Frame]:
+    return [Frame(codec, header, b"") for header in corpus.headers(codec)]
+
+
+def odd_header(frame: Frame, draw: Random) -> bytes:
+    """The header of a frame, in order but for up to three fields that are missing or say something odd."""
     command = decode_command(frame)
     fields = command.ext_fields()
     for name in draw.sample(sorted(fields), min(len(fields), draw.randrange(1, 4))):
@@ -118,7 +124,7 @@ def _odd_fields(codec: int, draw: Random) -> bytes:
         else:
             fields[name] = draw.choice(_ODD_VALUES)
     command.ext = fields
-    return FrameDecoder().feed(encode_command(command, codec))[0].header
+    return FrameDecoder().feed(encode_command(command))[0].header
 
 
 _ODD_VALUES = (
@@ -240,7 +246,16 @@ def _check_message_id(data: bytes, _: Random) -> None:
 
 
 def _make_json(draw: Random) -> bytes:
-    return Mutator([text for _, text in corpus.json_bodies()], corpus.JSON_TOKENS).make(draw)
+    if draw.random() < 0.5:
+        return Mutator([text for _, text in corpus.json_bodies()], corpus.JSON_TOKENS).make(draw)
+    _, text = draw.choice(corpus.json_bodies())
+    return _with_odd_scalar(text, draw)
+
+
+def _with_odd_scalar(text: bytes, draw: Random) -> bytes:
+    """A body in order, but for one text or number of it."""
+    at = draw.choice([match.span() for match in re.finditer(rb'"[^"]*"|-?\d+', text)] or [(0, 0)])
+    return text[: at[0]] + draw.choice(corpus.JSON_TOKENS) + text[at[1] :]
 
 
 def _check_json(data: bytes, draw: Random) -> None:

@@ -1,0 +1,268 @@
+"""Fuzzes a port that is served: mutated frames over real sockets.
+
+What must hold: each request that can be read is answered, each stream that cannot be read is closed, what
+is answered can be decoded, and nothing is answered or logged as an internal error. (Requests that the broker
+may keep waiting, long-polled pulls, may end with the connection.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import socket
+import struct
+from collections import Counter
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+from time import perf_counter
+
+from rocketpy.errors import RemoteProtocolError
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command, decode_command, encode_command
+from rocketpy.protocol.frame import CODEC_JSON, CODEC_ROCKETMQ, Frame, FrameDecoder, encode_frame
+from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PERMISSIONS
+from tests.fuzz import corpus
+from tests.fuzz.engine import Failure, Result, memory_bound, replay_line
+from tests.fuzz.mutation import Mutator, draw_for
+from tests.fuzz.servers import ServerProcess
+from tests.fuzz.targets import odd_header
+
+__all__ = ["LIVE_TARGETS", "make_input", "run_live"]
+
+_SERVED: dict[str, Container[int]] = {
+    "broker port": BROKER_PERMISSIONS,
+    "name server port": NAMESRV_PERMISSIONS,
+}
+LIVE_TARGETS = tuple(_SERVED)
+
+_CONNECTIONS = 8
+"""How many work at once."""
+_INPUTS_A_CONNECTION = 24
+_ANSWER_SECONDS = 20
+_UNKNOWN_CODE = 9999
+"""Every server answers this with REQUEST_CODE_NOT_SUPPORTED: the mark behind a connection's inputs."""
+_MAY_WAIT = {RequestCode.PULL_MESSAGE}
+_INTERNAL_ERROR = "internal error"
+
+
+# -- inputs -------------------------------------------------------------------------------------
+
+
+def make_input(target: str, draw: Random) -> bytes:
+    """A frame: with a mutated or an odd header, with a mutated body, or mutated as a whole."""
+    frame, kind = draw.choice(_request_frames(target, draw.random() < 0.1)), draw.random()
+    if kind < 0.2:
+        tokens = corpus.JSON_TOKENS if frame.codec == CODEC_JSON else ()
+        header = Mutator(corpus.headers(frame.codec), tokens).mutate(draw, frame.header)
+        return encode_frame(frame.codec, header, frame.body)
+    if kind < 0.6:
+        return encode_frame(frame.codec, odd_header(frame, draw), frame.body)
+    if kind < 0.9:
+        bodies = [other.body for other in _request_frames(target, any_code=True)]
+        return encode_frame(
+            frame.codec, frame.header, Mutator(bodies, corpus.JSON_TOKENS).mutate(draw, frame.body)
+        )
+    return Mutator(corpus.streams()).make(draw)
+
+
+@cache
+def _request_frames(target: str, any_code: bool) -> list[Frame]:
+    """Recorded requests; only such as this port serves, or all."""
+    frames = FrameDecoder().feed(b"".join(corpus.request_frames()))
+    return [frame for frame in frames if any_code or decode_command(frame).code in _SERVED[target]]
+
+
+@dataclass(slots=True)
+class _Sent:
+    """One input on its way. opaque: of the answer it must get; None when none is due."""
+
+    index: int
+    data: bytes
+    opaque: int | None = None
+    ends_stream: bool = False
+
+
+def _prepare(index: int, data: bytes, opaque: int) -> _Sent:
+    """See what a server will make of an input, and number its request so that its answer can be told."""
+    decoder = FrameDecoder()
+    try:
+        frames = decoder.feed(data)
+        commands = [decode_command(frame) for frame in frames]
+    except RemoteProtocolError:
+        return _Sent(index, data, ends_stream=True)
+    if decoder.buffered:
+        return _Sent(index, data, ends_stream=True)
+    if len(commands) != 1 or commands[0].is_response or commands[0].is_oneway:
+        return _Sent(index, data)
+    numbered = _with_opaque(frames[0], opaque)
+    return _Sent(index, data) if numbered is None else _Sent(index, numbered, opaque)
+
+
+def _with_opaque(frame: Frame, opaque: int) -> bytes | None:
+    """The frame with another opaque and nothing else changed; None where that cannot be had."""
+    if frame.codec == CODEC_JSON:
+        header = re.sub(rb'"opaque":-?\d+', b'"opaque":%d' % opaque, frame.header)
+    elif frame.codec == CODEC_ROCKETMQ:
+        header = frame.header[:5] + struct.pack(">i", opaque) + frame.header[9:]
+    else:
+        return None
+    changed = Frame(frame.codec, header, frame.body)
+    return encode_frame(*changed) if decode_command(changed).opaque == opaque else None
+
+
+# -- one connection -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Talk:
+    """One connection: inputs out, answers in."""
+
+    address: str
+    waiting: dict[int, _Sent] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    decoder: FrameDecoder = field(default_factory=FrameDecoder)
+
+    async def run(self, inputs: list[_Sent], mark: int) -> None:
+        """Send the inputs, and the mark unless the last of them ends the stream; take all that comes."""
+        host, _, port = self.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        self.waiting = {sent.opaque: sent for sent in inputs if sent.opaque is not None}
+        _reset_when_closed(writer)
+        writer.write(b"".join(sent.data for sent in inputs))
+        ends = inputs[-1].ends_stream
+        if ends:
+            writer.write_eof()
+        else:
+            writer.write(encode_command(Command(_UNKNOWN_CODE, opaque=mark)))
+        try:
+            await self._take_answers(reader, None if ends else mark)
+        except ConnectionError:
+            self.outcomes["closed"] += 1
+            assert ends, "the connection was reset behind frames that can be read"
+        finally:
+            writer.transport.abort()
+        self.outcomes["no answer due"] += sum(sent.opaque is None and not sent.ends_stream for sent in inputs)
+
+    async def _take_answers(self, reader: asyncio.StreamReader, mark: int | None) -> None:
+        marked = mark is None
+        while not (mark is not None and marked and all(_may_wait(sent) for sent in self.waiting.values())):
+            data = await reader.read(1 << 18)
+            if not data:
+                assert mark is None, "the connection was closed behind frames that can be read"
+                self.outcomes["closed"] += 1
+                return
+            for answer in map(decode_command, self.decoder.feed(data)):
+                marked = marked or answer.opaque == mark
+                self._count(answer, mark)
+        self.outcomes["left waiting"] += len(self.waiting)
+
+    def _count(self, answer: Command, mark: int | None) -> None:
+        assert not (answer.remark or "").startswith(_INTERNAL_ERROR), f"answered {answer.remark!r}"
+        if not answer.is_response:
+            self.outcomes["asked back"] += 1
+        elif answer.opaque != mark:
+            self.waiting.pop(answer.opaque, None)
+            self.outcomes[_name(answer.code)] += 1
+
+
+def _reset_when_closed(writer: asyncio.StreamWriter) -> None:
+    """Many thousand connections would otherwise keep their ports for a minute each."""
+    opened = writer.get_extra_info("socket")
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _may_wait(sent: _Sent) -> bool:
+    return decode_command(FrameDecoder().feed(sent.data)[0]).code in _MAY_WAIT
+
+
+def _name(code: int) -> str:
+    return ResponseCode(code).name if code in set(ResponseCode) else f"code {code}"
+
+
+# -- the run ------------------------------------------------------------------------------------
+
+
+async def run_live(
+    target: str, address: str, server: ServerProcess, *, inputs: int, seed: int, first: int = 0
+) -> Result:
+    """Send `inputs` inputs to a port. Raises Failure for what broke a promise, or its memory's bound."""
+    result, started = Result(target), perf_counter()
+    before, _ = server.memory()
+    groups = _groups(target, seed, first, first + inputs, result)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_CONNECTIONS):
+                tasks.create_task(_work(target, address, seed, groups, result))
+    except* Failure as failures:
+        raise failures.exceptions[0] from None
+    result.seconds = perf_counter() - started
+    await _check_server(target, server, before, result)
+    return result
+
+
+def _groups(target: str, seed: int, index: int, end: int, result: Result) -> Iterator[list[_Sent]]:
+    """What each connection sends: many inputs that can be read, or one that cannot.
+
+    (A server that meets bytes it cannot read drops the connection and the answers that were still to come.)
+    """
+    group: list[_Sent] = []
+    for opaque in itertools.count(1):
+        if index == end:
+            break
+        sent = _prepare(index, make_input(target, draw_for(seed, target, index)), opaque)
+        index += 1
+        result.inputs += 1
+        result.bytes += len(sent.data)
+        if sent.ends_stream:
+            yield _measured([sent], result)
+            continue
+        group.append(sent)
+        if len(group) == _INPUTS_A_CONNECTION:
+            yield _measured(group, result)
+            group = []
+    if group:
+        yield _measured(group, result)
+
+
+def _measured(group: list[_Sent], result: Result) -> list[_Sent]:
+    result.largest_bytes = max(result.largest_bytes, sum(len(sent.data) for sent in group))
+    return group
+
+
+async def _work(target: str, address: str, seed: int, groups: Iterator[list[_Sent]], result: Result) -> None:
+    """One of the connections at a time, until no group is left."""
+    for group in groups:
+        talk = _Talk(address)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await talk.run(group, mark=group[-1].index + (1 << 30))
+        except (AssertionError, RemoteProtocolError, TimeoutError, OSError) as error:
+            raise Failure(_story(target, seed, group, talk, error)) from error
+        result.outcomes += talk.outcomes
+
+
+def _story(target: str, seed: int, group: list[_Sent], talk: _Talk, error: Exception) -> str:
+    unanswered = [sent for sent in talk.waiting.values() if not _may_wait(sent)] or group
+    one = unanswered[0]
+    whole = f"--first {group[0].index} --inputs {group[-1].index - group[0].index + 1}"
+    return (
+        f"{target}: {type(error).__name__}: {error}\n{replay_line(target, seed, one.index, one.data)}\n"
+        f"the whole connection: {whole}; unanswered: {sorted(sent.index for sent in talk.waiting.values())}"
+    )
+
+
+async def _check_server(target: str, server: ServerProcess, before: int, result: Result) -> None:
+    mishaps = await server.mishaps()
+    if mishaps:
+        raise Failure(f"{target}: the server logged {len(mishaps)} errors, the first:\n{mishaps[0]}")
+    _, result.peak_bytes = server.memory()
+    result.peak_growth_bytes = result.peak_bytes - before
+    in_flight = _CONNECTIONS * result.largest_bytes
+    if result.peak_growth_bytes > memory_bound(in_flight):
+        raise Failure(
+            f"{target}: the server's memory grew by {result.peak_growth_bytes:,} bytes; "
+            f"{memory_bound(in_flight):,} are allowed for {in_flight:,} bytes of input at once"
+        )

@@ -1,0 +1,124 @@
+"""A name server and a broker in a process of their own, so that a fuzzer can measure their memory.
+
+`python -m tests.fuzz.servers STORE` says where they are in a JSON line, then answers each line of its
+input with what went wrong inside so far; the end of its input stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
+
+__all__ = ["ServerProcess", "running_servers"]
+
+_START_SECONDS = 30
+
+
+@dataclass(slots=True)
+class ServerProcess:
+    """The servers, seen from outside."""
+
+    process: Process
+    namesrv: str
+    broker: str
+
+    def memory(self) -> tuple[int, int]:
+        """(resident now, the most it ever was) in bytes."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii").splitlines()
+        found = {
+            line.partition(":")[0]: line.split()[1] for line in lines if line.startswith(("VmRSS", "VmHWM"))
+        }
+        return int(found["VmRSS"]) * 1024, int(found["VmHWM"]) * 1024
+
+    async def mishaps(self) -> list[str]:
+        """Everything that was logged as an error, or left to the event loop, with its traceback."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        return cast(list[str], await _line(self.process))
+
+
+@asynccontextmanager
+async def running_servers(store: Path) -> AsyncIterator[ServerProcess]:
+    """Servers on free ports of 127.0.0.1 that end with the block."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.fuzz.servers", str(store), stdin=PIPE, stdout=PIPE, limit=1 << 24
+    )  # fmt: skip
+    assert process.stdin is not None
+    try:
+        addresses = await asyncio.wait_for(_line(process), _START_SECONDS)
+        yield ServerProcess(process, addresses["namesrv"], addresses["broker"])
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def _line(process: Process) -> Any:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    if not line:
+        raise AssertionError(f"the server process ended with {await process.wait()}")
+    return json.loads(line)
+
+
+# -- inside the process -------------------------------------------------------------------------
+
+
+class _Mishaps(logging.Handler):
+    """Keeps what should never be logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.found) < 20:
+            self.found.append(self.format(record)[-4000:])
+
+
+async def _serve(store: str) -> None:
+    mishaps = _Mishaps()
+    logging.basicConfig(level=logging.ERROR, handlers=[mishaps])
+    loop = asyncio.get_running_loop()
+    namesrv = NameServer(load_namesrv_config(overrides={"listen": "127.0.0.1:0"}))
+    await namesrv.start()
+    settings = {**_SETTINGS, "namesrvAddr": str(namesrv.address), "storePathRootDir": store}
+    broker = Broker(load_broker_config(overrides=settings))
+    await broker.start()
+    _say({"namesrv": str(namesrv.address), "broker": str(broker.address)})
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        _say(mishaps.found)
+    await broker.close()
+    await namesrv.close()
+
+
+_SETTINGS = {
+    # The recorded frames register and unregister a broker-a; this one is to be left alone.
+    "brokerName": "fuzzed",
+    "brokerClusterName": "Fuzzed",
+    "listen": "127.0.0.1:0",
+    # Mutated topics become real ones, each with files of its own.
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "10000",
+    "maxIndexNum": "40000",
+}
+
+
+def _say(value: object) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(sys.argv[1]))
