@@ -57,7 +57,7 @@ class Cluster:
         """RocketMQ's own mqadmin with these arguments; returns what it printed."""
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
         properties = {"rocketmq.namesrv.addr": self.namesrv.address, **self.java_properties}
-        return self.peer.run(main, *arguments, home=self.run / "mqadmin", properties=properties)
+        return self.peer.run("Main", main, *arguments, home=self.run / "mqadmin", properties=properties)
 
     def logs(self) -> str:
         """The end of every server's logs."""

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_ROUTE, _CLUSTER_INFO, _MAX_OFFSET, _MIN_OFFSET = 105, 106, 30, 31
+_ROUTE, _CLUSTER_INFO = 105, 106
+MAX_OFFSET, MIN_OFFSET = 30, 31
 _BARE_KEY = re.compile(rb"([{,])(-?\d+):")  # fastjson writes integer keys of maps without quotes
 
 
@@ -54,10 +55,16 @@ def message_count(namesrv: str, topic: str) -> int:
     for queue in found["queueDatas"]:
         for queue_id in range(queue["readQueueNums"]):
             address = masters[queue["brokerName"]]
-            total += _offset(address, _MAX_OFFSET, topic, queue_id) - _offset(
-                address, _MIN_OFFSET, topic, queue_id
+            total += offset(address, MAX_OFFSET, topic, queue_id) - offset(
+                address, MIN_OFFSET, topic, queue_id
             )
     return total
+
+
+def offset(address: str, code: int, topic: str, queue_id: int) -> int:
+    """MAX_OFFSET or MIN_OFFSET of one queue, 0 where the broker refuses."""
+    status, fields, _ = ask(address, code, topic=topic, queueId=str(queue_id))
+    return int(fields["offset"]) if status == 0 else 0
 
 
 def wait_until(
@@ -73,11 +80,6 @@ def wait_until(
             last = f" (last: {error})"
         time.sleep(step_s)
     raise TimeoutError(f"waited {timeout_s:g} s for {what}{last}")
-
-
-def _offset(address: str, code: int, topic: str, queue_id: int) -> int:
-    status, fields, _ = ask(address, code, topic=topic, queueId=str(queue_id))
-    return int(fields["offset"]) if status == 0 else 0
 
 
 def _loads(body: bytes) -> dict[str, Any]:

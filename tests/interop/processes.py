@@ -46,6 +46,7 @@ class ServerProcess:
     """One server in its own directory. Start with `with` or `start()`; `stop()` is safe to call twice."""
 
     kind: ClassVar[str] = "server"
+    ready_words: ClassVar[str] = ""  # what it prints when it serves: a port that answers might be another's
     stop_timeout_s: ClassVar[float] = 30
 
     def __init__(self, run: Path, name: str, port: int) -> None:
@@ -55,6 +56,7 @@ class ServerProcess:
         self.port = port
         self.address = f"{HOST}:{port}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._console_from = 0
 
     @property
     def pid(self) -> int:
@@ -84,6 +86,7 @@ class ServerProcess:
     def start(self, timeout_s: float = 60) -> Self:
         """Start and wait until it serves. Raises RuntimeError with the end of its logs if it does not."""
         with (self.home / "console.log").open("ab") as console:
+            self._console_from = console.tell()
             self._process = subprocess.Popen(
                 self.command(),
                 stdin=subprocess.DEVNULL,
@@ -126,7 +129,12 @@ class ServerProcess:
         return "\n".join(f"--- {path}\n" + "\n".join(_tail(path, lines)) for path in found)
 
     def _is_ready_or_dead(self) -> bool:
-        return not self.is_running or self.is_ready()
+        return not self.is_running or (self._has_said_ready() and self.is_ready())
+
+    def _has_said_ready(self) -> bool:
+        with (self.home / "console.log").open("rb") as console:
+            console.seek(self._console_from)
+            return self.ready_words.encode() in console.read()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -204,6 +212,8 @@ class BrokerProcess(ServerProcess):
 class JavaNameServer(NameServerProcess):
     """RocketMQ's own name server."""
 
+    ready_words = "boot success"
+
     def __init__(
         self,
         peer: JavaPeer,
@@ -231,6 +241,8 @@ class JavaNameServer(NameServerProcess):
 
 class JavaBroker(BrokerProcess):
     """RocketMQ's own broker. `properties` are system properties such as rocketmq.serialize.type."""
+
+    ready_words = "boot success"
 
     def __init__(
         self,
@@ -265,6 +277,8 @@ class JavaBroker(BrokerProcess):
 class OurNameServer(NameServerProcess):
     """rocketpy's name server as its users start it, by the command line."""
 
+    ready_words = "ready at"
+
     def __init__(self, run: Path, *, name: str = "our-namesrv", port: int | None = None) -> None:
         super().__init__(run, name, free_port() if port is None else port)
 
@@ -279,6 +293,8 @@ class OurNameServer(NameServerProcess):
 
 class OurBroker(BrokerProcess):
     """rocketpy's broker as its users start it, by the command line and RocketMQ's broker.conf."""
+
+    ready_words = "ready at"
 
     def __init__(
         self,

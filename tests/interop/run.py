@@ -1,10 +1,11 @@
-"""`python -m tests.interop.run [pytest arguments]`: every interop case, and a table of them at the end.
+"""`python -m tests.interop.run [--direction TEXT] [pytest arguments]`: the interop cases and a table of them.
 
 Ends with 0 when each case passed, with pytest's code when one failed, with 3 where Java tools are missing.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import dataclass
 
@@ -28,8 +29,14 @@ class Row:
 class CaseTable:
     """pytest plugin that gathers one row a case: worst outcome of its phases, and their time together."""
 
-    def __init__(self) -> None:
+    def __init__(self, direction: str = "") -> None:
         self.rows: dict[str, Row] = {}
+        self._direction = direction
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep the cases whose direction contains the text that was asked for."""
+        items[:] = [i for i in items if self._direction in str(dict(i.user_properties).get("direction", ""))]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Called by pytest for set-up, call and tear-down of each case."""
@@ -63,10 +70,13 @@ def main(arguments: list[str]) -> int:
     except ToolsMissing as missing:
         print(f"interop: NOT RUN: {missing}")
         return EXIT_NOT_RUN
-    table = CaseTable()
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.run", add_help=False)
+    parser.add_argument("--direction", default="")
+    options, rest = parser.parse_known_args(arguments)
+    table = CaseTable(options.direction)
     # Files kept only for failed cases: a run writes some gigabytes of (sparse) store files.
     keep = ["-o", "tmp_path_retention_policy=failed", "-o", "tmp_path_retention_count=1"]
-    code = pytest.main(["-m", "interop", "-q", *keep, str(HERE), *arguments], plugins=[table])
+    code = pytest.main(["-m", "interop", "-q", *keep, str(HERE), *rest], plugins=[table])
     print(f"\n{table.text()}\n\n{table.summary()}")
     return int(code)
 

@@ -24,11 +24,9 @@ class Side:
     @property
     def direction(self) -> str:
         """As the table prints it."""
-        driver = (
-            f"{self.driver} ({'binary' if self.client else 'JSON'})"
-            if self.driver != "our SDK"
-            else "our SDK"
-        )
+        driver = self.driver
+        if driver in {"Java client", "Java examples"}:
+            driver += " (binary)" if self.client else " (JSON)"
         broker = f"{self.broker} broker" + (" (binary)" if self.server else "")
         return f"{driver} -> {self.namesrv} namesrv + {broker}"
 
@@ -45,6 +43,10 @@ EXAMPLES = (
     Side("Java examples", "java", "java"),
     Side("Java examples", "our", "our"),
     Side("Java examples", "our", "our", BINARY_HEADERS),
+)
+NAME_SERVERS = (
+    Side("Java broker and mqadmin", "java", "java"),
+    Side("Java broker and mqadmin", "our", "java"),
 )
 OUR_SDK = (
     Side("our SDK", "java", "java"),

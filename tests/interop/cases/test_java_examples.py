@@ -135,7 +135,9 @@ def run_example(servers: Cluster, example: Example, wanted: int) -> str:
 def run_main(servers: Cluster, main: str, *arguments: str) -> str:
     """Run one example class that ends by itself."""
     home = servers.run / main
-    return servers.peer.run(f"{PACKAGE}.{main}", *arguments, home=home, properties=properties(servers))
+    return servers.peer.run(
+        "Main", f"{PACKAGE}.{main}", *arguments, home=home, properties=properties(servers)
+    )
 
 
 def properties(servers: Cluster) -> dict[str, Any]:
