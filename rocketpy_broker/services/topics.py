@@ -81,6 +81,8 @@ class TopicTable:
         self.version = DataVersion(timestamp=clock(), counter=0)
         self.get = self._topics.get
         """name -> configuration or None; bound once, since every send asks."""
+        self.plain_queues = _plain_queues(self._topics)
+        """name -> write queues, of topics whose sends need no second look: most of them."""
         self.on_change: Callable[[Mapping[str, TopicConfig]], None] = _nobody_listens
 
     def load(self) -> None:
@@ -88,6 +90,7 @@ class TopicTable:
         saved = load_state(self._disk, self._path, _decode)
         if saved is not None:
             self._topics.update(saved.topic_config_table)
+            self.plain_queues.update(_plain_queues(saved.topic_config_table))
             self.version = saved.data_version
 
     def snapshot(self, names: Mapping[str, object] | None = None) -> TopicConfigSerializeWrapper:
@@ -153,12 +156,23 @@ class TopicTable:
         )
         save_state(self._disk, self._path, msgspec.json.format(wrapper.encode(), indent=2))
         self._topics.update(changed)
+        for name in changed:
+            self.plain_queues.pop(name, None)
+        self.plain_queues.update(_plain_queues(changed))
         self.version = version
         self.on_change(changed)
 
 
 def _nobody_listens(changed: Mapping[str, TopicConfig]) -> None:
     pass
+
+
+def _plain_queues(topics: Mapping[str, TopicConfig]) -> dict[str, int]:
+    return {
+        name: topic.write_queue_nums
+        for name, topic in topics.items()
+        if name not in NOT_WRITABLE and topic.topic_filter_type == "SINGLE_TAG" and not topic.order
+    }
 
 
 def _decode(data: bytes) -> TopicConfigSerializeWrapper:
