@@ -7,6 +7,7 @@ not part of the log, whatever bytes are there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rocketpy.errors import ensure
@@ -125,20 +126,25 @@ class Segment:
         except OSError as error:
             raise store_error("look for data in", self.path, error) from error
 
+    def data_ranges(self, position: int, until: int | None = None) -> Iterator[tuple[int, int]]:
+        """(position, size) of pieces in [position, until) that hold anything but zeros."""
+        until = self.size if until is None else until
+        while (at := self.next_data(position)) is not None and at < until:
+            size = min(_ERASE_BYTES, until - at)
+            used = len(self.read(at, size).rstrip(b"\0"))
+            if used:
+                yield at, used
+            position = at + size
+
     def erase(self, position: int, until: int | None = None) -> int:
         """Write zeros over whatever data lies in [position, until); returns bytes written.
 
         What is cut from a log must not look like a record to the next recovery.
         """
-        until = self.size if until is None else until
         erased = 0
-        while (at := self.next_data(position)) is not None and at < until:
-            size = min(_ERASE_BYTES, until - at)
-            used = len(self.read(at, size).rstrip(b"\0"))
-            if used:
-                self.write(at, bytes(used))
-                erased += used
-            position = at + size
+        for at, size in self.data_ranges(position, until):
+            self.write(at, bytes(size))
+            erased += size
         return erased
 
     def modified_ms(self) -> int:

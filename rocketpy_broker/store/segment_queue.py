@@ -189,7 +189,7 @@ class SegmentQueue:
         wiped = 0
         while self.segments and self.segments[-1].start > offset:
             segment = self.segments.pop()
-            wiped += self.segment_bytes if segment.next_data(0) is not None else 0
+            wiped += sum(size for _, size in segment.data_ranges(0))
             segment.delete()
             self._unsynced_directory = True
         last = self.last

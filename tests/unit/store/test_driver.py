@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import FlushFailed, StoreError
+from rocketpy_broker.store import CommitLogConfig, FlushConfig, FlushDiskType, MessageStore
+from rocketpy_broker.store.driver import StoreDriver
+from tests.unit.store.faulty_disk import FaultyDisk
+from tests.unit.store.helpers import bodies, message, small_config
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  nothing tells when
+            await asyncio.sleep(0.001)
+
+
+async def test_messages_are_flushed_and_dispatched_without_being_asked(tmp_path: Path) -> None:
+    """An idle broker would keep messages in memory, where power loss and consumers miss them."""
+    flush = FlushConfig(commit_log_interval_ms=5, consume_queue_interval_ms=10)
+    store = MessageStore(small_config(tmp_path, flush=flush))
+    driver = StoreDriver(store)
+    assert (await driver.start()).clean
+    store.put_message(message(1))
+    driver.schedule_dispatch()
+    driver.schedule_dispatch()
+    assert store.max_offset_in_queue("T", 0) == 0
+    await until(lambda: store.max_offset_in_queue("T", 0) == 1)
+    await until(lambda: store.flushed_offset == store.max_physical_offset)
+    await until(lambda: store.checkpoint.dispatched_offset == store.max_physical_offset)
+    health = driver.health()
+    assert (health.failure, health.dispatch_waiting, health.unflushed_bytes) == (None, 0, 0)
+    assert health.flushes >= 1
+    await driver.close()
+    again = MessageStore(small_config(tmp_path))
+    assert again.open().clean
+    assert bodies(again) == [b"body 1"]
+    again.close()
+
+
+async def test_next_file_is_ready_before_it_is_needed(tmp_path: Path) -> None:
+    """Every gigabyte the broker would stop while a file is made."""
+    store = MessageStore(small_config(tmp_path))
+    driver = StoreDriver(store)
+    await driver.start()
+    while store.max_physical_offset < 60_000:
+        store.put_message(message(0, body=b"x" * 1000))
+        driver.schedule_dispatch()
+        await asyncio.sleep(0)
+    await until(lambda: store.commit_log.files.spare is not None)
+    assert (tmp_path / "commitlog" / f"{65536:020d}").stat().st_size == 65536
+    await driver.close()
+    assert not (tmp_path / "commitlog" / f"{65536:020d}").exists()
+
+
+async def test_failed_flush_stops_the_store_and_says_so(tmp_path: Path) -> None:
+    """A broker whose disk fails would go on acknowledging."""
+    disk = FaultyDisk(only="fdatasync", code=errno.EIO)
+    store = MessageStore(small_config(tmp_path), disk=disk)
+    told: list[StoreError] = []
+    driver = StoreDriver(store, on_failure=told.append)
+    await driver.start()
+    store.put_message(message(1))
+    disk.calls, disk.fail_at = 0, 1
+    with pytest.raises(FlushFailed):
+        await driver.flush()
+    assert len(told) == 1
+    assert "flush failed" in str(driver.health().failure)
+    with pytest.raises(FlushFailed):
+        await driver.flush()
+    await driver.close()
+
+
+async def test_sync_flush_shows_only_what_is_flushed(tmp_path: Path) -> None:
+    """Consumers would get messages that power loss takes back."""
+    flush = FlushConfig(disk_type=FlushDiskType.SYNC_FLUSH, commit_log_interval_ms=60_000)
+    store = MessageStore(small_config(tmp_path, flush=flush))
+    driver = StoreDriver(store)
+    await driver.start()
+    store.put_message(message(1))
+    store.dispatch()
+    assert store.max_offset_in_queue("T", 0) == 0
+    await driver.flush()
+    await until(lambda: store.max_offset_in_queue("T", 0) == 1)
+    await driver.close()
+
+
+async def test_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
+    """A broker that could not open its store would hang at exit."""
+    first = MessageStore(small_config(tmp_path))
+    first.open()
+    driver = StoreDriver(MessageStore(small_config(tmp_path)))
+    with pytest.raises(StoreError, match="open in this process"):
+        await driver.start()
+    await driver.close()
+    first.close()
+
+
+async def test_room_that_cannot_be_made_does_not_stop_appends(tmp_path: Path) -> None:
+    """A nearly full disk would stop a broker that still has room."""
+    disk = FaultyDisk(only="preallocate")
+    store = MessageStore(
+        small_config(tmp_path, commit_log=CommitLogConfig(segment_bytes=65536, reserve_bytes=4096)), disk=disk
+    )
+    driver = StoreDriver(store)
+    await driver.start()
+    store.put_message(message(0))
+    disk.fail_at, disk.fail_count = disk.calls + 1, 10_000
+    for _ in range(20):
+        store.put_message(message(0, body=b"x" * 1000))
+        driver.schedule_dispatch()
+        await asyncio.sleep(0)
+    await until(lambda: bool(disk.failed))
+    assert driver.health().failure is None
+    await driver.close()
