@@ -90,7 +90,7 @@ def test_every_message_is_where_the_real_broker_says(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name != "extras"])
 def test_index_is_the_one_the_real_broker_has_or_rebuilds(name: str, tmp_path: Path) -> None:
-    """Queries by key would miss messages of a Java store."""
+    """QUIRKS 46: queries by key would miss messages of a Java store."""
     store, _ = opened(name, tmp_path)
     assert store.index is not None
     expected = golden_data.parsed(EXPECTED[name])["index"]
@@ -159,7 +159,7 @@ def test_torn_tail_is_cut_and_its_offset_given_again(tmp_path: Path) -> None:
 
 
 def test_min_offset_follows_the_deleted_files(tmp_path: Path) -> None:
-    """Consumers of a store whose old files were deleted would read nothing, or removed messages."""
+    """QUIRKS 50: consumers of a store whose old files were deleted would read nothing, or removed messages."""
     store, _ = opened("expired", tmp_path)
     assert store.min_physical_offset == 131072
     low = store.min_offset_in_queue("ExpTopic", 0)

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -81,5 +82,33 @@ def test_decisions_are_numbered_without_gaps() -> None:
     assert numbers == list(range(len(numbers)))
 
 
+def test_differences_answer_every_quirk_once() -> None:
+    """Without this a surprising fact about RocketMQ could be left without an answer of ours."""
+    rows = re.findall(r"^\| (\d+)(?:–(\d+))? \|", _differences(), re.MULTILINE)
+    numbers = [number for first, last in rows for number in range(int(first), int(last or first) + 1)]
+    assert numbers == list(range(1, 70))
+
+
+def test_differences_name_tests_that_cite_the_quirk() -> None:
+    """Without this a row could claim a test that says nothing about it."""
+    claims = re.findall(r"^\| (\d+) \|.*\| `(tests/[^`]+)` \|$", _differences(), re.MULTILINE)
+    wrong = [(number, path) for number, path in claims if int(number) not in _quirks_cited(ROOT / path)]
+    assert claims
+    assert wrong == []
+
+
 def _first_screen() -> str:
     return "\n".join((ROOT / "README.md").read_text("utf-8").splitlines()[:FIRST_SCREEN_LINES])
+
+
+def _differences() -> str:
+    return (ROOT / "docs/differences.md").read_text("utf-8")
+
+
+def _quirks_cited(path: Path) -> set[int]:
+    """Numbers after the word QUIRKS, such as `QUIRKS 8, 9, 11-15`."""
+    cited: set[int] = set()
+    for text in re.findall(r"QUIRKS? ([0-9]+(?:(?:, ?|-| and )[0-9]+)*)", path.read_text("utf-8")):
+        for first, last in re.findall(r"([0-9]+)(?:-([0-9]+))?", text):
+            cited.update(range(int(first), int(last or first) + 1))
+    return cited
