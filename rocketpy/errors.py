@@ -13,6 +13,7 @@ The tree::
         ConnectFailed  ConnectionLost  RequestTimeout
       RouteNotFound         no name server knows a broker for the topic
       BrokerError           the peer answered with a response code that means failure
+      BatchIncomplete       the first requests of a long batch were stored, a later one failed
       StoreError
         RecordCorrupt  TornTail  DiskFull  FlushFailed  StoreLocked  StoreDamaged
       ReplicationError
@@ -25,10 +26,12 @@ be stored?* (`outcome`) and *what helps?* (`retry`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
+    "BatchIncomplete",
     "BrokerError",
     "ClientClosed",
     "ConfigInvalid",
@@ -205,6 +208,24 @@ class BrokerError(RocketError):
         self.code = code
         self.remark = remark
         self.broker = broker
+
+
+class BatchIncomplete(RocketError):
+    """A long batch was sent in several requests, and one of them failed after others were stored.
+
+    results: those of the messages that are stored, the first ones of the batch. total: messages in the batch.
+    cause: what went wrong with the next one; its outcome is ours. Requests behind it were not sent.
+    """
+
+    def __init__(self, results: Sequence[Any], total: int, cause: RocketError) -> None:
+        super().__init__(
+            f"{len(results)} of {total} messages are stored, then: {cause}",
+            outcome=cause.outcome,
+            retry=cause.retry,
+        )
+        self.results = results
+        self.total = total
+        self.cause = cause
 
 
 class StoreError(RocketError):

@@ -1,0 +1,388 @@
+"""ClientInstance: what producers and consumers of one process and event loop share.
+
+Connections (one a broker), the routes of topics, heartbeats and the name servers. It learns a topic's
+route when one is first wanted, asks again for all of them every 30 s, closes connections to brokers that
+no route names any more, and tells brokers when a group leaves.
+
+Source: RocketMQ 4.6 MQClientInstance, MQClientManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import itertools
+import logging
+import os
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from rocketpy import embedded
+from rocketpy.config import CODECS, ClientConfig
+from rocketpy.errors import ClientClosed, ConnectionLost, RocketError, RouteNotFound
+from rocketpy.links import Link, Links
+from rocketpy.name_servers import NameServers, split_addresses
+from rocketpy.protocol.bodies import HeartbeatData, ProducerData, TopicRouteData
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import UnregisterClientRequestHeader
+from rocketpy.routing.routes import MASTER_ID
+from rocketpy.tasks import Tasks
+
+__all__ = ["ClientInstance", "Health", "KnownTopic"]
+
+log = logging.getLogger("rocketpy.client")
+
+_LOOPBACK: Final = bytes((127, 0, 0, 1))
+_UNREGISTER_TIMEOUT_MS: Final = 1000
+
+Then = Callable[[RocketError | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How a client is doing.
+
+    ok: whether it can do its work, as far as it knows. problems: a sentence each. namesrv: the name server
+    it asks. brokers: address to whether there is a connection now. in_flight, in_flight_bytes: sends
+    accepted and not yet answered, and their bodies.
+    """
+
+    ok: bool
+    problems: tuple[str, ...]
+    client_id: str
+    namesrv: str
+    brokers: dict[str, bool]
+    in_flight: int = 0
+    in_flight_bytes: int = 0
+
+
+class KnownTopic:
+    """A topic that somebody asked for.
+
+    route: as the name server last told it; None while it knows none. asked_at: loop time of its last
+    answer. error: why that was no route. changed: called after each change of the route.
+    """
+
+    __slots__ = ("asked_at", "changed", "error", "name", "route", "waiting")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.route: TopicRouteData | None = None
+        self.asked_at = float("-inf")
+        self.error: RocketError | None = None
+        self.waiting: list[Then] = []
+        self.changed: list[Callable[[], None]] = []
+
+
+class ClientInstance:
+    """One client towards name servers and brokers. Get it by `acquire`, give it back by `release`."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self.address = _LOOPBACK
+        self.client_id = ""
+        self.tasks = Tasks()
+        options = replace(config.channel, codec=CODECS[config.codec])
+        self.links = Links(self.tasks, options, self._greet)
+        self._lease: embedded.Lease | None = None
+        self._name_servers: NameServers | None = None
+        self._topics: dict[str, KnownTopic] = {}
+        self._producers: Counter[str] = Counter()
+        self._users = 0
+        self._started = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @classmethod
+    async def acquire(cls, config: ClientConfig) -> ClientInstance:
+        """The instance of this event loop for these settings, started.
+
+        Raises ConfigInvalid. A name server that cannot be reached is no error yet: see `health`.
+        """
+        config = config if config.namesrv else replace(config, namesrv=os.environ.get("NAMESRV_ADDR", ""))
+        instances = _instances.setdefault(asyncio.get_running_loop(), {})
+        client = instances.get(config)
+        if client is None:
+            client = instances[config] = cls(config)
+        client._users += 1
+        try:
+            async with client._started:
+                if client._name_servers is None:
+                    await client._start()
+        except BaseException:
+            await client.release()
+            raise
+        return client
+
+    async def release(self) -> None:
+        """Give it back; the last one closes connections and ends the background work."""
+        self._users -= 1
+        if self._users or self._closed:
+            return
+        self._closed = True
+        instances = _instances.get(asyncio.get_running_loop(), {})
+        if instances.get(self.config) is self:
+            del instances[self.config]
+        _client_ids.discard(self.client_id)
+        try:
+            await self.tasks.close()
+            await self.links.close()
+        finally:
+            if self._lease is not None:
+                await self._lease.close()
+
+    async def _start(self) -> None:
+        namesrv = self.config.namesrv
+        if embedded.is_embedded(namesrv):
+            self._lease = await embedded.lease(namesrv)
+            namesrv = self._lease.namesrv_address
+        servers = NameServers(
+            split_addresses(namesrv), self.links, self.config.request_timeout_ms, random.randrange(1 << 16)
+        )
+        try:
+            channel = await servers.current.open()
+            self.address = _ip_of(channel.local_address)
+        except RocketError as error:
+            log.warning("starting without a name server: %s", error)
+        self.client_id = _client_id(self.address, self.config.instance_name)
+        self._name_servers = servers
+        self.tasks.spawn(self._every(self.config.route_refresh_ms, self._refresh), "route refresh")
+        self.tasks.spawn(self._every(self.config.heartbeat_ms, self._heartbeat), "heartbeat")
+
+    def now_ms(self) -> float:
+        """The event loop's steady clock, in ms."""
+        return self._loop.time() * 1000
+
+    async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await work()
+
+    def health(self) -> Health:
+        """How the client is doing, from what it knows; asks nobody."""
+        problems = []
+        if self.tasks.failure is not None:
+            problems.append(f"background work failed: {self.tasks.failure!r}")
+        servers = self._name_servers
+        namesrv = servers.current if servers is not None else None
+        if namesrv is not None and namesrv.channel is None and namesrv.last_error is not None:
+            problems.append(f"name server {namesrv.address}: {namesrv.last_error}")
+        brokers = {link.address: link for link in self._broker_links()}
+        problems += [
+            f"broker {address}: {link.last_error}"
+            for address, link in brokers.items()
+            if link.channel is None and link.last_error is not None
+        ]
+        return Health(
+            ok=not problems and not self._closed,
+            problems=tuple(problems),
+            client_id=self.client_id,
+            namesrv=namesrv.address if namesrv is not None else "",
+            brokers={address: link.channel is not None for address, link in brokers.items()},
+        )
+
+    # -- routes -------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> KnownTopic:
+        """What is known of a topic; from now on its route is kept fresh."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = KnownTopic(name)
+        return topic
+
+    def when_asked(self, topic: KnownTopic, then: Then) -> None:
+        """Ask a name server for the topic's route, then call `then(None)` or `then(error)`.
+
+        Those who ask meanwhile share the answer and are called in their order, with nothing in between.
+        """
+        topic.waiting.append(then)
+        if len(topic.waiting) == 1:
+            self.tasks.spawn(self._ask(topic), f"route of {topic.name}")
+
+    async def route(self, name: str, *, fresh: bool = False) -> TopicRouteData:
+        """The route of a topic, asked for when it is not known or when `fresh`.
+
+        Raises RouteNotFound, TransportError, BrokerError.
+        """
+        topic = self.topic(name)
+        if topic.route is None or fresh:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.when_asked(topic, lambda _error: None if future.done() else future.set_result(None))
+            await future
+        if topic.route is None or (fresh and topic.error is not None):
+            raise topic.error or RouteNotFound(f"no route for topic {name}")
+        return topic.route
+
+    async def _ask(self, topic: KnownTopic) -> None:
+        topic.error = ClientClosed(f"stopped asking for the route of {topic.name}")
+        try:
+            if self._name_servers is None:
+                raise ClientClosed("the client was not started")
+            route = await self._name_servers.route(topic.name)
+            topic.error = None
+            self._learn(topic, route)
+        except RocketError as error:
+            topic.error = error
+        finally:
+            topic.asked_at = asyncio.get_running_loop().time()
+            waiting, topic.waiting = topic.waiting, []
+            for then in waiting:
+                then(topic.error)
+
+    def _learn(self, topic: KnownTopic, route: TopicRouteData) -> None:
+        if route != topic.route:
+            topic.route = route
+            for changed in topic.changed:
+                changed()
+
+    async def _refresh(self) -> None:
+        """Ask for every topic again. What is known stays when nobody answers, as in RocketMQ."""
+        for topic in list(self._topics.values()):
+            if topic.changed or topic.route is not None:
+                with contextlib.suppress(RocketError):
+                    await self.route(topic.name, fresh=True)
+        self._drop_offline()
+
+    def _drop_offline(self) -> None:
+        wanted = set(self._addresses())
+        for link in self._broker_links():
+            busy = link.channel is not None and link.channel.in_flight > 0
+            if wanted and link.address not in wanted and not busy:
+                log.info("no route names broker %s any more; closing the connection", link.address)
+                self.links.drop(link.address)
+
+    # -- brokers ------------------------------------------------------------------------------
+
+    async def broker_address(self, topic: str, broker_name: str) -> str:
+        """The address of a broker's master, or of a slave where there is none.
+
+        Raises RouteNotFound and what asking for a route raises.
+        """
+        for fresh in (False, True):
+            route = await self.route(topic, fresh=fresh)
+            for data in route.broker_datas:
+                if data.broker_name == broker_name and data.broker_addrs:
+                    return data.broker_addrs.get(MASTER_ID) or data.broker_addrs[min(data.broker_addrs)]
+        raise RouteNotFound(f"the route of topic {topic} has no broker {broker_name}")
+
+    def broker_name(self, address: str) -> str | None:
+        """The name of the broker at an address, if some route tells it."""
+        for topic in self._topics.values():
+            for data in topic.route.broker_datas if topic.route is not None else ():
+                if address in data.broker_addrs.values():
+                    return data.broker_name
+        return None
+
+    async def ask(self, address: str, command: Command, timeout_ms: float) -> Command:
+        """Put a question to a broker that may be put twice, should the connection turn out to be dead.
+
+        Returns the response whatever its code. Raises TransportError.
+        """
+        link = self.links.to(address)
+        try:
+            return await link.request(command, timeout_ms)
+        except (ConnectionLost, ClientClosed):
+            if self._closed:
+                raise
+            return await link.request(Command.request(command.code, command.header, command.body), timeout_ms)
+
+    def add_producer(self, group: str) -> None:
+        """Put a producer group into the heartbeats."""
+        self._producers[group] += 1
+
+    async def remove_producer(self, group: str) -> None:
+        """Take it out; brokers are told when no other producer of this client has the group."""
+        self._producers[group] -= 1
+        if self._producers[group] > 0:
+            return
+        del self._producers[group]
+        header = UnregisterClientRequestHeader(client_id=self.client_id, producer_group=group)
+        await self._tell(
+            [link for link in self._broker_links() if link.channel is not None],
+            lambda: Command.request(RequestCode.UNREGISTER_CLIENT, header),
+            _UNREGISTER_TIMEOUT_MS,
+        )
+
+    async def _heartbeat(self) -> None:
+        """Tell the masters that we know which groups live here; in RocketMQ slaves hear of consumers only."""
+        if self._producers:
+            links = [self.links.to(address) for address in self._addresses(masters_only=True)]
+            await self._tell(links, self._heartbeat_command, self.config.request_timeout_ms)
+
+    def _heartbeat_command(self) -> Command:
+        groups = [ProducerData(group_name=group) for group in sorted(self._producers)]
+        body = HeartbeatData(client_id=self.client_id, producer_data_set=groups)
+        return Command.request(RequestCode.HEART_BEAT, body=body.encode())
+
+    def _greet(self, link: Link) -> None:
+        """Send a heartbeat as the first thing on a new connection to a broker."""
+        if (
+            self._producers
+            and link.channel is not None
+            and link.address in self._addresses(masters_only=True)
+        ):
+            answer = link.channel.request(self._heartbeat_command(), self.config.request_timeout_ms)
+            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _tell(self, links: list[Link], make: Callable[[], Command], timeout_ms: float) -> None:
+        """Send to each and wait; whoever does not answer is logged."""
+        answers = await asyncio.gather(
+            *(link.request(make(), timeout_ms) for link in links), return_exceptions=True
+        )
+        for link, answer in zip(links, answers, strict=True):
+            if isinstance(answer, RocketError):
+                log.info("broker %s: %s", link.address, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+
+    def _addresses(self, *, masters_only: bool = False) -> list[str]:
+        """Addresses of the brokers that some route names."""
+        found = {
+            address
+            for topic in self._topics.values()
+            for data in (topic.route.broker_datas if topic.route is not None else ())
+            for broker_id, address in data.broker_addrs.items()
+            if broker_id == MASTER_ID or not masters_only
+        }
+        return sorted(found)
+
+    def _name_server_links(self) -> list[Link]:
+        servers = self._name_servers
+        return [self.links.to(address) for address in servers.addresses] if servers is not None else []
+
+    def _broker_links(self) -> list[Link]:
+        name_servers = self._name_server_links()
+        return [link for link in self.links.all() if link not in name_servers]
+
+
+_instances: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ClientConfig, ClientInstance]] = (
+    WeakKeyDictionary()
+)
+_client_ids: set[str] = set()
+"""Those in use by this process."""
+
+
+def _client_id(address: bytes, instance_name: str) -> str:
+    """``ip@pid`` or ``ip@name``; a second client of that name in this process gets ``#2``."""
+    name = f"{ipaddress.ip_address(address)}@{instance_name or os.getpid()}"
+    numbered = (f"{name}#{number}" for number in itertools.count(2))
+    client_id = next(text for text in itertools.chain([name], numbered) if text not in _client_ids)
+    _client_ids.add(client_id)
+    return client_id
+
+
+def _ip_of(socket_name: str) -> bytes:
+    """The address in ``host:port``; loopback where there is none, as with memory://."""
+    host = socket_name.rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        return ipaddress.ip_address(host).packed
+    except ValueError:
+        return _LOOPBACK

@@ -1,0 +1,191 @@
+"""Settings of clients: frozen groups of keyword-only fields, checked where they are built.
+
+Each field names its unit, its default and the RocketMQ property that it mirrors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.message import DEFAULT_TOPIC
+from rocketpy.protocol.checksum import BODY_CHECKSUMS
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.compression import DEFAULT_LEVEL
+from rocketpy.protocol.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ, MAX_FRAME_BYTES
+from rocketpy.transport import ChannelOptions
+
+__all__ = [
+    "BatchConfig",
+    "ClientConfig",
+    "CompressionConfig",
+    "ConsumerConfig",
+    "ProducerConfig",
+    "RetryConfig",
+]
+
+CODECS: Final = {"json": CODEC_JSON, "rocketmq": CODEC_ROCKETMQ, "msgpack": CODEC_MSGPACK}
+
+RETRIED_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryConfig:
+    """When a send is tried again. All attempts share one time-out; oneway sends are never repeated."""
+
+    times: int = 2
+    """Attempts after the first. RocketMQ: retryTimesWhenSendFailed, retryTimesWhenSendAsyncFailed."""
+    another_broker_when_not_ok: bool = False
+    """Also try again when the message was stored, but with a status other than SEND_OK; that may store
+    it twice. RocketMQ: retryAnotherBrokerWhenNotStoreOK."""
+    codes: frozenset[int] = RETRIED_CODES
+    """Response codes after which another attempt is worth it. Default: those of RocketMQ 4.6.0."""
+    pause_ms: int = 100
+    """Least time between two attempts at the same broker, for topics that only one serves. RocketMQ: none."""
+
+    def __post_init__(self) -> None:
+        _check("retry.times", self.times, 0)
+        _check("retry.pause_ms", self.pause_ms, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionConfig:
+    """Which bodies are compressed, by zlib."""
+
+    above_bytes: int = 4096
+    """Bodies longer than this. RocketMQ: compressMsgBodyOverHowmuch."""
+    level: int = DEFAULT_LEVEL
+    """Level of zlib, 1 (fast) to 9 (small); default 5. RocketMQ: the system property
+    rocketmq.message.compressLevel."""
+    off_loop_above_bytes: int = 64 * 1024
+    """Bodies longer than this are compressed on a thread. Not those sent to a given queue, whose order
+    would be lost. RocketMQ: none."""
+
+    def __post_init__(self) -> None:
+        _check("compression.above_bytes", self.above_bytes, 0)
+        _check("compression.level", self.level, 1, 9)
+        _check("compression.off_loop_above_bytes", self.off_loop_above_bytes, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """How `send_batch` cuts a long list into requests."""
+
+    max_bytes: int = 1024 * 1024
+    """Bytes of the stored records of one request; 1 MiB, well below a broker's 4 MiB."""
+
+    def __post_init__(self) -> None:
+        _check("batch.max_bytes", self.max_bytes, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """Settings of a producer."""
+
+    send_timeout_ms: int = 3000
+    """Time for a send with all its attempts. RocketMQ: sendMsgTimeout."""
+    max_message_bytes: int = 4 * 1024 * 1024
+    """Longest body that is sent at all. The broker holds its own limit against the whole record: 91 bytes,
+    topic and properties more. RocketMQ: maxMessageSize."""
+    max_in_flight: int = 65_535
+    """Messages accepted and not yet answered. At this bound `send` waits and `send_nowait` raises
+    FlowControlled. RocketMQ: the system property com.rocketmq.remoting.clientAsyncSemaphoreValue."""
+    max_in_flight_bytes: int = 64 * 1024 * 1024
+    """Their bodies' bytes, with the same effect. One message is always let through. RocketMQ: none."""
+    close_timeout_ms: int = 5000
+    """How long `close` waits for what was accepted. RocketMQ: none, it does not wait."""
+    default_topic: str = DEFAULT_TOPIC
+    """Topic whose route a new topic borrows. RocketMQ: createTopicKey."""
+    default_topic_queues: int = 4
+    """Queues a new topic gets on a broker, at most. RocketMQ: defaultTopicQueueNums."""
+    body_checksum: str = ""
+    """Name of a checksum (`protocol.checksum.BODY_CHECKSUMS`) that travels with each message and that our
+    consumers verify; empty for none. RocketMQ: none, others ignore it."""
+    retry: RetryConfig = field(default_factory=RetryConfig)
+    compression: CompressionConfig = field(default_factory=CompressionConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+
+    def __post_init__(self) -> None:
+        _check("send_timeout_ms", self.send_timeout_ms, 1)
+        _check("max_message_bytes", self.max_message_bytes, 1, MAX_FRAME_BYTES)
+        _check("max_in_flight", self.max_in_flight, 1)
+        _check("max_in_flight_bytes", self.max_in_flight_bytes, 1)
+        _check("close_timeout_ms", self.close_timeout_ms, 0)
+        _check("default_topic_queues", self.default_topic_queues, 1)
+        if self.body_checksum and self.body_checksum not in BODY_CHECKSUMS:
+            raise ConfigInvalid(
+                f"body_checksum is {self.body_checksum!r}; choose one of {', '.join(BODY_CHECKSUMS)}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """Settings of a consumer that pulls."""
+
+    pull_timeout_ms: int = 10_000
+    """Time for a pull. RocketMQ: consumerPullTimeoutMillis."""
+    suspend: bool = False
+    """Whether the broker may keep a pull at the end of a queue until a message comes (long polling).
+    RocketMQ: pullBlockIfNotFound."""
+    suspend_timeout_ms: int = 20_000
+    """How long it may; the pull's time-out is counted on top. RocketMQ: brokerSuspendMaxTimeMillis."""
+    max_body_bytes: int = 16 * 1024 * 1024
+    """A compressed body that inflates to more is refused. RocketMQ: none."""
+    verify_checksums: bool = True
+    """Check the CRC of each body, and its end-to-end checksum where a producer set one."""
+
+    def __post_init__(self) -> None:
+        _check("pull_timeout_ms", self.pull_timeout_ms, 1)
+        _check("suspend_timeout_ms", self.suspend_timeout_ms, 1)
+        _check("max_body_bytes", self.max_body_bytes, 1)
+
+
+def _client_channel() -> ChannelOptions:
+    # The answer to a batch carries one id a message in its header.
+    return ChannelOptions(max_header_bytes=MAX_FRAME_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What all producers and consumers of a process share when these settings are equal."""
+
+    namesrv: str = ""
+    """Addresses of name servers, separated by ``;`` or ``,``, or ``embedded:``. Empty: the environment's
+    NAMESRV_ADDR. RocketMQ: namesrvAddr. (RocketMQ's VIP channel is not used.)"""
+    instance_name: str = ""
+    """Second half of the client id ``ip@name``; empty for the process id. RocketMQ: instanceName."""
+    route_refresh_ms: int = 30_000
+    """How often routes are asked for again. RocketMQ: pollNameServerInterval."""
+    heartbeat_ms: int = 30_000
+    """How often brokers hear of us. RocketMQ: heartbeatBrokerInterval."""
+    request_timeout_ms: int = 3000
+    """Time for a question to a name server, and for requests that have no time-out of their own.
+    RocketMQ: mqClientApiTimeout."""
+    codec: Literal["json", "rocketmq", "msgpack"] = "json"
+    """How our request headers are written; msgpack only reaches peers that announce it.
+    RocketMQ: the system property rocketmq.serialize.type."""
+    channel: ChannelOptions = field(default_factory=_client_channel)
+    """Limits of connections, and the TLS context."""
+
+    def __post_init__(self) -> None:
+        _check("route_refresh_ms", self.route_refresh_ms, 10)
+        _check("heartbeat_ms", self.heartbeat_ms, 10)
+        _check("request_timeout_ms", self.request_timeout_ms, 1)
+        if self.codec not in CODECS:
+            raise ConfigInvalid(f"codec is {self.codec!r}; choose one of {', '.join(CODECS)}")
+
+
+def _check(name: str, value: int, minimum: int, maximum: int | None = None) -> None:
+    if value < minimum or (maximum is not None and value > maximum):
+        upto = f" and at most {maximum}" if maximum is not None else ""
+        raise ConfigInvalid(f"{name} is {value}; it must be at least {minimum}{upto}")

@@ -1,0 +1,5 @@
+"""Reading messages."""
+
+from rocketpy.consumer.pull import PullConsumer
+
+__all__ = ["PullConsumer"]

@@ -1,0 +1,225 @@
+"""PullConsumer: reads queues from any offset, and asks for their offsets; commits nothing, joins no group.
+
+Source: RocketMQ 4.6 DefaultMQPullConsumer, MQAdminImpl.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from rocketpy.client import ClientInstance, Health
+from rocketpy.config import ClientConfig, ConsumerConfig
+from rocketpy.consumer.decoding import decode_message, decode_messages
+from rocketpy.errors import BrokerError, ClientClosed, ConfigInvalid, MessageInvalid, Outcome, Retry
+from rocketpy.message import MessageExt, check_group
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    Header,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    ViewMessageRequestHeader,
+)
+from rocketpy.protocol.message_id import decode_message_id
+from rocketpy.protocol.record import host_text
+from rocketpy.protocol.sysflag import PullSysFlag
+from rocketpy.results import PullResult, PullStatus
+from rocketpy.routing import subscribe_queues
+from rocketpy.transport import Address
+
+__all__ = ["PullConsumer"]
+
+log = logging.getLogger("rocketpy.consumer")
+
+H = TypeVar("H", bound=Header)
+
+STATUSES: Final[dict[int, PullStatus]] = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+"""What a response code of a pull means. Source: RocketMQ MQClientAPIImpl processPullResponse."""
+
+_READ_REFUSALS: Final[dict[int, Retry]] = {
+    ResponseCode.SYSTEM_BUSY: Retry.SAME_BROKER,
+    ResponseCode.SERVICE_NOT_AVAILABLE: Retry.OTHER_BROKER,
+    ResponseCode.TOPIC_NOT_EXIST: Retry.REFRESH_ROUTE,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: Retry.SAME_BROKER,
+}
+
+
+class PullConsumer:
+    """Reads messages of a queue from an offset that you keep.
+
+        async with PullConsumer("readers", "127.0.0.1:9876") as consumer:
+            for queue in await consumer.fetch_queues("Orders"):
+                result = await consumer.pull(queue, await consumer.min_offset(queue))
+
+    group: name of the consumer group, which brokers want to hear in each pull. namesrv, client: as for
+    `Producer`. Every method raises RouteNotFound, TransportError and BrokerError; all may be called again.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        self.group: Final = check_group(group)
+        self.config: Final = config or ConsumerConfig()
+        client = client or ClientConfig()
+        self._client_config = replace(client, namesrv=namesrv) if namesrv is not None else client
+        self._client: ClientInstance | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start, once. Raises ConfigInvalid."""
+        if self._client is not None:
+            raise ConfigInvalid(f"consumer {self.group} was started before; make a new one")
+        self._client = await ClientInstance.acquire(self._client_config)
+
+    async def close(self) -> None:
+        """Disconnect, unless other producers or consumers use the same connections. Safe to call again."""
+        if self._client is not None and not self._closed:
+            self._closed = True
+            await self._client.release()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def health(self) -> Health:
+        """How its connections are doing. Raises ClientClosed."""
+        return self._running().health()
+
+    async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that can be read, as the name server tells now."""
+        return subscribe_queues(topic, await self._running().route(topic, fresh=True))
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, max_count: int = 32, timeout_ms: int | None = None
+    ) -> PullResult:
+        """Read up to `max_count` messages from `offset` on.
+
+        offset: of the first message wanted, 0 or more. A broker gives fewer than `max_count` when it has
+        fewer or when they are large. timeout_ms: `ConsumerConfig.pull_timeout_ms` when None.
+        Returns the messages and where to go on; for an offset outside the queue the status is
+        OFFSET_ILLEGAL. Raises RecordCorrupt for a body that does not match its checksum.
+        """
+        if offset < 0 or max_count < 1:
+            raise MessageInvalid(f"offset {offset} must not be negative, max_count {max_count} at least 1")
+        config = self.config
+        header = PullMessageRequestHeader(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_count,
+            sys_flag=PullSysFlag.build(suspend=config.suspend, subscription=True),
+            commit_offset=0,
+            suspend_timeout_millis=config.suspend_timeout_ms if config.suspend else 0,
+            sub_version=0,
+            subscription="*",
+            expression_type="TAG",
+        )
+        timeout_ms = timeout_ms or config.pull_timeout_ms
+        if config.suspend:
+            timeout_ms += config.suspend_timeout_ms
+        answer = await self._ask_broker(queue, RequestCode.PULL_MESSAGE, header, timeout_ms)
+        status = STATUSES.get(answer.code)
+        if status is None:
+            raise _refusal(answer, queue.broker_name)
+        return self._pull_result(answer, status, queue)
+
+    def _pull_result(self, answer: Command, status: PullStatus, queue: MessageQueue) -> PullResult:
+        header = answer.header_as(PullMessageResponseHeader)
+        config = self.config
+        messages = decode_messages(answer.body, queue, config.max_body_bytes, verify=config.verify_checksums)
+        return PullResult(
+            status,
+            header.next_begin_offset,
+            header.min_offset,
+            header.max_offset,
+            messages if status is PullStatus.FOUND else [],
+            header.suggest_which_broker_id,
+        )
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset that can still be read."""
+        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        found = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponseHeader)
+        return found.offset
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        found = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponseHeader)
+        return found.offset
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message stored at or after a time, in ms since 1970."""
+        header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        found = await self._ask(queue, code, header, SearchOffsetResponseHeader)
+        return found.offset
+
+    async def view_message(self, offset_message_id: str) -> MessageExt:
+        """The message with a broker's id (`SendResult.offset_message_id`), from the broker that the id names.
+
+        Raises RemoteProtocolError when the text is no such id. A client's unique id has the same form but
+        names no place: nothing listens there, or it finds nothing.
+        """
+        store_host, physical_offset = decode_message_id(offset_message_id)
+        address = str(Address("tcp", *host_text(store_host)))
+        command = Command.request(
+            RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=physical_offset)
+        )
+        client = self._running()
+        answer = await client.ask(address, command, self.config.pull_timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _refusal(answer, address)
+        config = self.config
+        name = client.broker_name(address) or address
+        return decode_message(answer.body, name, config.max_body_bytes, verify=config.verify_checksums)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _running(self) -> ClientInstance:
+        if self._client is None or self._closed:
+            state = "is closed" if self._closed else "was not started: use `async with`, or `await start()`"
+            raise ClientClosed(f"the consumer {state}")
+        return self._client
+
+    async def _ask_broker(self, queue: MessageQueue, code: int, header: Header, timeout_ms: int) -> Command:
+        client = self._running()
+        address = await client.broker_address(queue.topic, queue.broker_name)
+        return await client.ask(address, Command.request(code, header), timeout_ms)
+
+    async def _ask(self, queue: MessageQueue, code: RequestCode, header: Header, answer_class: type[H]) -> H:
+        answer = await self._ask_broker(queue, code, header, self.config.pull_timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _refusal(answer, queue.broker_name)
+        return answer.header_as(answer_class)
+
+
+def _refusal(answer: Command, broker: str) -> BrokerError:
+    retry = _READ_REFUSALS.get(answer.code, Retry.NONE)
+    return BrokerError(answer.code, answer.remark, broker, outcome=Outcome.NOT_SENT, retry=retry)

@@ -1,0 +1,162 @@
+"""Links: at most one connection to each peer, made when first wanted, by one attempt at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rocketpy.errors import ClientClosed, RocketError
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.tasks import Tasks
+from rocketpy.transport import Channel, ChannelOptions, connect
+
+__all__ = ["Link", "Links", "RequestHandler"]
+
+log = logging.getLogger("rocketpy.client")
+
+Then = Callable[[RocketError | None], None]
+RequestHandler = Callable[[Channel, Command], Command | bytes | None]
+
+
+class Link:
+    """The way to one peer. channel: the open connection, or None; read it each time, never keep it."""
+
+    __slots__ = ("_links", "_waiting", "address", "channel", "last_error")
+
+    def __init__(self, links: Links, address: str) -> None:
+        self._links = links
+        self._waiting: list[Then] = []
+        self.address = address
+        self.channel: Channel | None = None
+        self.last_error: Exception | None = None
+
+    def when_open(self, then: Then) -> None:
+        """Call `then(None)` once there is a connection, or `then(error)` when the attempt failed.
+
+        Everyone who asks meanwhile shares one attempt and is called in the order in which they asked, with
+        nothing in between; so requests keep their order.
+        """
+        if self.channel is not None and not self.channel.is_closed:
+            then(None)
+            return
+        self._waiting.append(then)
+        if len(self._waiting) == 1:
+            self._links.tasks.spawn(self._connect(), f"connect {self.address}")
+
+    async def open(self) -> Channel:
+        """The connection, made if need be. Raises ConnectFailed, ConfigInvalid, ClientClosed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def then(error: RocketError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.when_open(then)
+        await future
+        if self.channel is None:
+            raise ClientClosed(f"connection to {self.address} was closed at once")
+        return self.channel
+
+    async def request(self, command: Command, timeout_ms: float) -> Command:
+        """Send a request and wait for its response, whatever its code. Raises TransportError."""
+        channel = await self.open()
+        return await channel.request(command, timeout_ms)
+
+    async def _connect(self) -> None:
+        error: RocketError | None = ClientClosed(f"stopped connecting to {self.address}")
+        try:
+            self.channel = await connect(self.address, _Ends(self), self._links.options)
+            self._links.opened(self)
+            error = None
+        except RocketError as failed:
+            log.info("%s", failed)
+            error = failed
+        finally:
+            self.last_error = error
+            waiting, self._waiting = self._waiting, []
+            for then in waiting:
+                then(error)
+
+    def handle(self, channel: Channel, request: Command) -> Command | bytes | None:
+        """Pass on a request of the peer."""
+        handler = self._links.handlers.get(request.code)
+        if handler is not None:
+            return handler(channel, request)
+        log.debug("%s sent request code %d, which nobody handles", self.address, request.code)
+        return request.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"request code {request.code} is not supported"
+        )
+
+
+class _Ends:
+    """The endpoint of a link's channel."""
+
+    __slots__ = ("_link", "handle")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.handle = link.handle
+
+    def channel_opened(self, channel: Channel) -> None:
+        """Nothing: the link sets its channel when TLS is done too."""
+
+    def end_of_buffer(self) -> None:
+        """Nothing is gathered."""
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        """Part with the channel, so that the next send makes a new one."""
+        if self._link.channel is channel:
+            self._link.channel = None
+            self._link.last_error = error
+
+
+@dataclass
+class Links:
+    """All links of a client.
+
+    opened: called with each new connection before anyone sends on it. handlers: by request code, for what
+    peers ask of us.
+    """
+
+    tasks: Tasks
+    options: ChannelOptions
+    opened: Callable[[Link], None]
+    handlers: dict[int, RequestHandler] = field(default_factory=dict)
+    _links: dict[str, Link] = field(default_factory=dict)
+
+    def to(self, address: str) -> Link:
+        """The link to an address; the same object for the same text until it is dropped."""
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = Link(self, address)
+        return link
+
+    def all(self) -> list[Link]:
+        """Every link, in order of address."""
+        return [self._links[address] for address in sorted(self._links)]
+
+    def drop(self, address: str) -> None:
+        """Close the connection to an address that is of no further use."""
+        link = self._links.pop(address, None)
+        if link is not None and link.channel is not None:
+            link.channel.close()
+
+    async def close(self) -> None:
+        """Close all connections and wait until they are gone."""
+        channels = [link.channel for link in self._links.values() if link.channel is not None]
+        self._links.clear()
+        for channel in channels:
+            channel.close()
+        try:
+            async with asyncio.timeout(1):
+                await asyncio.gather(*(channel.wait_closed() for channel in channels))
+        except TimeoutError:
+            for channel in channels:
+                channel.abort()

@@ -1,0 +1,274 @@
+"""Messages: what an application sends, and what it gets back.
+
+Source: RocketMQ Message, MessageExt, Validators; a topic is held to 127 characters, which is what fits
+the stored record, where RocketMQ's client lets 255 pass and its broker refuses them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from rocketpy.errors import GroupInvalid, MessageInvalid, TopicInvalid
+from rocketpy.protocol import properties as names
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.checksum import PROPERTY_BODY_CHECKSUM
+from rocketpy.protocol.message_id import message_id
+from rocketpy.protocol.record import MAX_TOPIC_BYTES, Record, host_text
+
+__all__ = [
+    "DEFAULT_TOPIC",
+    "RESERVED_PROPERTIES",
+    "RETRY_TOPIC_PREFIX",
+    "Message",
+    "MessageExt",
+    "MessageQueue",
+    "check_group",
+    "check_topic",
+]
+
+DEFAULT_TOPIC: Final = "TBW102"
+"""The topic whose route a topic that does not exist yet borrows. Source: RocketMQ MixAll."""
+RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+MAX_GROUP_LENGTH: Final = 255
+
+RESERVED_PROPERTIES: Final = frozenset(
+    value for name, value in vars(names).items() if name.startswith("PROPERTY_") and value != "\x02"
+) | {PROPERTY_BODY_CHECKSUM}
+"""Names of properties that have a meaning of their own. Source: RocketMQ MessageConst."""
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+_INT32: Final = range(-(2**31), 2**31)
+
+
+class Message:
+    """A message to send. A value: made once, checked when made, never changed, sent as often as you like.
+
+    topic: letters, digits and ``% | _ -``, at most 127. body: 1 byte to 4 MiB (the producer's limit).
+    tags: one tag, by which consumers filter on the broker. keys: for looking the message up later; a text
+    is split at spaces, as RocketMQ does. delay_level: 1-18 are 1 s to 2 h with a broker's default table,
+    0 is no delay. wait_store: whether the broker answers only after its flush and replication, as it
+    is configured to. flag: any 32 bits, kept as they are. properties: yours; no reserved name, nothing empty.
+
+    Raises TopicInvalid or MessageInvalid, which say what is wrong.
+    """
+
+    __slots__ = ("body", "delay_level", "flag", "keys", "properties", "tags", "topic", "wait_store")
+
+    topic: Final[str]
+    body: Final[bytes]
+    tags: Final[str | None]
+    keys: Final[tuple[str, ...]]
+    delay_level: Final[int]
+    wait_store: Final[bool]
+    flag: Final[int]
+    properties: Final[Mapping[str, str]]
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        delay_level: int = 0,
+        wait_store: bool = True,
+        flag: int = 0,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.topic = check_topic(topic)
+        self.body = body if type(body) is bytes else _bytes(body)
+        if not body:
+            raise MessageInvalid(f"message for {topic} has an empty body; RocketMQ brokers refuse that")
+        self.tags = _check_value("tags", tags) if tags else None
+        self.keys = _keys(keys) if keys else ()
+        if delay_level < 0 or flag not in _INT32:
+            raise MessageInvalid(f"delay_level {delay_level} must not be negative, flag {flag} has 32 bits")
+        self.delay_level = delay_level
+        self.wait_store = wait_store
+        self.flag = flag
+        self.properties = _user_properties(properties) if properties else _NO_PROPERTIES
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.body, self.tags, self.keys))
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic!r}, <{len(self.body)} bytes>, tags={self.tags!r}, keys={self.keys!r})"
+
+
+@lru_cache(maxsize=4096)
+def check_topic(topic: object) -> str:
+    """Return the topic if a message may be sent to it. Raises TopicInvalid."""
+    if not isinstance(topic, str) or not _NAME.fullmatch(topic):
+        raise TopicInvalid(f"topic {topic!r} must be made of letters, digits and % | _ -")
+    if len(topic) > MAX_TOPIC_BYTES:
+        raise TopicInvalid(f"topic of {len(topic)} characters, {MAX_TOPIC_BYTES} are allowed: {topic!r}")
+    if topic == DEFAULT_TOPIC:
+        raise TopicInvalid(f"{DEFAULT_TOPIC} is the template new topics are made from; choose another")
+    return topic
+
+
+def check_group(group: object) -> str:
+    """Return the group's name if a broker accepts it. Raises GroupInvalid."""
+    if not isinstance(group, str) or not _NAME.fullmatch(group):
+        raise GroupInvalid(f"group {group!r} must be made of letters, digits and % | _ -")
+    if len(group) > MAX_GROUP_LENGTH:
+        raise GroupInvalid(f"group of {len(group)} characters, {MAX_GROUP_LENGTH} are allowed: {group!r}")
+    return group
+
+
+def _bytes(body: object) -> bytes:
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    raise MessageInvalid(f"the body is a {type(body).__name__}; it must be bytes: text needs .encode()")
+
+
+def _check_value(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise MessageInvalid(f"{name} is {value!r}; it must be a text that is not empty")
+    if "\x01" in value or "\x02" in value:
+        raise MessageInvalid(f"{name} contains U+0001 or U+0002, which separate properties on the wire")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise MessageInvalid(f"{name} is no valid Unicode text: {error.reason}") from error
+    return value
+
+
+def _keys(keys: str | Iterable[str]) -> tuple[str, ...]:
+    if isinstance(keys, str):
+        return tuple(_check_value("keys", keys).split(names.KEY_SEPARATOR))
+    found = tuple(keys)
+    for key in found:
+        if names.KEY_SEPARATOR in _check_value("a key", key):
+            raise MessageInvalid(f"key {key!r} contains a space, which separates keys on the wire")
+    return found
+
+
+def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in properties.items():
+        _check_value("a property's name", name)
+        _check_value(f"property {name!r}", value)
+        if name in RESERVED_PROPERTIES:
+            raise MessageInvalid(f"property name {name!r} is reserved by RocketMQ; choose another")
+    return MappingProxyType(dict(properties))
+
+
+class MessageExt:
+    """A received message: what was sent, and where and when it was stored.
+
+    body: as the application sent it, decompressed. queue: where it was read from.
+    """
+
+    __slots__ = ("_properties", "_record", "body", "queue")
+
+    def __init__(self, record: Record, queue: MessageQueue, body: bytes) -> None:
+        self.body: Final = body
+        self.queue: Final = queue
+        self._record = record
+        self._properties: dict[str, str] | None = None
+
+    @property
+    def topic(self) -> str:
+        """The topic it is stored under."""
+        return self._record.topic
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, reserved ones included; decoded when first asked for."""
+        if self._properties is None:
+            self._properties = names.decode(self._record.properties)
+        return self._properties
+
+    @property
+    def tags(self) -> str | None:
+        """Its tag."""
+        return self.properties.get(names.PROPERTY_TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its keys."""
+        return tuple(self.properties.get(names.PROPERTY_KEYS, "").split())
+
+    @property
+    def message_id(self) -> str:
+        """The id its producer gave it; the broker's where it gave none (other clients, old ones)."""
+        return self.properties.get(names.PROPERTY_UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The broker's id: the store's address and the physical offset."""
+        return message_id(self._record.store_host, self._record.physical_offset)
+
+    @property
+    def queue_offset(self) -> int:
+        """Its place in the queue; the next message's is one more."""
+        return self._record.queue_offset
+
+    @property
+    def physical_offset(self) -> int:
+        """Where its record starts in the broker's commit log, in bytes."""
+        return self._record.physical_offset
+
+    @property
+    def flag(self) -> int:
+        """The producer's 32 bits."""
+        return self._record.flag
+
+    @property
+    def sys_flag(self) -> int:
+        """Bits of `protocol.sysflag.MessageSysFlag`, as stored."""
+        return self._record.sys_flag
+
+    @property
+    def delay_level(self) -> int:
+        """The delay it was sent with; 0 for none."""
+        text = self.properties.get(names.PROPERTY_DELAY_TIME_LEVEL, "0")
+        return int(text) if text.isdecimal() else 0
+
+    @property
+    def born_timestamp(self) -> int:
+        """When its producer sent it, in ms since 1970, by the producer's clock."""
+        return self._record.born_timestamp
+
+    @property
+    def store_timestamp(self) -> int:
+        """When the broker stored it, in ms since 1970."""
+        return self._record.store_timestamp
+
+    @property
+    def born_host(self) -> tuple[str, int]:
+        """Address and port it came from."""
+        return host_text(self._record.born_host)
+
+    @property
+    def store_host(self) -> tuple[str, int]:
+        """Address and port of the broker that stored it."""
+        return host_text(self._record.store_host)
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often a consumer has sent it back."""
+        return self._record.reconsume_times
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """For a committed transactional message: physical offset of its half message."""
+        return self._record.prepared_transaction_offset
+
+    @property
+    def store_size(self) -> int:
+        """Size of its record in bytes."""
+        return self._record.size
+
+    def __repr__(self) -> str:
+        return f"MessageExt({self.queue}, offset={self.queue_offset}, <{len(self.body)} bytes>)"

@@ -1,0 +1,72 @@
+"""Questions to name servers: one is asked until it fails, then the next.
+
+Source: RocketMQ NettyRemotingClient's choice of a name server.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rocketpy.errors import (
+    BrokerError,
+    ConfigInvalid,
+    ConnectFailed,
+    RocketError,
+    RouteNotFound,
+    TransportError,
+)
+from rocketpy.links import Link, Links
+from rocketpy.protocol.bodies import TopicRouteData
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import GetRouteInfoRequestHeader, Header
+from rocketpy.transport import Address
+
+__all__ = ["NameServers", "split_addresses"]
+
+
+def split_addresses(text: str) -> tuple[str, ...]:
+    """The addresses in ``h1:p;h2:p``; a comma separates too. Raises ConfigInvalid."""
+    addresses = tuple(str(Address.parse(part)) for part in re.split(r"[;,\s]+", text) if part)
+    if not addresses:
+        raise ConfigInvalid("no name server: pass namesrv='host:9876', or set NAMESRV_ADDR")
+    return addresses
+
+
+class NameServers:
+    """The name servers of a client."""
+
+    def __init__(self, addresses: tuple[str, ...], links: Links, timeout_ms: int, first: int = 0) -> None:
+        """timeout_ms: for one answer. first: any number; clients that start elsewhere spread the load."""
+        self.addresses = addresses
+        self._links = links
+        self._timeout_ms = timeout_ms
+        self._current = first % len(addresses)
+
+    @property
+    def current(self) -> Link:
+        """The one that is asked first."""
+        return self._links.to(self.addresses[self._current])
+
+    async def ask(self, code: int, header: Header | None = None) -> Command:
+        """The first answer any of them gives, whatever its code. Raises the last TransportError."""
+        error: RocketError = ConnectFailed("no name server was asked")
+        for _ in self.addresses:
+            try:
+                return await self.current.request(Command.request(code, header), self._timeout_ms)
+            except TransportError as failed:
+                error = failed
+                self._current = (self._current + 1) % len(self.addresses)
+        raise error
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """The route of a topic.
+
+        Raises RouteNotFound, a TransportError when no name server answers, BrokerError, RemoteProtocolError.
+        """
+        answer = await self.ask(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise RouteNotFound(f"name server {self.current.address} knows no broker for topic {topic}")
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
+        return TopicRouteData.decode(answer.body)

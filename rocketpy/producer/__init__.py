@@ -1,0 +1,5 @@
+"""Sending: the producer, its retry decisions and its requests."""
+
+from rocketpy.producer.producer import Producer
+
+__all__ = ["Producer"]

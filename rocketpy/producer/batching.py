@@ -1,0 +1,64 @@
+"""What may go into one batch, and where a long list is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rocketpy.errors import MessageInvalid, MessageTooLarge
+from rocketpy.message import RETRY_TOPIC_PREFIX, Message
+from rocketpy.protocol.record import record_size
+from rocketpy.protocol.sysflag import MessageSysFlag
+
+__all__ = ["check_batch", "split_batch"]
+
+_HOSTS_V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Refuse what RocketMQ cannot store as a batch. Raises MessageInvalid naming the first message at fault.
+
+    Source: RocketMQ MessageBatch generateFromList.
+    """
+    if not messages:
+        raise MessageInvalid("a batch needs at least one message")
+    first = messages[0]
+    if first.topic.startswith(RETRY_TOPIC_PREFIX):
+        raise MessageInvalid(f"messages of retry topics cannot be sent in a batch: {first.topic}")
+    for index, message in enumerate(messages):
+        if message.topic != first.topic:
+            raise MessageInvalid(
+                f"message {index} is for {message.topic}, message 0 for {first.topic}; a batch has one topic"
+            )
+        if message.delay_level:
+            raise MessageInvalid(
+                f"message {index} has delay level {message.delay_level}; a batch has no delay"
+            )
+        if message.wait_store != first.wait_store:
+            raise MessageInvalid(
+                f"message {index} differs from message 0 in wait_store; a batch has one value"
+            )
+
+
+def split_batch(
+    messages: Sequence[Message], properties: Sequence[bytes], max_bytes: int, max_message_bytes: int
+) -> list[slice]:
+    """Which messages go into which request: as many as fit `max_bytes` of stored records.
+
+    properties: the encoded ones of each message. A broker compares the records, not the bodies, with its
+    limit, so the records are counted, with IPv6 hosts. A single message above `max_bytes` goes alone.
+    Raises MessageTooLarge for a body above `max_message_bytes`.
+    """
+    slices: list[slice] = []
+    start = used = 0
+    for index, message in enumerate(messages):
+        if len(message.body) > max_message_bytes:
+            raise MessageTooLarge(
+                f"message {index} has a body of {len(message.body)} bytes, {max_message_bytes} are allowed"
+            )
+        size = record_size(len(message.body), len(message.topic), len(properties[index]), _HOSTS_V6)
+        if used and used + size > max_bytes:
+            slices.append(slice(start, index))
+            start, used = index, 0
+        used += size
+    slices.append(slice(start, len(messages)))
+    return slices

@@ -1,0 +1,189 @@
+"""A send on its way: what the producer remembers of it, and what a connection tells about it.
+
+Each is the `Waiter` of its own request, so that no future, task or timer stands between a connection and
+the caller's future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from rocketpy.config import RetryConfig
+from rocketpy.errors import RocketError
+from rocketpy.hooks import SendEvent
+from rocketpy.message import Message
+from rocketpy.producer.answers import read_answer, read_batch_answer
+from rocketpy.producer.publisher import Publisher
+from rocketpy.producer.requests import SendTemplate, json_text
+from rocketpy.producer.retry import Attempt, SendRules
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.command import Command
+from rocketpy.results import SendResult
+
+__all__ = ["BatchSend", "OnewaySend", "Owner", "Pending", "SingleSend"]
+
+R = TypeVar("R")
+
+
+class Owner(Protocol):
+    """Whom a send tells how it went."""
+
+    def answered(self, send: Pending[Any], results: Sequence[SendResult]) -> None:
+        """The broker has stored it."""
+
+    def failed(self, send: Pending[Any], error: RocketError) -> None:
+        """An attempt has failed."""
+
+
+class Pending(Generic[R]):
+    """One send with all its attempts.
+
+    message_ids: the unique ids of its messages. size: bytes of its body as it counts against the bounds.
+    given: the queue that the caller chose. queue: that of the current attempt. on_wire: whether an
+    attempt waits for its answer now.
+    """
+
+    __slots__ = (
+        "accepted_ms", "attempts", "body", "born_ms", "deadline_ms", "event", "flag", "future", "given",
+        "message_ids", "messages", "on_wire", "owner", "properties", "publisher", "queue", "size", "sys_flag",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        owner: Owner,
+        publisher: Publisher,
+        messages: Sequence[Message],
+        message_ids: Sequence[str],
+        future: asyncio.Future[R],
+        body: bytes,
+        properties: str,
+        flag: int,
+        given: MessageQueue | None,
+        born_ms: int,
+        accepted_ms: float,
+        deadline_ms: float,
+        event: SendEvent | None,
+    ) -> None:
+        self.owner = owner
+        self.publisher = publisher
+        self.messages = messages
+        self.message_ids = message_ids
+        self.future = future
+        self.body = body
+        self.size = len(body)
+        self.properties = properties
+        self.flag = flag
+        self.given = given
+        self.born_ms = born_ms
+        self.accepted_ms = accepted_ms
+        self.deadline_ms = deadline_ms
+        self.event = event
+        self.sys_flag = 0
+        self.attempts: tuple[Attempt, ...] = ()
+        self.queue: MessageQueue | None = None
+        self.on_wire = False
+
+    def rules(self, retry: RetryConfig) -> SendRules:
+        """What `decide` has to know of it."""
+        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.given)
+
+    def template(self) -> SendTemplate:
+        """What its request is made from."""
+        return self.publisher.single
+
+    def frame(self, queue_id: int, opaque: int) -> bytes:
+        """Its request with a JSON header."""
+        return self.template().frame(
+            queue_id, self.sys_flag, self.born_ms, self.flag, json_text(self.properties), opaque, self.body
+        )
+
+    def command(self, queue_id: int) -> Command:
+        """Its request for any header codec."""
+        return self.template().command(
+            queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body
+        )
+
+    def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
+        """What an answer means. Raises BrokerError, RemoteProtocolError."""
+        raise NotImplementedError
+
+    def resolve(self, results: Sequence[SendResult]) -> None:
+        """Give the caller what it waits for."""
+        raise NotImplementedError
+
+    # -- as the Waiter of a request -----------------------------------------------------------
+
+    def done(self) -> bool:
+        """Never: a send whose caller has gone still has to be taken off the bounds."""
+        return False
+
+    def set_result(self, answer: Command) -> None:
+        """Take the broker's answer."""
+        self.on_wire = False
+        queue = self.queue
+        if queue is None:
+            return
+        try:
+            results = self.results(answer, queue)
+        except RocketError as error:
+            self.owner.failed(self, error)
+        else:
+            self.owner.answered(self, results)
+
+    def set_exception(self, error: RocketError) -> None:
+        """Take the reason why there is no answer."""
+        self.on_wire = False
+        self.owner.failed(self, error)
+
+
+class SingleSend(Pending[SendResult]):
+    """One message."""
+
+    __slots__ = ()
+
+    def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
+        """One result."""
+        return (read_answer(answer, queue, self.message_ids[0]),)
+
+    def resolve(self, results: Sequence[SendResult]) -> None:
+        """The future of `send`."""
+        if not self.future.done():
+            self.future.set_result(results[0])
+
+
+class BatchSend(Pending[Sequence[SendResult]]):
+    """Several messages in one request, to one queue."""
+
+    __slots__ = ()
+
+    def template(self) -> SendTemplate:
+        """A batch has its own request code."""
+        return self.publisher.batch
+
+    def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
+        """One result a message."""
+        return read_batch_answer(answer, queue, self.message_ids)
+
+    def resolve(self, results: Sequence[SendResult]) -> None:
+        """The future of one request of `send_batch`."""
+        if not self.future.done():
+            self.future.set_result(results)
+
+
+class OnewaySend(Pending[None]):
+    """A message whose answer nobody gets."""
+
+    __slots__ = ()
+
+    def frame(self, queue_id: int, opaque: int) -> bytes:
+        """A request that says so."""
+        return self.template().oneway_frame(
+            queue_id, self.sys_flag, self.born_ms, self.flag, json_text(self.properties), self.body
+        )
+
+    def resolve(self, results: Sequence[SendResult]) -> None:
+        """It was written."""
+        if not self.future.done():
+            self.future.set_result(None)

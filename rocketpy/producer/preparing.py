@@ -1,0 +1,115 @@
+"""From messages to sends: unique ids, properties, batch bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from rocketpy.config import ProducerConfig
+from rocketpy.hooks import SendEvent
+from rocketpy.message import Message
+from rocketpy.producer.batching import split_batch
+from rocketpy.producer.pending import BatchSend, Owner, Pending
+from rocketpy.producer.publisher import Publisher
+from rocketpy.producer.requests import properties_text
+from rocketpy.protocol.batch import encode_batch
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message_id import UniqueIdGenerator
+from rocketpy.results import SendResult
+
+__all__ = ["BatchPart", "Preparer"]
+
+_BATCH_PROPERTIES: Final = {True: "WAIT\x01true\x02", False: "WAIT\x01false\x02"}
+
+R = TypeVar("R")
+
+
+class BatchPart(NamedTuple):
+    """What goes into one request of a batch."""
+
+    messages: Sequence[Message]
+    message_ids: Sequence[str]
+    body: bytes
+
+
+class Preparer:
+    """Makes the sends of one producer. address: the client's, for unique ids."""
+
+    def __init__(self, owner: Owner, config: ProducerConfig, address: bytes) -> None:
+        self._owner = owner
+        self._config = config
+        self._checksum = config.body_checksum
+        self._next_id = UniqueIdGenerator(address).next
+        self._steady = asyncio.get_running_loop().time
+
+    def single(
+        self,
+        kind: type[Pending[R]],
+        publisher: Publisher,
+        message: Message,
+        future: asyncio.Future[R],
+        queue: MessageQueue | None,
+        event: SendEvent | None,
+    ) -> Pending[R]:
+        """A send of one message. Its deadline is to be set. Raises MessageTooLarge for its properties."""
+        born_ms = time.time_ns() // 1_000_000
+        message_id = self._next_id(born_ms)
+        extra = event.extra_properties[0] if event is not None else None
+        now_ms = self._steady() * 1000
+        return kind(
+            self._owner,
+            publisher,
+            (message,),
+            (message_id,),
+            future,
+            message.body,
+            properties_text(message, message_id, self._checksum, extra),
+            message.flag,
+            queue,
+            born_ms,
+            now_ms,
+            now_ms,
+            event,
+        )
+
+    def batch_parts(self, messages: Sequence[Message], event: SendEvent | None) -> Iterator[BatchPart]:
+        """The requests that a batch takes. Raises MessageTooLarge before the first."""
+        born_ms = time.time_ns() // 1_000_000
+        ids = [self._next_id(born_ms) for _ in messages]
+        extras = event.extra_properties if event is not None else [{}] * len(messages)
+        properties = [
+            properties_text(message, message_id, self._checksum, extra).encode()
+            for message, message_id, extra in zip(messages, ids, extras, strict=True)
+        ]
+        config = self._config
+        for part in split_batch(messages, properties, config.batch.max_bytes, config.max_message_bytes):
+            elements = zip(messages[part], properties[part], strict=True)
+            body = encode_batch((message.flag, message.body, text) for message, text in elements)
+            yield BatchPart(messages[part], ids[part], body)
+
+    def batch(
+        self,
+        publisher: Publisher,
+        part: BatchPart,
+        future: asyncio.Future[Sequence[SendResult]],
+        queue: MessageQueue | None,
+    ) -> BatchSend:
+        """A send of one part. Its deadline is to be set; listeners hear of the whole batch only."""
+        now_ms = self._steady() * 1000
+        return BatchSend(
+            self._owner,
+            publisher,
+            part.messages,
+            part.message_ids,
+            future,
+            part.body,
+            _BATCH_PROPERTIES[part.messages[0].wait_store],
+            0,
+            queue,
+            time.time_ns() // 1_000_000,
+            now_ms,
+            now_ms,
+            None,
+        )

@@ -1,0 +1,126 @@
+"""The route of one topic as a producer sees it: its own, or the one that a new topic borrows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rocketpy.client import ClientInstance
+from rocketpy.errors import RocketError, RouteNotFound
+from rocketpy.links import Link
+from rocketpy.producer.requests import SendTemplate
+from rocketpy.producer.retry import RouteView
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.routing import PublishRoute, borrow_route, publish_route
+
+__all__ = ["Publisher"]
+
+
+class Publisher:
+    """One topic of one producer.
+
+    places: the queues in their turn, each with the link to its broker; empty while no route is known.
+    turn: the next one's number. single, batch: the frames of its requests.
+    """
+
+    __slots__ = (
+        "_asked_ms",
+        "_client",
+        "_default_queues",
+        "_error",
+        "_own",
+        "_route",
+        "_template",
+        "_waiting",
+        "batch",
+        "places",
+        "single",
+        "topic",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        topic: str,
+        default_topic: str,
+        default_queues: int,
+        turn: int,
+    ) -> None:
+        self.topic = topic
+        self.turn = turn
+        self.places: list[tuple[MessageQueue, Link]] = []
+        self.single = SendTemplate(RequestCode.SEND_MESSAGE_V2, group, topic, default_topic, default_queues)
+        self.batch = SendTemplate(RequestCode.SEND_BATCH_MESSAGE, group, topic, default_topic, default_queues)
+        self._client = client
+        self._default_queues = default_queues
+        self._own = client.topic(topic)
+        self._template = client.topic(default_topic)
+        self._route: PublishRoute | None = None
+        self._asked_ms = float("-inf")
+        self._error: RocketError | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self._own.changed.append(self._adopt)
+        self._adopt()
+
+    def close(self) -> None:
+        """Take no more notice of the route; those who wait for it are told."""
+        self._own.changed.remove(self._adopt)
+        self._answered(self._error)
+
+    @property
+    def view(self) -> RouteView:
+        """What is known now."""
+        return RouteView(self._route, self._asked_ms, self._error)
+
+    def link(self, queue: MessageQueue) -> Link | None:
+        """The way to a queue's broker; None when the route does not know it."""
+        address = self._route.masters.get(queue.broker_name) if self._route is not None else None
+        return self._client.links.to(address) if address is not None else None
+
+    def when_asked(self, then: Callable[[], None]) -> None:
+        """Call `then` after a name server was asked again; in order, with nothing in between."""
+        self._waiting.append(then)
+        if len(self._waiting) == 1:
+            self._client.when_asked(self._own, self._asked_own)
+
+    def _asked_own(self, error: RocketError | None) -> None:
+        if isinstance(error, RouteNotFound) and self._own.route is None:
+            self._client.when_asked(self._template, self._asked_template)
+        else:
+            self._answered(error)
+
+    def _asked_template(self, error: RocketError | None) -> None:
+        if self._own.route is None:
+            self._adopt()
+        if isinstance(error, RouteNotFound):
+            error = RouteNotFound(
+                f"no broker has topic {self.topic}, nor {self._template.name}, from which it would be made"
+            )
+        self._answered(error)
+
+    def _answered(self, error: RocketError | None) -> None:
+        self._error = error
+        self._asked_ms = self._client.now_ms()
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
+
+    def _adopt(self) -> None:
+        """Use the topic's own route, or else what the default topic's lends."""
+        try:
+            if self._own.route is not None:
+                route = publish_route(self.topic, self._own.route)
+            elif self._template.route is not None:
+                route = borrow_route(self.topic, self._template.route, self._default_queues)
+            else:
+                return
+        except RocketError as error:
+            self._error = error
+            return
+        self._route = route
+        links = {name: self._client.links.to(address) for name, address in route.masters.items()}
+        self.places = [
+            (queue, links[queue.broker_name]) for queue in route.queues if queue.broker_name in links
+        ]

@@ -1,0 +1,200 @@
+"""What to do next with a send: a pure decision, taken before its first attempt and after each failed one.
+
+| What happened | Then |
+|---|---|
+| the time-out is over | give up |
+| no route yet, or the given queue's broker is not in it | ask for the route, once; then give up |
+| a transport error (no connection, connection lost) | another attempt |
+| a response code in `RetryConfig.codes` | another attempt |
+| any other response code | give up |
+| stored with a status other than SEND_OK | another attempt if the configuration says so, else done |
+| TOPIC_NOT_EXIST, or the only broker is unreachable | as above, after asking for the route |
+| another attempt, but `RetryConfig.times` are used up, or the queue was given by the caller | give up |
+
+Another attempt goes to another broker at once; where the topic has only one, to the same after a pause.
+A send that gives up tells the truth about all its attempts: if one of them may have stored the
+message, the outcome is UNKNOWN, whatever the last one said.
+
+Source: RocketMQ 4.6 DefaultMQProducerImpl sendDefaultImpl. Differs: the pause, and that RocketMQ's async
+sends are not repeated after a response; both kinds are treated alike here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rocketpy.config import RetryConfig
+from rocketpy.errors import (
+    BrokerError,
+    Outcome,
+    RequestTimeout,
+    Retry,
+    RocketError,
+    RouteNotFound,
+    TransportError,
+)
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.results import SendResult, SendStatus
+from rocketpy.routing import PublishRoute, select_queue
+
+__all__ = [
+    "Attempt",
+    "Decision",
+    "GiveUp",
+    "RefreshRoute",
+    "RouteView",
+    "SendRules",
+    "SendTo",
+    "WaitUntil",
+    "decide",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SendTo:
+    """Send to this queue now."""
+
+    queue: MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Decide again at this time."""
+
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshRoute:
+    """Ask a name server for the topic's route, then decide again."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The send ends: with this error, or with the results of an earlier attempt that did store it."""
+
+    end: RocketError | Sequence[SendResult]
+
+
+Decision = SendTo | WaitUntil | RefreshRoute | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt that did not end in SEND_OK. end: the error, or what was stored all the same."""
+
+    queue: MessageQueue
+    end: RocketError | Sequence[SendResult]
+    ended_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RouteView:
+    """What is known of the topic's route. asked_ms: time of the last answer. error: why it was none."""
+
+    route: PublishRoute | None
+    asked_ms: float = float("-inf")
+    error: RocketError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendRules:
+    """What holds for one send. queue: the one the caller gave."""
+
+    accepted_ms: float
+    deadline_ms: float
+    retry: RetryConfig
+    queue: MessageQueue | None = None
+
+
+def decide(
+    known: RouteView, attempts: Sequence[Attempt], now_ms: float, rules: SendRules, turn: int = 0
+) -> Decision:
+    """What to do with a send.
+
+    attempts: those made, oldest first. turn: for round robin. All times are ms of one steady clock.
+    """
+    last = attempts[-1] if attempts else None
+    if last is not None and not _may_repeat(attempts, rules):
+        return GiveUp(_final(attempts))
+    if now_ms >= rules.deadline_ms:
+        return GiveUp(_final(attempts) if attempts else _never_sent(known, rules))
+    asked_since = known.asked_ms >= (last.ended_ms if last is not None else rules.accepted_ms)
+    queues = _choice(known.route, rules.queue)
+    if not queues:
+        end = _final(attempts) if attempts else _no_route(known, rules)
+        return GiveUp(end) if asked_since else RefreshRoute()
+    if last is None:
+        return SendTo(select_queue(queues, turn))
+    queue = select_queue(queues, turn, last.queue.broker_name)
+    alone = queue.broker_name == last.queue.broker_name
+    if not asked_since and _route_is_doubtful(last, alone):
+        return RefreshRoute()
+    pause_until_ms = last.ended_ms + rules.retry.pause_ms
+    if alone and now_ms < pause_until_ms:
+        return WaitUntil(pause_until_ms)
+    return SendTo(queue)
+
+
+def _may_repeat(attempts: Sequence[Attempt], rules: SendRules) -> bool:
+    if len(attempts) > rules.retry.times or rules.queue is not None:
+        return False
+    end = attempts[-1].end
+    if isinstance(end, BrokerError):
+        return end.code in rules.retry.codes
+    if isinstance(end, RocketError):
+        return isinstance(end, TransportError) or end.retry is not Retry.NONE
+    return rules.retry.another_broker_when_not_ok and end[0].status is not SendStatus.SEND_OK
+
+
+def _choice(route: PublishRoute | None, given: MessageQueue | None) -> Sequence[MessageQueue]:
+    """The queues to choose from; none when there is nowhere to send to."""
+    if route is None:
+        return ()
+    if given is None:
+        return route.queues
+    return (given,) if given.broker_name in route.masters else ()
+
+
+def _route_is_doubtful(last: Attempt, alone: bool) -> bool:
+    if not isinstance(last.end, RocketError):
+        return False
+    return last.end.retry is Retry.REFRESH_ROUTE or (alone and isinstance(last.end, TransportError))
+
+
+def _final(attempts: Sequence[Attempt]) -> RocketError | Sequence[SendResult]:
+    """How a send with attempts ends: stored if one stored it, else the last error with the worst outcome."""
+    for attempt in reversed(attempts):
+        if not isinstance(attempt.end, RocketError):
+            return attempt.end
+    errors = [attempt.end for attempt in attempts if isinstance(attempt.end, RocketError)]
+    error = errors[-1]
+    if any(earlier.outcome is Outcome.UNKNOWN for earlier in errors):
+        error.outcome = Outcome.UNKNOWN
+    if len(attempts) > 1:
+        for number, attempt in enumerate(attempts, 1):
+            error.add_note(
+                f"attempt {number} of {len(attempts)}, to {attempt.queue.broker_name}: {attempt.end}"
+            )
+    return error
+
+
+def _never_sent(known: RouteView, rules: SendRules) -> RocketError:
+    reason = f": {known.error}" if known.error is not None else ""
+    return RequestTimeout(
+        f"nothing was sent within {rules.deadline_ms - rules.accepted_ms:.0f} ms, for want of a route or a "
+        f"connection{reason}",
+        outcome=Outcome.NOT_SENT,
+    )
+
+
+def _no_route(known: RouteView, rules: SendRules) -> RocketError:
+    if rules.queue is not None and known.route is not None and known.route.queues:
+        return RouteNotFound(
+            f"the route has no master of broker {rules.queue.broker_name}, wanted by {rules.queue}"
+        )
+    if known.error is not None:
+        known.error.outcome = Outcome.NOT_SENT
+        return known.error
+    return RouteNotFound("the topic has no queue that may be written on a broker with a master")

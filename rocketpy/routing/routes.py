@@ -1,0 +1,105 @@
+"""From a name server's route to queues.
+
+Source: RocketMQ 4.6 MQClientInstance topicRouteData2TopicPublishInfo and ..SubscribeInfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rocketpy.errors import RemoteProtocolError
+from rocketpy.protocol.bodies import MessageQueue, QueueData, TopicRouteData
+
+__all__ = ["MASTER_ID", "PublishRoute", "borrow_route", "publish_route", "subscribe_queues"]
+
+MASTER_ID: Final = 0
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRoute:
+    """Where messages of a topic go.
+
+    queues: in the order in which turns go round. masters: broker name to address. ordered: whether the
+    queues come from the topic's order configuration, so that their number stays when a broker is away.
+    """
+
+    topic: str
+    queues: tuple[MessageQueue, ...]
+    masters: Mapping[str, str]
+    ordered: bool = False
+
+
+def publish_route(topic: str, route: TopicRouteData) -> PublishRoute:
+    """Where messages of `topic` may be sent: queues with write permission whose broker has a master.
+
+    An order configuration comes first: its queues are used as they stand, whether or not their broker is
+    there, since a message's place must not depend on that. Raises RemoteProtocolError for a malformed one.
+    """
+    masters = _masters(route)
+    if route.order_topic_conf:
+        return PublishRoute(topic, tuple(_ordered_queues(topic, route.order_topic_conf)), masters, True)
+    queues = tuple(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in sorted(route.queue_datas, key=_broker_name)
+        if data.perm & PERM_WRITE and data.broker_name in masters
+        for queue_id in range(data.write_queue_nums)
+    )
+    return PublishRoute(topic, queues, masters)
+
+
+def borrow_route(topic: str, template: TopicRouteData, queues_max: int) -> PublishRoute:
+    """Where a topic goes that no broker knows yet: to the brokers that create topics from `template`.
+
+    queues_max: most queues a broker will make (4 in RocketMQ); the template's read queues bound it too.
+    """
+    datas = [
+        QueueData(
+            broker_name=data.broker_name,
+            read_queue_nums=(count := min(queues_max, data.read_queue_nums)),
+            write_queue_nums=count,
+            perm=data.perm,
+        )
+        for data in template.queue_datas
+        if data.perm & PERM_INHERIT
+    ]
+    return publish_route(topic, TopicRouteData(queue_datas=datas, broker_datas=template.broker_datas))
+
+
+def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
+    """Queues that can be read, sorted."""
+    return tuple(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in sorted(route.queue_datas, key=_broker_name)
+        if data.perm & PERM_READ
+        for queue_id in range(data.read_queue_nums)
+    )
+
+
+def _broker_name(data: QueueData) -> str:
+    return data.broker_name
+
+
+def _masters(route: TopicRouteData) -> dict[str, str]:
+    return {
+        data.broker_name: data.broker_addrs[MASTER_ID]
+        for data in route.broker_datas
+        if MASTER_ID in data.broker_addrs
+    }
+
+
+def _ordered_queues(topic: str, order_topic_conf: str) -> list[MessageQueue]:
+    """Read ``broker-a:4;broker-b:2``."""
+    queues: list[MessageQueue] = []
+    for part in filter(None, order_topic_conf.split(";")):
+        broker_name, _, count = part.partition(":")
+        if not count.isdecimal():
+            raise RemoteProtocolError(
+                f"order configuration of {topic} is {order_topic_conf!r}, not broker:count;..."
+            )
+        queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count))]
+    return queues
