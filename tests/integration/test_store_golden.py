@@ -159,7 +159,7 @@ def test_torn_tail_is_cut_and_its_offset_given_again(tmp_path: Path) -> None:
 
 
 def test_min_offset_follows_the_deleted_files(tmp_path: Path) -> None:
-    """QUIRKS 50: consumers of a store whose old files were deleted would read nothing, or removed messages."""
+    """QUIRKS 50: consumers of a store whose old files are deleted would read nothing, or deleted messages."""
     store, _ = opened("expired", tmp_path)
     assert store.min_physical_offset == 131072
     low = store.min_offset_in_queue("ExpTopic", 0)
