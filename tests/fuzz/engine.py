@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from types import FrameType
 
 from tests.fuzz.mutation import draw_for
 from tests.fuzz.targets import Target
 
-__all__ = ["Failure", "Result", "memory_bound", "run_offline"]
+__all__ = ["Failure", "Result", "memory_bound", "memory_of", "replay_line", "run_offline"]
 
 _HANG_SECONDS = 1.0
 _STOP_SECONDS = 20
@@ -53,14 +53,15 @@ def memory_bound(largest_input: int) -> int:
 def run_offline(target: Target, inputs: int, seed: int, first: int = 0) -> Result:
     """Read `inputs` inputs. Raises Failure for the first that breaks a promise."""
     result = Result(target.name)
-    before, started = _peak_memory(), perf_counter()
+    _forget_peak()
+    (before, _), started = memory_of(), perf_counter()
     with _alarm(result):
         for index in range(first, first + inputs):
             if index % _WATCHED == 0:
                 signal.setitimer(signal.ITIMER_REAL, _STOP_SECONDS)
             _run_one(target, seed, index, result)
     result.seconds = perf_counter() - started
-    result.peak_bytes = _peak_memory()
+    _, result.peak_bytes = memory_of()
     result.peak_growth_bytes = result.peak_bytes - before
     if result.peak_growth_bytes > memory_bound(result.largest_bytes):
         raise Failure(
@@ -113,6 +114,13 @@ def _alarm(result: Result) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def _peak_memory() -> int:
-    """The most memory this process ever had resident, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def memory_of(process: int | str = "self") -> tuple[int, int]:
+    """(resident now, the most it was since `_forget_peak`) in bytes."""
+    lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    found = {line.partition(":")[0]: line.split()[1] for line in lines if line.startswith(("VmRSS", "VmHWM"))}
+    return int(found["VmRSS"]) * 1024, int(found["VmHWM"]) * 1024
+
+
+def _forget_peak() -> None:
+    """Begin anew with the most memory that this process ever had; see proc(5) on clear_refs."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

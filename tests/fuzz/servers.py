@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
+from tests.fuzz.engine import memory_of
 
 __all__ = ["ServerProcess", "running_servers"]
 
@@ -34,11 +35,7 @@ class ServerProcess:
 
     def memory(self) -> tuple[int, int]:
         """(resident now, the most it ever was) in bytes."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii").splitlines()
-        found = {
-            line.partition(":")[0]: line.split()[1] for line in lines if line.startswith(("VmRSS", "VmHWM"))
-        }
-        return int(found["VmRSS"]) * 1024, int(found["VmHWM"]) * 1024
+        return memory_of(self.process.pid)
 
     async def mishaps(self) -> list[str]:
         """Everything that was logged as an error, or left to the event loop, with its traceback."""

@@ -1,0 +1,66 @@
+"""An ordinary client that goes on working while its servers are fuzzed."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from rocketpy import Message, Producer, PullConsumer, PullStatus
+from rocketpy.config import ClientConfig
+from rocketpy.errors import RocketError
+from tests.fuzz.engine import Failure
+
+__all__ = ["ControlClient"]
+
+TOPIC = "FuzzControl"
+_PAUSE_SECONDS = 0.02
+
+
+class ControlClient:
+    """Sends a message every 20 ms until the block ends, then reads all of them back.
+
+    Asks the name server for the route every 100 ms. Raises Failure when a send is not answered within its
+    time-out or a message does not come back as it was sent.
+    """
+
+    def __init__(self, namesrv: str) -> None:
+        self._config = ClientConfig(namesrv=namesrv, route_refresh_ms=100)
+        self._sent: list[bytes] = []
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._send())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        assert self._task is not None
+        try:
+            await self._task
+            received = await self._receive()
+        except RocketError as problem:
+            raise Failure(f"the control client got {type(problem).__name__}: {problem}") from problem
+        if sorted(received) != sorted(self._sent):
+            raise Failure(f"the control client sent {len(self._sent)} messages and received {len(received)}")
+
+    async def _send(self) -> None:
+        async with Producer("fuzz_control", client=self._config) as producer:
+            while not self._stop.is_set():
+                body = b"%d" % len(self._sent)
+                await producer.send(Message(TOPIC, body))
+                self._sent.append(body)
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _receive(self) -> list[bytes]:
+        found: list[bytes] = []
+        async with PullConsumer("fuzz_control_readers", client=self._config) as consumer:
+            for queue in await consumer.fetch_queues(TOPIC):
+                result = await consumer.pull(queue, 0)
+                while result.status is PullStatus.FOUND:
+                    found += [message.body for message in result.messages]
+                    result = await consumer.pull(queue, result.next_offset)
+        return found
