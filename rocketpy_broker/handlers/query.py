@@ -78,14 +78,16 @@ class QueryHandler:
         found = self._store.query_message(
             header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
         )
-        answer = QueryMessageResponseHeader(
-            index_last_update_timestamp=found.index_last_update_timestamp,
-            index_last_update_phyoffset=found.index_last_update_offset,
-        )
         if not found.records:
             return request.reply(
                 ResponseCode.QUERY_NOT_FOUND,
                 remark="can not find message, maybe time range not correct",
-                header=answer,
+                header=QueryMessageResponseHeader(
+                    index_last_update_timestamp=0, index_last_update_phyoffset=0
+                ),
             )
+        answer = QueryMessageResponseHeader(
+            index_last_update_timestamp=found.index_last_update_timestamp,
+            index_last_update_phyoffset=found.index_last_update_offset,
+        )
         return request.reply(header=answer, body=b"".join(found.records))

@@ -187,7 +187,7 @@ class SendHandler:
             header.topic, header.default_topic, header.default_topic_queue_nums, sys_flag
         )
         if topic is None:
-            log.warning("%s sent to topic %s, which is not there", channel.remote_address, header.topic)
+            log.info("%s sent to topic %s, which is not there", channel.remote_address, header.topic)
         return topic
 
     # -- storing ------------------------------------------------------------------------------

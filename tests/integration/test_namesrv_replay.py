@@ -1,6 +1,5 @@
 """Replays what Java brokers and clients once sent to a Java name server, and compares the answers."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,36 +7,20 @@ import pytest
 
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.command import Command, decode_command, encode_command
+from rocketpy.protocol.command import Command, decode_command
 from rocketpy.protocol.frame import FrameDecoder
 from rocketpy.transport import Address
 from rocketpy_broker.config import ListenConfig, NamesrvConfig
 from rocketpy_broker.namesrv import NameServer
 from tests.golden_data import RecordedFrame, frames
+from tests.integration.raw_client import RawClient
 
 RECORDED_SERVER = "127.0.0.1:20000"
 RUN = ("boot", "json-producer", "json-consumer", "json-push", "json-rpc", "json-v1", "json-admin",
        "bin-producer", "bin-consumer", "bin-rpc", "bin-admin", "shutdown")  # fmt: skip
 """Scenarios of one life of the recorded name server."""
-ANY_REQUEST = encode_command(Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
 REFUSED_HERE = {RequestCode.GET_NAMESRV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG}
 """Remote configuration is off, unlike in 4.6.0."""
-
-
-class RawClient:
-    """One TCP connection that sends recorded frames as they are."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer, self.decoder = reader, writer, FrameDecoder()
-
-    async def call(self, frame: bytes) -> Command:
-        """The answer to one frame."""
-        self.writer.write(frame)
-        async with asyncio.timeout(5):
-            while True:
-                found = self.decoder.feed(await self.reader.read(65536))
-                if found:
-                    return decode_command(found[0])
 
 
 def recorded_exchanges() -> Iterator[tuple[RecordedFrame, RecordedFrame | None]]:
@@ -87,14 +70,14 @@ async def test_recorded_requests_get_the_recorded_answers(namesrv: NameServer) -
     for request, response in recorded_exchanges():
         conn = f"{request.info['client']}"
         if conn not in clients:
-            clients[conn] = RawClient(
-                *await asyncio.open_connection(namesrv.address.host, namesrv.address.port)
-            )
+            clients[conn] = await RawClient.open(namesrv.address)
         if request.info["kind"] == "oneway":
             clients[conn].writer.write(request.data)
-            await clients[conn].call(ANY_REQUEST)  # answered only after what went before it
+            await clients[conn].call(
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+            )  # answered only after what went before it
             continue
-        answer = await clients[conn].call(request.data)
+        answer = await clients[conn].call_frame(request.data)
         if response is None or request.info["code"] in REFUSED_HERE:
             continue
         compared += 1

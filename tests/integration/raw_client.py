@@ -1,0 +1,52 @@
+"""A client of one connection for tests: sends commands, or recorded frames as they are."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from rocketpy.protocol.command import Command, decode_command, encode_command
+from rocketpy.protocol.frame import FrameDecoder
+from rocketpy.protocol.headers import Header
+from rocketpy.transport import Address
+
+
+class RawClient:
+    """One TCP connection; `async with` closes it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer, self.decoder = reader, writer, FrameDecoder()
+        self.received: list[Command] = []
+
+    @classmethod
+    async def open(cls, address: Address | str) -> "RawClient":
+        """Connect to a server of this test."""
+        at = Address.parse(address) if isinstance(address, str) else address
+        return cls(*await asyncio.open_connection(at.host, at.port))
+
+    async def call_frame(self, frame: bytes) -> Command:
+        """The answer to one frame."""
+        self.writer.write(frame)
+        return await self.next()
+
+    async def call(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
+        """The answer to one request."""
+        return await self.call_frame(encode_command(Command.request(code, header, body)))
+
+    async def next(self) -> Command:
+        """The next frame that comes in."""
+        async with asyncio.timeout(10):
+            while not self.received:
+                data = await self.reader.read(65536)
+                if not data:
+                    raise ConnectionError("the server closed the connection")
+                self.received += [decode_command(frame) for frame in self.decoder.feed(data)]
+        return self.received.pop(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()

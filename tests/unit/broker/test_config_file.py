@@ -1,0 +1,135 @@
+"""broker.conf and namesrv.conf, as operators of RocketMQ write them."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.transport import Address
+from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
+
+JAVAS_OWN = """
+# Licensed to nobody in particular
+brokerClusterName = DefaultCluster
+brokerName = broker-a
+brokerId = 0
+deleteWhen = 04
+fileReservedTime = 48
+brokerRole = ASYNC_MASTER
+flushDiskType = ASYNC_FLUSH
+"""
+"""What stands in the broker.conf of RocketMQ's distribution."""
+
+
+def load(tmp_path: Path, text: str) -> BrokerConfig:
+    path = tmp_path / "broker.conf"
+    path.write_text(text)
+    return load_broker_config(path)
+
+
+def test_rocketmqs_own_file_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without this nobody could change brokers without rewriting their configuration."""
+    config = load(tmp_path, JAVAS_OWN)
+    assert (config.name, config.cluster_name, config.broker_id) == ("broker-a", "DefaultCluster", 0)
+    assert config.listen.address == Address("tcp", "127.0.0.1", 10911)
+    assert config.store.root == Path.home() / "store"
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_keys_reach_their_fields(tmp_path: Path) -> None:
+    """Without this a setting would be read and then not used."""
+    config = load(
+        tmp_path,
+        f"storePathRootDir={tmp_path}\nmappedFileSizeCommitLog=65536\nlistenPort=0\nautoCreateTopicEnable=false\n"
+        "namesrvAddr=127.0.0.1:9876;127.0.0.1:9877\nregisterNameServerPeriod=1\nmaxMessageSize=1024\n",
+    )
+    assert config.store.root == tmp_path
+    assert config.store.commit_log_directory == tmp_path / "commitlog"
+    assert config.store.commit_log.segment_bytes == 65536
+    assert config.store.commit_log.message_bytes_max == 1024
+    assert not config.topics.auto_create
+    assert [address.port for address in config.registration.namesrv] == [9876, 9877]
+    assert config.registration.period_ms == 10_000  # clamped, as 4.6.0 does
+
+
+def test_an_unknown_key_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without this a misspelt key would be silently without effect."""
+    load(tmp_path, "brokerName=a\nbrokerNmae=b\n")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}/broker.conf:2: unknown key brokerNmae is ignored"
+    ]
+
+
+def test_a_key_without_meaning_is_named_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without this an operator would keep tuning thread pools that are not there."""
+    caplog.set_level(logging.INFO)
+    load(tmp_path, "sendMessageThreadPoolNums=16\nuseReentrantLockWhenPutMessage=true\n")
+    texts = [record.getMessage() for record in caplog.records]
+    assert "broker.conf:1: sendMessageThreadPoolNums has no meaning here: one event loop" in texts[0]
+    assert "useReentrantLockWhenPutMessage" in texts[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("listenPort=abc", "whole number"),
+        ("listenPort=70000", "0 to 65535"),
+        ("autoCreateTopicEnable=yes", "true or false"),
+        ("flushDiskType=SOMETIMES", "ASYNC_FLUSH, SYNC_FLUSH"),
+        ("mappedFileSizeCommitLog=5", "it must be from"),
+        ("defaultTopicQueueNums=0", "1 to 10000"),
+        ("brokerName=a b", "letters"),
+        ("brokerName=..", "letters"),
+        ("namesrvAddr=nonsense", "not understood"),
+        ("brokerRole=SLAVE", "cannot do that yet"),
+        ("aclEnable=true", "break a promise"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_line(tmp_path: Path, line: str, says: str) -> None:
+    """Without this a broker would start with other settings than its file asks for."""
+    with pytest.raises(ConfigInvalid, match=r"broker\.conf:3: ") as failure:
+        load(tmp_path, f"# a comment\n\n{line}\n")
+    assert says in str(failure.value)
+
+
+def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+    """Without this --listen and --store would lose against the file."""
+    path = tmp_path / "broker.conf"
+    path.write_text("listenPort=10911\nbrokerName=file\n")
+    config = load_broker_config(path, {"listen": "127.0.0.1:0", "brokerName": "line"})
+    assert config.listen.address.port == 0
+    assert config.name == "line"
+
+
+def test_the_environment_names_the_name_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this a container set up for RocketMQ would not find its name server."""
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:9999")
+    assert load(tmp_path, "").registration.namesrv == (Address("tcp", "127.0.0.1", 9999),)
+    assert load(tmp_path, "namesrvAddr=127.0.0.1:1").registration.namesrv[0].port == 1
+
+
+def test_other_machines_are_served_only_when_asked_for(tmp_path: Path) -> None:
+    """Without this a broker without access control would be open to its whole network by default."""
+    with pytest.raises(ConfigInvalid, match="--insecure"):
+        load(tmp_path, "bindAddress=192.0.2.1\n")
+    with pytest.raises(ConfigInvalid, match="brokerIP1"):
+        load(tmp_path, "bindAddress=0.0.0.0\ninsecure=true\n")
+    config = load(tmp_path, "bindAddress=0.0.0.0\ninsecure=true\nbrokerIP1=192.0.2.1\n")
+    assert config.advertised_host == "192.0.2.1"
+    with pytest.raises(ConfigInvalid, match=r"tls\.server\.certPath"):
+        load_namesrv_config(overrides={"listen": "tls://127.0.0.1:0"})
+
+
+def test_javas_properties_syntax(tmp_path: Path) -> None:
+    """Without this a file that Java reads would mean something else here."""
+    text = (
+        "! comment\n  brokerName : broker\\u002da  \nbrokerClusterName \\\n   Cluster\\_1\nbrokerId=\\\n7\n"
+    )
+    config = load(tmp_path, text)
+    assert (config.name, config.cluster_name, config.broker_id) == ("broker-a", "Cluster_1", 7)
+    with pytest.raises(ConfigInvalid, match=r"broker\.conf:2: .*hexadecimal"):
+        load(tmp_path, "\nbrokerName=\\u12\n")
+    with pytest.raises(ConfigInvalid, match=r"broker\.conf:1: a setting without a name"):
+        load(tmp_path, "=value\n")
