@@ -16,7 +16,7 @@ from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
 from rocketpy.producer.answers import read_answer, read_batch_answer
 from rocketpy.producer.publisher import Publisher
-from rocketpy.producer.requests import SendTemplate, json_text
+from rocketpy.producer.requests import json_text
 from rocketpy.producer.retry import Attempt, SendRules
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
@@ -89,19 +89,15 @@ class Pending(Generic[R]):
         """What `decide` has to know of it."""
         return SendRules(self.accepted_ms, self.deadline_ms, retry, self.given)
 
-    def template(self) -> SendTemplate:
-        """What its request is made from."""
-        return self.publisher.single
-
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """Its request with a JSON header."""
-        return self.template().frame(
+        return self.publisher.single.frame(
             queue_id, self.sys_flag, self.born_ms, self.flag, json_text(self.properties), opaque, self.body
         )
 
     def command(self, queue_id: int) -> Command:
         """Its request for any header codec."""
-        return self.template().command(
+        return self.publisher.single.command(
             queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body
         )
 
@@ -158,9 +154,15 @@ class BatchSend(Pending[Sequence[SendResult]]):
 
     __slots__ = ()
 
-    def template(self) -> SendTemplate:
+    def frame(self, queue_id: int, opaque: int) -> bytes:
         """A batch has its own request code."""
-        return self.publisher.batch
+        return self.publisher.batch.frame(
+            queue_id, 0, self.born_ms, 0, json_text(self.properties), opaque, self.body
+        )
+
+    def command(self, queue_id: int) -> Command:
+        """The same for any header codec."""
+        return self.publisher.batch.command(queue_id, 0, self.born_ms, 0, self.properties, self.body)
 
     def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
         """One result a message."""
@@ -179,7 +181,7 @@ class OnewaySend(Pending[None]):
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """A request that says so."""
-        return self.template().oneway_frame(
+        return self.publisher.single.oneway_frame(
             queue_id, self.sys_flag, self.born_ms, self.flag, json_text(self.properties), self.body
         )
 

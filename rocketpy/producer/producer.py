@@ -18,6 +18,7 @@ from rocketpy.errors import (
     BatchIncomplete,
     ClientClosed,
     ConfigInvalid,
+    FlowControlled,
     MessageTooLarge,
     RocketError,
 )
@@ -150,11 +151,12 @@ class Producer:
         and TransportError say. Waits while too much is in flight; FlowControlled if that takes all the time.
         Cancelling it does not call the message back: it may be stored.
         """
-        engine = self._engine
-        size = len(message.body)
-        if engine is not None and engine.is_full(size):
-            timeout_ms = await engine.wait_for_room(size, timeout_ms or self.config.send_timeout_ms)
-        return await self.send_nowait(message, queue=queue, timeout_ms=timeout_ms)
+        try:
+            return await self.send_nowait(message, queue=queue, timeout_ms=timeout_ms)
+        except FlowControlled:
+            engine = self._running()
+        left_ms = await engine.wait_for_room(len(message.body), timeout_ms or self.config.send_timeout_ms)
+        return await self.send_nowait(message, queue=queue, timeout_ms=left_ms)
 
     def send_nowait(
         self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -243,10 +245,12 @@ class Producer:
         timeout_ms: int | None,
     ) -> None:
         """Check one message, accept it, and send it as far as that goes without waiting."""
+        config = self.config
         size = len(message.body)
-        if size > self.config.max_message_bytes:
-            raise MessageTooLarge(f"a body of {size} bytes, {self.config.max_message_bytes} are allowed")
-        engine.check_room(size)
+        if size > config.max_message_bytes:
+            raise MessageTooLarge(f"a body of {size} bytes, {config.max_message_bytes} are allowed")
+        if engine.problem is not None or engine.is_full(size):
+            engine.check_room(size)
         event = engine.announce((message,), oneway=kind is OnewaySend) if self._listeners else None
         try:
             send = engine.preparer.single(
@@ -256,7 +260,7 @@ class Producer:
             if event is not None:
                 engine.tell_ended(event, error)
             raise
-        send.deadline_ms = send.accepted_ms + (timeout_ms or self.config.send_timeout_ms)
+        send.deadline_ms = send.accepted_ms + (timeout_ms or config.send_timeout_ms)
         engine.accept(send)
         if size <= self._compress_above:
             engine.begin(send)

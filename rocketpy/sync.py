@@ -1,0 +1,288 @@
+"""The same clients for blocking code: `rocketpy.sync.Producer` and `rocketpy.sync.PullConsumer`.
+
+All of them in a process run on one event loop in one background thread, so they share connections as
+the asyncio ones do. The methods are those of the asyncio classes, waited for; they may be called
+from any thread, but not from within an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rocketpy import consumer, producer
+from rocketpy.client import Health
+from rocketpy.config import ClientConfig, ConsumerConfig, ProducerConfig
+from rocketpy.errors import ClientClosed, FlowControlled
+from rocketpy.hooks import SendListener
+from rocketpy.message import Message, MessageExt, MessageQueue
+from rocketpy.results import PullResult, SendResult, Unfinished
+
+__all__ = ["Producer", "PullConsumer"]
+
+T = TypeVar("T")
+
+
+class Producer:
+    """`rocketpy.Producer` for blocking code.
+
+        with Producer("orders", "127.0.0.1:9876") as producer:
+            result = producer.send(Message("Orders", b"..."))
+
+    Arguments as there. One serves all threads.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+        listeners: Iterable[SendListener] = (),
+    ) -> None:
+        self._inner = producer.Producer(group, namesrv, config=config, client=client, listeners=listeners)
+        self._room = threading.BoundedSemaphore(self._inner.config.max_in_flight)
+        self._background: _Background | None = None
+
+    def start(self) -> None:
+        """See `rocketpy.Producer.start`."""
+        self._background = _Background.get()
+        self._background.run(self._inner.start())
+
+    def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
+        """See `rocketpy.Producer.close`."""
+        return self._background.run(self._inner.close(timeout_ms)) if self._background is not None else []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(
+        self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> SendResult:
+        """See `rocketpy.Producer.send`."""
+        return self._loop().run(self._inner.send(message, queue=queue, timeout_ms=timeout_ms))
+
+    def send_async(
+        self,
+        message: Message,
+        callback: Callable[[Future[SendResult]], object] | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> Future[SendResult]:
+        """Hand over one message; return the future of its result. See `rocketpy.Producer.send_nowait`.
+
+        callback: called with that future when it is done, in the background thread: it must not block.
+        Blocks while `ProducerConfig.max_in_flight` messages of this method are not answered, for at most the
+        time-out; then raises FlowControlled. What is wrong with the message comes by the future.
+        """
+        background = self._loop()
+        timeout_s = (timeout_ms or self._inner.config.send_timeout_ms) / 1000
+        if not self._room.acquire(timeout=timeout_s):
+            raise FlowControlled(
+                f"{self._inner.config.max_in_flight} messages were in flight for {timeout_s} s"
+            )
+        future: Future[SendResult] = Future()
+        future.add_done_callback(lambda _: self._room.release())
+        if callback is not None:
+            future.add_done_callback(callback)
+
+        def hand_over() -> None:
+            try:
+                answer = self._inner.send_nowait(message, queue=queue, timeout_ms=timeout_ms)
+            except FlowControlled:  # by bytes; `send` waits for room
+                answer = asyncio.ensure_future(self._inner.send(message, queue=queue, timeout_ms=timeout_ms))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
+                future.set_exception(error)
+                return
+            answer.add_done_callback(lambda done: _copy(done, future))
+
+        background.call(hand_over)
+        return future
+
+    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """See `rocketpy.Producer.send_oneway`; waits while too much is unsent."""
+
+        async def send_when_room() -> None:
+            await self._inner.drain()
+            self._inner.send_oneway(message, queue=queue)
+
+        self._loop().run(send_when_room())
+
+    def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> list[SendResult]:
+        """See `rocketpy.Producer.send_batch`."""
+        return self._loop().run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+
+    def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """See `rocketpy.Producer.fetch_publish_queues`."""
+        return self._loop().run(self._inner.fetch_publish_queues(topic))
+
+    def health(self) -> Health:
+        """See `rocketpy.Producer.health`."""
+        return self._loop().run(_later(self._inner.health))
+
+    def _loop(self) -> _Background:
+        if self._background is None:
+            raise ClientClosed("the producer was not started: use `with`, or `producer.start()`")
+        return self._background
+
+
+class PullConsumer:
+    """`rocketpy.PullConsumer` for blocking code. Arguments as there."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        self._inner = consumer.PullConsumer(group, namesrv, config=config, client=client)
+        self._background: _Background | None = None
+
+    def start(self) -> None:
+        """See `rocketpy.PullConsumer.start`."""
+        self._background = _Background.get()
+        self._background.run(self._inner.start())
+
+    def close(self) -> None:
+        """See `rocketpy.PullConsumer.close`."""
+        if self._background is not None:
+            self._background.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """See `rocketpy.PullConsumer.fetch_queues`."""
+        return self._loop().run(self._inner.fetch_queues(topic))
+
+    def pull(
+        self, queue: MessageQueue, offset: int, max_count: int = 32, timeout_ms: int | None = None
+    ) -> PullResult:
+        """See `rocketpy.PullConsumer.pull`."""
+        return self._loop().run(self._inner.pull(queue, offset, max_count, timeout_ms))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """See `rocketpy.PullConsumer.min_offset`."""
+        return self._loop().run(self._inner.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """See `rocketpy.PullConsumer.max_offset`."""
+        return self._loop().run(self._inner.max_offset(queue))
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """See `rocketpy.PullConsumer.search_offset`."""
+        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+
+    def view_message(self, offset_message_id: str) -> MessageExt:
+        """See `rocketpy.PullConsumer.view_message`."""
+        return self._loop().run(self._inner.view_message(offset_message_id))
+
+    def health(self) -> Health:
+        """See `rocketpy.PullConsumer.health`."""
+        return self._loop().run(_later(self._inner.health))
+
+    def _loop(self) -> _Background:
+        if self._background is None:
+            raise ClientClosed("the consumer was not started: use `with`, or `consumer.start()`")
+        return self._background
+
+
+class _Background:
+    """An event loop in a thread, for all blocking clients of the process. It lives as long as the process."""
+
+    _current: _Background | None = None
+    _making = threading.Lock()
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rocketpy", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def get(cls) -> _Background:
+        """The one of this process; a forked child gets its own."""
+        with cls._making:
+            if cls._current is None or cls._current.pid != os.getpid():
+                cls._current = cls()
+            return cls._current
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine. Ctrl-C while waiting cancels it."""
+        try:
+            self._check_caller()
+        except ClientClosed:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have a function called soon; those that come close together cost one wake-up."""
+        self._check_caller()
+        self._calls.append(function)
+        if len(self._calls) == 1:
+            self._loop.call_soon_threadsafe(self._call_all)
+
+    def _call_all(self) -> None:
+        # The length was 1 for whoever scheduled this, so it must be taken down to 0 and not left at the end.
+        while self._calls:
+            try:
+                self._calls[0]()
+            finally:
+                self._calls.popleft()
+
+    def _check_caller(self) -> None:
+        if self.pid != os.getpid():
+            raise ClientClosed("this client was made before a fork; make a new one in the child process")
+        if threading.current_thread() is self._thread:
+            raise ClientClosed(
+                "a blocking method was called in the client's own thread, as in a callback; it would wait "
+                "for itself"
+            )
+
+
+async def _later(function: Callable[[], T]) -> T:
+    return function()
+
+
+def _copy(done: asyncio.Future[SendResult], future: Future[SendResult]) -> None:
+    """Pass a result from the loop's future on to the caller's."""
+    if future.cancelled() or not future.set_running_or_notify_cancel():
+        if not done.cancelled():
+            done.exception()
+    elif done.cancelled():
+        future.set_exception(ClientClosed("the send was cancelled"))
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
