@@ -11,6 +11,7 @@ import rocketpy
 from tools.import_map import ROOT, SOURCES
 
 FIRST_SCREEN_LINES = 45
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Folders of one machine and hosts of package registries mean nothing to others. ([h]: not to find itself.)
 NOT_FOR_OTHERS = (
     r"/(work|farm)/[a-z.]|repo1?\.maven|pypi\.org|python[h]osted|registry\.npmjs"
@@ -95,6 +96,15 @@ def test_differences_name_tests_that_cite_the_quirk() -> None:
     wrong = [(number, path) for number, path in claims if int(number) not in _quirks_cited(ROOT / path)]
     assert claims
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    """Without this a reader who follows the documentation into the code would find nothing there."""
+    named = re.findall(
+        r"`((?:rocketpy|rocketpy_broker|tests|tools|docs|examples)/[\w/.-]+)`", page.read_text("utf-8")
+    )
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def _first_screen() -> str:
