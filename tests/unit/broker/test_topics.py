@@ -13,12 +13,12 @@ from rocketpy_broker.store import StoreConfig
 from tests.golden_data import frames
 
 
-def table(tmp_path: Path, **topics: bool) -> TopicTable:
+def table(tmp_path: Path, *, auto_create: bool = True) -> TopicTable:
     config = BrokerConfig(
         store=StoreConfig(root=tmp_path),
         name="broker-a",
         cluster_name="GoldenCluster",
-        topics=TopicsConfig(**topics),
+        topics=TopicsConfig(auto_create=auto_create),
     )
     return TopicTable(config, tmp_path / "config" / "topics.json", clock=lambda: 1000)
 

@@ -1,0 +1,89 @@
+"""The command rocketpy-broker, as an operator starts and stops it."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+import pytest
+
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.headers import GetMaxOffsetRequestHeader, GetRouteInfoRequestHeader
+from rocketpy.protocol.headers import SendMessageRequestHeaderV2 as SendHeader
+from tests.integration.raw_client import RawClient
+
+
+async def start(*arguments: str) -> tuple[Process, str]:
+    """A process of the command, and the address in the line that says it is ready."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "rocketpy_broker.cli", *arguments, stdout=PIPE, stderr=PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(20):
+        line = (await process.stdout.readline()).decode()
+    assert " ready at " in line, (line, await process.communicate())
+    return process, line.split()[-1]
+
+
+async def stop(process: Process, number: int = signal.SIGTERM) -> int:
+    process.send_signal(number)
+    async with asyncio.timeout(20):
+        await process.communicate()
+    assert process.returncode is not None
+    return process.returncode
+
+
+async def store_one(address: str) -> dict[str, str]:
+    header = SendHeader(
+        producer_group="g", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+        sys_flag=0, born_timestamp=1, flag=0,
+    )  # fmt: skip
+    async with await RawClient.open(address) as client:
+        return (await client.call(RequestCode.SEND_MESSAGE_V2, header, b"x")).ext_fields()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_broker_keeps_its_messages_however_it_ends(tmp_path: Path, number: int) -> None:
+    """Without this a kill -9 would lose messages that were acknowledged."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"brokerName=b1\nstorePathRootDir={tmp_path}/store\nmappedFileSizeCommitLog=1048576\n")
+    namesrv, namesrv_address = await start("namesrv", "--listen", "127.0.0.1:0")
+    arguments = ("broker", "-c", str(conf), "--listen", "127.0.0.1:0", "--namesrv", namesrv_address)
+    broker, address = await start(*arguments)
+    assert (await store_one(address))["queueOffset"] == "0"
+    async with await RawClient.open(namesrv_address) as client:
+        request = GetRouteInfoRequestHeader(topic="TBW102")
+        assert (await client.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, request)).code == 0
+    assert await stop(broker, number) == (0 if number == signal.SIGTERM else -number)
+    broker, address = await start(*arguments)
+    async with await RawClient.open(address) as client:
+        request2 = GetMaxOffsetRequestHeader(topic="T", queue_id=0)
+        assert (await client.call(RequestCode.GET_MAX_OFFSET, request2)).ext_fields() == {"offset": "1"}
+    assert (await store_one(address))["queueOffset"] == "1"
+    assert await stop(broker) == 0
+    assert await stop(namesrv, signal.SIGINT) == 0
+
+
+async def test_dev_runs_both(tmp_path: Path) -> None:
+    """Without this a newcomer would need two terminals."""
+    process, namesrv_address = await start("dev", "--listen", "127.0.0.1:0", "--store", str(tmp_path))
+    async with await RawClient.open(namesrv_address) as client:
+        answer = await client.call(
+            RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic="TBW102")
+        )
+        assert answer.code == 0
+    assert await stop(process) == 0
+
+
+async def test_a_wrong_start_says_why(tmp_path: Path) -> None:
+    """Without this an operator would read a traceback."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text("listenPort=none\n")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "rocketpy_broker.cli", "broker", "-c", str(conf), stdout=PIPE, stderr=PIPE
+    )
+    async with asyncio.timeout(20):
+        _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert errors.decode() == f"rocketpy-broker: {conf}:1: listenPort=none: a whole number is expected\n"
