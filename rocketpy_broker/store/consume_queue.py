@@ -232,9 +232,9 @@ class ConsumeQueue:
 
         Looks into the oldest file only, as 4.6.0 does; unchanged when that has none.
         """
+        self.write_out()
         if not self.files.segments:
             return
-        self.write_out()
         first = self.files.segments[0]
         data = first.read(0, first.wrote)
         for position, (offset, _, _) in enumerate(UNIT.iter_unpack(data)):

@@ -128,9 +128,9 @@ class StoreDriver:
             self._making_room = self._loop.create_task(self._make_room())
 
     async def _make_room(self) -> None:
-        """Reserve blocks or make the next file, off the loop."""
+        """Reserve blocks and make the next file, off the loop."""
         try:
-            if self._loop is not None and self._roomer is not None:
+            while self._loop is not None and self._roomer is not None and self.store.wants_room():
                 self.store.adopt_room(await self._loop.run_in_executor(self._roomer, self.store.make_room))
         except StoreError as error:
             logger.error("no room ahead of the commit log: %s", error)

@@ -69,6 +69,9 @@ class LogScan:
                 return self._stop_at(segment, position, f"blank of {view.size} bytes does not end the file")
             if view.physical_offset != segment.start + position:
                 return self._stop_at(segment, position, f"it says it belongs at {view.physical_offset}")
+            if view.properties[-1:] == b"\0" or "\0" in view.topic:
+                # The CRC covers the body only; what is written ends with U+0002, what is torn with zeros.
+                return self._stop_at(segment, position, "topic or properties end in zeros")
             position += view.size
             self.end = segment.start + position
             self.last_store_timestamp = view.store_timestamp

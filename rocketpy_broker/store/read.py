@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
+from struct import Struct
 
+from rocketpy.errors import StoreDamaged
+from rocketpy.protocol.record import FIXED_BYTES, MESSAGE_MAGIC
 from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import ReadConfig
 from rocketpy_broker.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 
 __all__ = ["GetMessageResult", "GetMessageStatus", "QueueReader"]
 
+# Size, magic, physical offset of a record.
+_RECORD_PLACE = Struct(">iI20xq")
 _SCANNED_BYTES_MIN = 16_000
 _READ_BYTES_MAX = 1 << 20
 
@@ -121,6 +126,7 @@ class QueueReader:
         else:
             position += 1
         chunks = self._read_ranges(batch.ranges)
+        _check_chunks(queue, chunks, batch)
         return GetMessageResult(
             status if chunks or not batch.count else GetMessageStatus.MESSAGE_WAS_REMOVING,
             offset + position,
@@ -135,6 +141,7 @@ class QueueReader:
         file_bytes = self._log.files.segment_bytes
         return (
             self._log.min_offset <= physical
+            and size >= FIXED_BYTES
             and physical + size <= log_end
             and physical % file_bytes + size <= file_bytes  # not so for a blank unit
         )
@@ -152,13 +159,14 @@ class QueueReader:
 class _Batch:
     """The records of one read: contiguous ones are one range, [start, end)."""
 
-    __slots__ = ("_bytes_max", "_config", "_count_max", "bytes", "count", "ranges")
+    __slots__ = ("_bytes_max", "_config", "_count_max", "bytes", "count", "ranges", "records")
 
     def __init__(self, config: ReadConfig, count_max: int, bytes_max: int | None) -> None:
         self._config = config
         self._count_max = count_max
         self._bytes_max = bytes_max
         self.ranges: list[list[int]] = []
+        self.records: list[tuple[int, int]] = []
         self.bytes = 0
         self.count = 0
 
@@ -180,5 +188,24 @@ class _Batch:
             last[1] = start + size
         else:
             self.ranges.append([start, start + size])
+        self.records.append((start, size))
         self.bytes += size
         self.count += 1
+
+
+def _check_chunks(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> None:
+    """Is there a record of that size and place wherever a unit says so? Raises StoreDamaged.
+
+    A damaged unit must not send consumers bytes that are no message.
+    """
+    records = iter(batch.records)
+    for chunk in chunks:
+        at = 0
+        while at < len(chunk):
+            start, size = next(records)
+            if _RECORD_PLACE.unpack_from(chunk, at) != (size, MESSAGE_MAGIC, start):
+                raise StoreDamaged(
+                    f"queue {queue.topic}/{queue.queue_id}: a unit says {size} bytes at {start}, where no "
+                    f"such record is; remove {queue.files.directory} and restart to have it rebuilt"
+                )
+            at += size

@@ -91,12 +91,12 @@ class Recovery:
     def run(self, checkpoint: Checkpoint, *, clean: bool) -> RecoveryReport:
         """Do it all. Raises StoreDamaged (nothing was cut then), StoreError."""
         report = RecoveryReport(clean)
-        for queue in self._queues.queues.values():
-            queue.recover()
-            self._check_last_unit(queue, report)
         if not self._files.segments:
             self._drop_all(report)
             return report
+        for queue in self._queues.queues.values():
+            queue.recover()
+            self._check_last_unit(queue, report)
         index_from = self._load_index(checkpoint, clean=clean)
         start = self._scan_start(checkpoint, index_from, clean=clean)
         scan = self._scan(start, index_from, report)
@@ -118,6 +118,8 @@ class Recovery:
         if index is None:
             return self._files.max_offset
         complete = index.load(clean=clean, checkpoint_timestamp=checkpoint.index_timestamp)
+        if clean and checkpoint.log_end >= 0 and checkpoint.index_files < 0:  # was switched off meanwhile
+            return max(index.end_offset + 1 if index.files else 0, self._files.min_offset)
         if clean and (complete or checkpoint.index_files == 0):
             return max(self._queues.max_physical_offset(), index.end_offset + 1, checkpoint.log_end)
         return max(index.end_offset, self._files.min_offset)

@@ -1,0 +1,252 @@
+"""Damaged stores: what can be rebuilt is, a torn tail is cut, anything else is refused with its place."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import StoreDamaged
+from rocketpy_broker.store import IndexConfig, MessageStore, StoreConfig
+from rocketpy_broker.store.checker import check_store
+from rocketpy_broker.store.checkpoint import Checkpoint
+from tests.unit.store.helpers import bodies, cutting, kill, put, small_config
+
+COUNT = 900  # two and a half commit log files, four files a queue, seven index files
+
+
+def filled(root: Path, *, clean: bool = True, count: int = COUNT) -> MessageStore:
+    """A store with messages in three queues, closed or killed."""
+    store = MessageStore(small_config(root))
+    store.open()
+    for number in range(count):
+        put(store, number, queue_id=number % 3)
+    if clean:
+        store.close()
+    else:
+        kill(store)
+    return store
+
+
+def expect_all(config: StoreConfig, count: int = COUNT) -> MessageStore:
+    """Open, check that all is there, close."""
+    store = MessageStore(config)
+    store.open()
+    for queue_id in range(3):
+        assert bodies(store, queue_id=queue_id) == [b"body %d" % n for n in range(queue_id, count, 3)]
+    assert check_store(store).problems == []
+    for number in range(0, count, 97):
+        assert len(store.query_message("T", f"k{number}", 5, 0, 1 << 62).records) == 1
+    store.close()
+    return store
+
+
+def flip(path: Path, position: int, mask: int = 0xFF) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ mask]))
+
+
+def files_below(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "lost",
+    ["consumequeue", "consumequeue/T", "consumequeue/T/1", "consumequeue/T/1/00000000000000005000", "index",
+     "checkpoint", "lock"],
+)  # fmt: skip
+def test_what_was_lost_is_built_again(tmp_path: Path, lost: str, clean: bool) -> None:
+    """An operator who lost a queue or the index would lose messages with it."""
+    filled(tmp_path, clean=clean)
+    path = tmp_path / lost
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    expect_all(small_config(tmp_path))
+
+
+def test_rebuilt_files_are_those_written_live(tmp_path: Path) -> None:
+    """Queues and index would differ from node to node, and no checker could compare them."""
+    filled(tmp_path)
+    live = files_below(tmp_path / "consumequeue"), [*files_below(tmp_path / "index").values()]
+    shutil.rmtree(tmp_path / "consumequeue")
+    shutil.rmtree(tmp_path / "index")
+    store = MessageStore(small_config(tmp_path))
+    assert store.open().rebuilt == COUNT
+    store.close()
+    names = sorted((tmp_path / "index").iterdir())
+    assert files_below(tmp_path / "consumequeue") == live[0]
+    assert sorted(path.read_bytes() for path in names) == sorted(live[1])
+
+
+def test_store_without_its_commit_log_starts_empty(tmp_path: Path) -> None:
+    """Queues would lead consumers to messages that are gone, as 4.6.0 knows."""
+    filled(tmp_path)
+    shutil.rmtree(tmp_path / "commitlog")
+    store = MessageStore(small_config(tmp_path))
+    report = store.open()
+    assert (report.end, len(report.notes)) == (0, 3)
+    put(store, 5)
+    assert bodies(store) == [b"body 5"]
+    store.close()
+
+
+def test_damage_in_flushed_data_is_refused_unchanged(tmp_path: Path) -> None:
+    """A flipped bit would silently cost every message behind it."""
+    filled(tmp_path)
+    log = tmp_path / "commitlog" / f"{65536:020d}"
+    position = log.read_bytes().index(b"body 500")
+    flip(log, position)
+    before = {name: data for name, data in files_below(tmp_path).items() if name != "abort"}
+    store = MessageStore(small_config(tmp_path))
+    with pytest.raises(StoreDamaged, match=r"damaged at 8\d{4}: .*flushed up to 14\d{4}.*cut_damage"):
+        store.open()
+    after = {name: data for name, data in files_below(tmp_path).items() if name != "abort"}
+    assert after == before
+    flip(log, position)
+    expect_all(small_config(tmp_path))
+
+
+def test_damage_is_cut_when_an_operator_says_so(tmp_path: Path) -> None:
+    """A store whose copy is lost too could never be used again."""
+    filled(tmp_path)
+    log = tmp_path / "commitlog" / f"{65536:020d}"
+    flip(log, log.read_bytes().index(b"body 500"))
+    store = MessageStore(cutting(tmp_path))
+    report = store.open()
+    assert any("cut off as configured" in note for note in report.notes)
+    found = bodies(store)
+    assert found == [b"body %d" % number for number in range(0, 500, 3)]
+    assert check_store(store).problems == []
+    store.close()
+
+
+def as_java_leaves_it(root: Path) -> None:
+    """Take our offsets out of the checkpoint."""
+    path = root / "checkpoint"
+    checkpoint = Checkpoint.decode(path.read_bytes())
+    path.write_bytes(checkpoint.encode()[:24].ljust(4096, b"\0"))
+
+
+def test_damage_before_valid_records_is_refused_in_a_java_store(tmp_path: Path) -> None:
+    """A Java broker's store would lose what lies behind a flipped bit, as 4.6.0 itself loses it."""
+    filled(tmp_path, clean=False)
+    as_java_leaves_it(tmp_path)
+    flip(tmp_path / "commitlog" / f"{131072:020d}", 88)
+    with pytest.raises(StoreDamaged, match="a valid record follows at 131"):
+        MessageStore(small_config(tmp_path)).open()
+
+
+def test_what_power_loss_took_from_the_unflushed_tail_is_cut(tmp_path: Path) -> None:
+    """A broker would refuse to start after an ordinary power loss."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    put(store, *range(20))
+    store.flush(thorough=True)
+    flushed = store.flushed_offset
+    put(store, *range(20, 40))
+    kill(store)
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(flushed)
+        file.write(bytes(512))  # a sector that never came
+    store = MessageStore(small_config(tmp_path))
+    report = store.open()
+    assert report.end == flushed
+    assert any("unflushed records" in note for note in report.notes)
+    assert bodies(store) == [b"body %d" % number for number in range(20)]
+    put(store, 77)
+    assert check_store(store).problems == []
+    store.close()
+    assert MessageStore(small_config(tmp_path)).open().clean
+
+
+def test_every_length_of_a_torn_last_record_is_cut(tmp_path: Path) -> None:
+    """A crash in the middle of a write would keep the broker from starting."""
+    store = MessageStore(small_config(tmp_path / "whole"))
+    store.open()
+    put(store, *range(5))
+    store.flush(thorough=True)
+    end = store.max_physical_offset
+    put(store, 5)
+    kill(store)
+    last = (tmp_path / "whole" / "commitlog" / f"{0:020d}").read_bytes()[end : end + 200]
+    for length in range(0, len(last.rstrip(b"\0")), 7):
+        root = tmp_path / str(length)
+        shutil.copytree(tmp_path / "whole", root)
+        with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+            file.seek(end)
+            file.write(last[:length].ljust(200, b"\0"))
+        store = MessageStore(small_config(root))
+        assert store.open().end == end
+        assert len(bodies(store)) == 5
+        put(store, 6)
+        assert check_store(store).problems == []
+        store.close()
+        shutil.rmtree(root)
+
+
+def store_record(root: Path) -> bytes:
+    """The first record; those of messages 100 to 999 are all as long."""
+    log = (root / "commitlog" / f"{0:020d}").read_bytes()
+    return log[: int.from_bytes(log[:4], "big")]
+
+
+@pytest.mark.parametrize("room", ["commitlog", "consumequeue", "index", "checkpoint"])
+def test_any_flipped_byte_is_mended_or_refused(tmp_path: Path, room: str) -> None:
+    """One bad byte on disk would be served as a message, or crash the broker."""
+    store = MessageStore(small_config(tmp_path / "whole"))
+    store.open()
+    for number in range(100, 250):
+        put(store, number, queue_id=number % 3)
+    store.close()
+    size = len(store_record(tmp_path / "whole"))
+    allowed = {b"body %d" % number for number in range(100, 250)}
+    chance = random.Random(room)
+    whole = tmp_path / "whole" / room
+    files = sorted(path for path in whole.rglob("*") if path.is_file()) if whole.is_dir() else [whole]
+    for _ in range(60):
+        path = chance.choice(files)
+        position, mask = chance.randrange(len(path.read_bytes().rstrip(b"\0"))), chance.randrange(1, 256)
+        if room == "commitlog":  # 4.6.0's CRC covers only the body; size, magic and place are checked too
+            position = position // size * size + chance.choice([*range(12), *range(28, 36), *range(84, 95)])
+        root = tmp_path / "copy"
+        shutil.copytree(tmp_path / "whole", root)
+        flip(root / path.relative_to(tmp_path / "whole"), position, mask)
+        note = f"{path.name} at {position} with {mask:#x}"
+        store = MessageStore(small_config(root))
+        try:
+            store.open()
+            refused = ""
+            for queue_id in range(3):
+                assert set(bodies(store, queue_id=queue_id)) <= allowed, note
+        except StoreDamaged as error:
+            refused = str(error)
+        assert not refused or room in refused, f"{note}: {refused}"
+        store.close()
+        shutil.rmtree(root)
+
+
+def test_shorter_file_size_setting_is_named(tmp_path: Path) -> None:
+    """A wrong mappedFileSizeCommitLog would look like a destroyed store."""
+    filled(tmp_path)
+    config = small_config(tmp_path, commit_log=StoreConfig(root=tmp_path).commit_log)
+    with pytest.raises(StoreDamaged, match="configured file size is 1073741824"):
+        MessageStore(config).open()
+
+
+def test_index_switched_off_and_on_again_is_complete(tmp_path: Path) -> None:
+    """Messages stored in between would not be found by key."""
+    filled(tmp_path, count=60)
+    store = MessageStore(small_config(tmp_path, index=IndexConfig(enabled=False)))
+    store.open()
+    for number in range(60, 90):
+        put(store, number, queue_id=number % 3)
+    store.close()
+    expect_all(small_config(tmp_path), 90)

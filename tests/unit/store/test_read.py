@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rocketpy.protocol.java import string_hash
+from rocketpy.protocol.record import decode_all
+from rocketpy_broker.store import (
+    CommitLogConfig,
+    GetMessageStatus,
+    IndexConfig,
+    MessageInner,
+    MessageStore,
+    ReadConfig,
+)
+from rocketpy_broker.store.dispatch import index_fields
+from tests.unit.store.helpers import bodies, message, put, small_config
+
+S = GetMessageStatus
+
+
+class Clock:
+    """Ten milliseconds pass whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        self.now += 10
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MessageStore:
+    store = MessageStore(small_config(tmp_path), clock=Clock())
+    store.open()
+    return store
+
+
+def status(store: MessageStore, offset: int) -> tuple[GetMessageStatus, int, int, int]:
+    result = store.get_message("T", 0, offset, 32)
+    return result.status, result.next_begin_offset, result.min_offset, result.max_offset
+
+
+def test_statuses_and_next_offsets_are_those_of_4_6_0(store: MessageStore) -> None:
+    """Consumers would restart at the wrong message when their offset is out of range."""
+    assert status(store, 7) == (S.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+    put(store, *range(5))
+    assert status(store, 0)[:2] == (S.FOUND, 5)
+    assert status(store, 5) == (S.OFFSET_OVERFLOW_ONE, 5, 0, 5)
+    assert status(store, 6) == (S.OFFSET_OVERFLOW_BADLY, 0, 0, 5)
+    queue = store.queues.queues["T", 0]
+    queue.min_offset = 2
+    assert status(store, 1) == (S.OFFSET_TOO_SMALL, 2, 2, 5)
+    assert status(store, 9) == (S.OFFSET_OVERFLOW_BADLY, 5, 2, 5)
+    assert status(store, -1) == (S.OFFSET_TOO_SMALL, 2, 2, 5)
+    store.close()
+
+
+def test_slave_keeps_the_offset_it_was_asked_for(tmp_path: Path) -> None:
+    """A consumer reading from a slave that lags would be thrown back."""
+    store = MessageStore(small_config(tmp_path, read=ReadConfig(correct_offsets=False)))
+    store.open()
+    put(store, 1)
+    assert status(store, 9)[:2] == (S.OFFSET_OVERFLOW_BADLY, 9)
+    store.close()
+
+
+def test_batches_end_at_counts_and_bytes(tmp_path: Path) -> None:
+    """One pull would be answered with more than a client takes."""
+    read = ReadConfig(memory_bytes_max=2000, memory_count_max=8)
+    store = MessageStore(small_config(tmp_path, read=read))
+    store.open()
+    put(store, *range(20))
+    for number in range(3):
+        put(store, 100 + number, body=bytes(900))
+    put(store, 200, body=bytes(5000))
+    assert store.get_message("T", 0, 0, 3).count == 3
+    assert store.get_message("T", 0, 0, 32).count == 8
+    assert store.get_message("T", 0, 20, 32).count == 1
+    assert store.get_message("T", 0, 0, 32, max_bytes=500).count == 3
+    big = store.get_message("T", 0, 23, 32)
+    assert (big.status, big.count, len(big.chunks[0]) > 5000) == (S.FOUND, 1, True)
+    assert store.get_message("T", 0, 0, 0).count == 1, "4.6.0 gives the first one always"
+    store.close()
+
+
+def test_old_messages_come_in_smaller_batches_and_suggest_a_slave(tmp_path: Path) -> None:
+    """A consumer far behind would push what others need out of memory."""
+    read = ReadConfig(physical_memory_bytes=1000, memory_ratio_percent=50)
+    store = MessageStore(small_config(tmp_path, read=read))
+    store.open()
+    put(store, *range(100))
+    old = store.get_message("T", 0, 0, 32)
+    new = store.get_message("T", 0, 99, 32)
+    assert (old.count, old.suggest_slave, store.is_in_memory("T", 0, 0)) == (8, True, False)
+    assert (new.count, new.suggest_slave, store.is_in_memory("T", 0, 99)) == (1, False, True)
+    store.close()
+
+
+def test_contiguous_records_come_in_one_piece(store: MessageStore) -> None:
+    """A pull of a busy queue would cost a disk read a message."""
+    put(store, *range(10))
+    put(store, 10, queue_id=1)
+    put(store, *range(11, 15))
+    result = store.get_message("T", 0, 0, 32)
+    assert [len(decode_all(chunk)) for chunk in result.chunks] == [10, 4]
+    store.close()
+
+
+def test_tags_are_filtered_by_code(store: MessageStore) -> None:
+    """A consumer of one tag would be sent all."""
+    put(store, *range(9))
+    result = store.get_message("T", 0, 0, 32, tag_codes={string_hash("Tag1")})
+    assert [record.body for chunk in result.chunks for record in decode_all(chunk)] == [
+        b"body 1", b"body 4", b"body 7"
+    ]  # fmt: skip
+    assert (result.status, result.next_begin_offset, result.count) == (S.FOUND, 9, 3)
+    nothing = store.get_message("T", 0, 0, 32, tag_codes={12345})
+    assert (nothing.status, nothing.next_begin_offset, nothing.chunks) == (S.NO_MATCHED_MESSAGE, 9, [])
+    store.close()
+
+
+def test_filter_looks_at_no_more_than_a_file_and_800_units(tmp_path: Path) -> None:
+    """One consumer whose tag is rare would hold up all others."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    put(store, *range(120))
+    result = store.get_message("T", 0, 10, 32, tag_codes={12345})
+    assert (result.status, result.next_begin_offset) == (S.NO_MATCHED_MESSAGE, 50)
+    store.close()
+
+
+def test_removed_records_are_skipped(tmp_path: Path) -> None:
+    """A consumer would be stuck at a message whose file was deleted."""
+    log = CommitLogConfig(segment_bytes=4096, reserve_bytes=0)
+    store = MessageStore(small_config(tmp_path, commit_log=log))
+    store.open()
+    put(store, *range(40))
+    store.commit_log.files.delete_first()
+    result = store.get_message("T", 0, 0, 32)
+    first = decode_all(b"".join(result.chunks))[0]
+    assert (result.status, first.physical_offset) == (S.FOUND, 4096)
+    removing = store.get_message("T", 0, 0, 1)
+    assert (removing.status, removing.next_begin_offset) == (S.MESSAGE_WAS_REMOVING, 2)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("delta", "number"), [(-100_000, 0), (0, 40), (3, 40), (5, 40), (6, 41), (100_000, 119)]
+)
+def test_messages_are_found_by_time(store: MessageStore, tmp_path: Path, delta: int, number: int) -> None:
+    """Resetting a consumer to a point in time would lead somewhere else."""
+    put(store, *range(120))
+    store.flush(thorough=True)
+    for position, file in enumerate(sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())):
+        last = store.store_timestamp("T", 0, min(119, position * 50 + 49))
+        os.utime(file, ns=(last * 1_000_000, last * 1_000_000))
+    assert store.offset_by_time("T", 0, store.store_timestamp("T", 0, 40) + delta) == number
+    assert store.offset_by_time("None", 0, 5) == 0
+    store.close()
+
+
+def test_places_and_times_of_messages(store: MessageStore) -> None:
+    """Admin tools would show wrong offsets and times."""
+    assert store.earliest_store_time() == -1
+    put(store, *range(3))
+    assert store.min_offset_in_queue("T", 0) == 0
+    assert store.max_offset_in_queue("T", 0) == 3
+    assert store.max_offset_in_queue("None", 0) == store.min_offset_in_queue("None", 0) == 0
+    assert store.earliest_store_time() == store.earliest_store_time("T", 0) == 1_700_000_000_010
+    assert store.store_timestamp("T", 0, 3) == -1
+    assert store.physical_offset("T", 0, 1) == len(store.look_message(0) or b"")
+    assert store.look_message(5) is None
+    assert store.look_message(10**12) is None
+    assert store.read_log(0, 10) == (store.look_message(0) or b"")[:10]
+    store.close()
+
+
+def test_store_without_index_answers_queries_with_nothing(tmp_path: Path) -> None:
+    """A broker with messageIndexEnable=false would fail on a query."""
+    store = MessageStore(small_config(tmp_path, index=IndexConfig(enabled=False)))
+    store.open()
+    put(store, 1)
+    assert store.query_message("T", "all", 10, 0, 1 << 62).records == []
+    assert not (tmp_path / "index").exists()
+    store.close()
+
+
+def test_listener_hears_of_each_queue_that_grew_once_a_run(store: MessageStore) -> None:
+    """Long-polling consumers would wait for their time-out, or be woken for every message."""
+    heard: list[tuple[str, int, int]] = []
+    store.set_arrival_listener(lambda *news: heard.append(news))
+    for number in range(6):
+        store.append(message(number, queue_id=number % 2))
+    store.append(MessageInner("T", 5, b"half", sys_flag=4))
+    store.write_out()
+    assert heard == []
+    assert store.dispatch_behind_bytes == store.max_physical_offset
+    assert store.dispatch() == 7
+    assert store.dispatch_behind_bytes == 0
+    assert sorted(heard) == [("T", 0, 3), ("T", 1, 3)]
+    store.close()
+
+
+def test_delayed_messages_have_their_due_time_in_the_queue(store: MessageStore) -> None:
+    """Delayed messages would be delivered at once or never."""
+    receipt = store.put_message(
+        MessageInner("SCHEDULE_TOPIC_XXXX", 2, b"later", b"DELAY\x013\x02TAGS\x01A\x02")
+    )
+    store.put_message(MessageInner("SCHEDULE_TOPIC_XXXX", 2, b"no level", b"DELAY\x01x\x02TAGS\x01A\x02"))
+    store.dispatch()
+    units = [unit[3] for unit in store.queues.queues["SCHEDULE_TOPIC_XXXX", 2].units()]
+    assert units == [receipt.store_timestamp + 10_000, string_hash("A")]
+    assert bodies(store, "SCHEDULE_TOPIC_XXXX", 2) == [b"later", b"no level"]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("properties", "fields"),
+    [
+        (b"TAGS\x01A\x02KEYS\x01k l\x02UNIQ_KEY\x01u\x02", (b"A", b"k l", b"u")),
+        (b"TAGS\x01A", (b"A", b"", b"")),
+        (b"", (b"", b"", b"")),
+        (b"TAGS\x01\x02KEYS\x01a\x01b\x02", (b"", b"", b"")),
+        (b"TAGS\x01A\x02TAGS\x01B\x02", (b"B", b"", b"")),
+        (b"TAGS\x01A\x02TAGS\x01\x02", (b"A", b"", b"")),
+        (b"MYTAGS\x01A\x02UNIQ_KEYS\x01u\x02UNIQ_\x01x\x02", (b"", b"", b"")),
+        (b"UNIQ_KEY\x01\x02KEYS\x01k\x02", (b"", b"k", b"")),
+        (b"TAGS\x02TAGS", (b"", b"", b"")),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(
+    properties: bytes, fields: tuple[bytes, bytes, bytes]
+) -> None:
+    """A message would be indexed under another key than in a Java broker."""
+    assert index_fields(properties) == fields

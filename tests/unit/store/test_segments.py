@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import InvariantError, StoreDamaged
+from rocketpy_broker.store.disk import OsDisk
+from rocketpy_broker.store.segment_queue import SegmentQueue
+
+
+def log_of(directory: Path, *sizes: int) -> SegmentQueue:
+    """A log with 100-byte files, written as far as `sizes` say."""
+    files = SegmentQueue(OsDisk(), directory, 100, reserve_bytes=40)
+    for size in sizes:
+        segment = files.add_segment()
+        segment.write(0, bytes([65 + len(files.segments)]) * size)
+        segment.wrote = size
+    return files
+
+
+def test_files_are_named_by_their_start_and_have_full_length(tmp_path: Path) -> None:
+    """A Java broker would not find the files, or refuse their length."""
+    files = log_of(tmp_path / "log", 100, 30)
+    assert {path.name: path.stat().st_size for path in (tmp_path / "log").iterdir()} == {
+        "00000000000000000000": 100,
+        "00000000000000000100": 100,
+    }
+    assert (files.min_offset, files.max_offset, files.flushed_offset) == (0, 130, 0)
+    files.close()
+
+
+def test_reads_stay_within_what_is_written(tmp_path: Path) -> None:
+    """Consumers would be given bytes that are no messages."""
+    files = log_of(tmp_path, 100, 30)
+    assert files.read(95, 5) == b"BBBBB"
+    assert files.read(95, 6) is None
+    assert files.read(100, 30) == b"C" * 30
+    assert files.read(100, 31) is None
+    assert files.read(200, 1) is None
+    assert files.read(-1, 1) is None
+    assert files.read(0, -1) is None
+    assert files.find(199) is files.last
+    assert files.find(200) is None
+    files.close()
+
+
+def test_loading_refuses_gaps_and_other_sizes(tmp_path: Path) -> None:
+    """A missing file, or a wrong setting, would silently shift or drop messages."""
+    log_of(tmp_path, 100, 100, 100).close()
+    (tmp_path / "notes.txt").write_text("not a segment")
+    files = SegmentQueue(OsDisk(), tmp_path, 100)
+    files.load()
+    assert files.max_offset == 300
+    files.close()
+    with pytest.raises(StoreDamaged, match="configured file size is 200"):
+        SegmentQueue(OsDisk(), tmp_path, 200).load()
+    (tmp_path / "00000000000000000100").unlink()
+    with pytest.raises(StoreDamaged, match="expected the file that starts at 100"):
+        SegmentQueue(OsDisk(), tmp_path, 100).load()
+
+
+@pytest.mark.parametrize("length", [0, 55])
+def test_last_file_that_a_crash_left_short_is_mended(tmp_path: Path, length: int) -> None:
+    """A broker killed while it makes a file would not start again (4.6.0 does not)."""
+    log_of(tmp_path, 100, 50).close()
+    with (tmp_path / "00000000000000000100").open("r+b") as file:
+        file.truncate(length)
+    files = SegmentQueue(OsDisk(), tmp_path, 100)
+    files.load()
+    assert (tmp_path / "00000000000000000100").stat().st_size == 100
+    assert files.read(100, 100) == (b"C" * min(length, 50)).ljust(100, b"\0")
+    files.close()
+
+
+def test_truncating_deletes_and_wipes_what_lies_behind(tmp_path: Path) -> None:
+    """The next recovery would take bytes that were cut for messages."""
+    files = log_of(tmp_path, 100, 100, 60)
+    assert files.truncate(130) == 70 + 60
+    assert files.max_offset == 130
+    assert (tmp_path / "00000000000000000100").read_bytes() == b"C" * 30 + bytes(70)
+    assert not (tmp_path / "00000000000000000200").exists()
+    assert files.truncate(130) == 0
+    files.close()
+
+
+def test_spare_file_is_used_or_deleted(tmp_path: Path) -> None:
+    """A file made ahead would be leaked, or made twice."""
+    files = log_of(tmp_path, 100)
+    spare = files.make_spare(100)
+    files.adopt_spare(spare)
+    assert files.add_segment() is spare
+    files.adopt_spare(files.make_spare(100))  # came too late
+    assert files.spare is None
+    files.adopt_spare(files.make_spare(200))
+    files.drop_spare()
+    assert sorted(path.name[-3:] for path in tmp_path.iterdir()) == ["000", "100"]
+    files.close()
+
+
+def test_deleted_file_stays_readable_for_its_holder(tmp_path: Path) -> None:
+    """A flush in progress would hit a closed file, or another file with its number."""
+    files = log_of(tmp_path, 100, 10)
+    target = next(iter(files.unflushed()))
+    files.delete_first()
+    assert not (tmp_path / "00000000000000000000").exists()
+    assert target.segment.read(0, 1) == b"B"
+    target.segment.release()
+    with pytest.raises(InvariantError, match="was deleted"):
+        target.segment.read(0, 1)
+    with pytest.raises(InvariantError, match="in use"):
+        files.delete_first()
+    files.close()
+
+
+def test_only_what_was_written_counts_as_flushed(tmp_path: Path) -> None:
+    """The checkpoint would promise more than the disk holds."""
+    files = log_of(tmp_path, 100, 30)
+    first, last = files.unflushed()
+    assert files.last is not None
+    files.last.wrote = 50  # written while the flush runs
+    last.segment.flushed = last.until
+    assert files.flushed_offset == 0
+    first.segment.flushed = first.until
+    assert files.flushed_offset == 130
+    files.close()
