@@ -19,11 +19,13 @@ from rocketpy_broker.endpoint import BrokerEndpoint, handler_table
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
 from rocketpy_broker.handlers.clients import ClientHandler
+from rocketpy_broker.handlers.offsets import OffsetHandler
 from rocketpy_broker.handlers.pull import PullHandler
 from rocketpy_broker.handlers.query import QueryHandler
 from rocketpy_broker.handlers.send import SendHandler
 from rocketpy_broker.handlers.sync_flush import FlushWaiters
 from rocketpy_broker.services.clients import ClientRegistry
+from rocketpy_broker.services.offsets import ConsumerOffsets
 from rocketpy_broker.services.registration import Registrar
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
@@ -58,6 +60,7 @@ class Broker:
         self.config = config
         self.store = MessageStore(config.store)
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json")
+        self.offsets = ConsumerOffsets(config.store.root / "config" / "consumerOffset.json")
         self.clients = ClientRegistry()
         self.recovery: RecoveryReport | None = None
         """What the store's recovery found, once started."""
@@ -67,6 +70,7 @@ class Broker:
         self._registrar: Registrar | None = None
         self._waiters: FlushWaiters | None = None
         self._scan: asyncio.TimerHandle | None = None
+        self._saving: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[RocketError] | None = None
         self._is_serving = False
 
@@ -107,6 +111,7 @@ class Broker:
         try:
             self.recovery = await self._driver.start()
             self.topics.load()
+            self.offsets.load()
             self.store.dispatch()
             await self._listen()
             self._serve()
@@ -115,6 +120,7 @@ class Broker:
             await self.close()
             raise
         self._scan_clients()
+        self._saving = asyncio.create_task(self._save_offsets())
 
     async def _listen(self) -> None:
         listen = self.config.listen
@@ -140,9 +146,10 @@ class Broker:
         clients = ClientHandler(self.clients)
         handlers = handler_table(
             send=send,
-            pull=PullHandler(store, self.topics, self.clients, config),
+            pull=PullHandler(store, self.topics, self.clients, self.offsets, config),
             query=QueryHandler(store),
             clients=clients,
+            offsets=OffsetHandler(store, self.offsets),
             admin=AdminHandler(store, self.topics, config, is_active=lambda: self.store.failure is None),
         )
         self._endpoint.serve(handlers, send=send, clients=clients)
@@ -170,6 +177,11 @@ class Broker:
         self.clients.drop_silent(int(loop.time() * 1000))
         self._scan = loop.call_later(_CLIENT_SCAN_S, self._scan_clients)
 
+    async def _save_offsets(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.offset_interval_ms / 1000)
+            await self.offsets.save()
+
     def _store_failed(self, error: StoreError) -> None:
         log.critical("broker %s takes no more messages: %s", self.config.name, error)
         if self._failed is None:
@@ -192,6 +204,10 @@ class Broker:
         try:
             if self._server is not None:
                 await self._server.close()
+            if self._saving is not None:
+                self._saving.cancel()
+                await asyncio.wait({self._saving})
+            await self.offsets.save()
         finally:
             await self._driver.close()
 

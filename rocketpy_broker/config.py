@@ -162,6 +162,8 @@ class BrokerConfig:
     """brokerIP2: what slaves are told to connect to. None: as for clients."""
     ha_port: int | None = None
     """haListenPort. None: listenPort + 1."""
+    offset_interval_ms: int = 5000
+    """flushConsumerOffsetInterval: how often the offsets of consumer groups are saved."""
     permission: int = PERM_READ | PERM_WRITE
     """brokerPermission: 4 read, 2 write."""
     topics: TopicsConfig = field(default_factory=TopicsConfig)
@@ -172,6 +174,7 @@ class BrokerConfig:
         _check_name("brokerName", self.name)
         _check_name("brokerClusterName", self.cluster_name)
         _check_range("brokerId", self.broker_id, 0, 2**63 - 1)
+        _check_range("flushConsumerOffsetInterval", self.offset_interval_ms, 1, 3_600_000)
         _check_range("brokerPermission", self.permission, 0, 7)
         if self.listen.is_wildcard and self.advertised_host is None:
             raise ConfigInvalid(

@@ -86,10 +86,14 @@ def load_broker_config(
 def load_namesrv_config(
     path: str | Path | None = None, overrides: Mapping[str, str] | None = None
 ) -> NamesrvConfig:
-    """Return the configuration of a name server; see `load_broker_config`."""
+    """Return the configuration of a name server; see `load_broker_config`.
+
+    Without kvConfigPath the settings are kept where RocketMQ keeps them: ~/namesrv/kvConfig.json.
+    """
     values, places = _collect(_given(path, overrides), {**LISTEN_KEYS, **NAMESRV_KEYS})
     with _Blame(places):
-        return NamesrvConfig(listen=_listen(values["listen"], DEFAULT_NAMESRV_PORT), **values["namesrv"])
+        settings = {"kv_config_path": Path.home() / "namesrv" / "kvConfig.json", **values["namesrv"]}
+        return NamesrvConfig(listen=_listen(values["listen"], DEFAULT_NAMESRV_PORT), **settings)
 
 
 def _given(path: str | Path | None, overrides: Mapping[str, str] | None) -> list[_Given]:

@@ -106,6 +106,7 @@ BROKER_KEYS: Final = {
     "brokerIP2": Key("broker", "ha_host", _text),
     "haListenPort": Key("broker", "ha_port", _port),
     "brokerPermission": Key("broker", "permission", _integer),
+    "flushConsumerOffsetInterval": Key("broker", "offset_interval_ms", _integer),
     "namesrvAddr": Key("registration", "namesrv", _addresses),
     "registerNameServerPeriod": Key("registration", "period_ms", _integer),
     "registerBrokerTimeoutMills": Key("registration", "timeout_ms", _integer),
@@ -220,7 +221,7 @@ WITHOUT_MEANING: Final[dict[str, str]] = {
     ),
     **dict.fromkeys(
         (
-            "autoCreateSubscriptionGroup", "flushConsumerOffsetInterval",
+            "autoCreateSubscriptionGroup",
             "flushConsumerOffsetHistoryInterval", "longPollingEnable", "shortPollingTimeMills",
             "notifyConsumerIdsChangedEnable", "slaveReadEnable", "disableConsumeIfConsumerReadSlowly",
             "consumerFallbehindThreshold", "filterServerNums", "enableCalcFilterBitMap",

@@ -19,8 +19,10 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from rocketpy.errors import ConfigInvalid
+from rocketpy.transport import Address
 from rocketpy_broker.broker import Broker
-from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
+from rocketpy_broker.config import ListenConfig, NamesrvConfig
+from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.namesrv import NameServer
 
 __all__ = ["EmbeddedCluster", "open_embedded"]
@@ -76,7 +78,8 @@ class EmbeddedCluster:
     async def start(self) -> None:
         """Start all of it. Raises RocketError, OSError; nothing is left running then."""
         try:
-            self.namesrv = NameServer(load_namesrv_config(overrides={"listen": self._namesrv_listen}))
+            listen = ListenConfig(address=Address.parse(self._namesrv_listen))
+            self.namesrv = NameServer(NamesrvConfig(listen=listen))
             await self.namesrv.start()
             root = await self._root()
             for name in self._names:

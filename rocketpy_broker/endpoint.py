@@ -10,6 +10,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.clients import ClientHandler
+from rocketpy_broker.handlers.offsets import OffsetHandler
 from rocketpy_broker.handlers.pull import PullHandler
 from rocketpy_broker.handlers.query import QueryHandler
 from rocketpy_broker.handlers.send import SendHandler
@@ -19,7 +20,13 @@ __all__ = ["BrokerEndpoint", "handler_table"]
 
 
 def handler_table(
-    *, send: SendHandler, pull: PullHandler, query: QueryHandler, clients: ClientHandler, admin: AdminHandler
+    *,
+    send: SendHandler,
+    pull: PullHandler,
+    query: QueryHandler,
+    clients: ClientHandler,
+    offsets: OffsetHandler,
+    admin: AdminHandler,
 ) -> dict[int, Handler]:
     """Return who handles which request code."""
     return {
@@ -33,6 +40,8 @@ def handler_table(
         RequestCode.GET_MIN_OFFSET: query.min_offset,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: query.offset_by_time,
         RequestCode.GET_EARLIEST_MSG_STORETIME: query.earliest_store_time,
+        RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
+        RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
         RequestCode.HEART_BEAT: clients.heart_beat,
         RequestCode.UNREGISTER_CLIENT: clients.unregister,
         RequestCode.CHECK_CLIENT_CONFIG: clients.check_config,

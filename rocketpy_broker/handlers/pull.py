@@ -19,6 +19,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.handlers.base import FAQ, refuse_topic
 from rocketpy_broker.services.clients import ClientRegistry
+from rocketpy_broker.services.offsets import ConsumerOffsets
 from rocketpy_broker.services.topics import PERM_READ, TopicTable
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageStore
 
@@ -51,6 +52,7 @@ class PullHandler:
         store: MessageStore,
         topics: TopicTable,
         clients: ClientRegistry,
+        offsets: ConsumerOffsets,
         config: BrokerConfig,
         *,
         hold: Hold | None = None,
@@ -58,6 +60,7 @@ class PullHandler:
         self._store = store
         self._topics = topics
         self._clients = clients
+        self._offsets = offsets
         self._config = config
         self._hold = hold
 
@@ -71,6 +74,8 @@ class PullHandler:
         if isinstance(wanted, tuple):
             code, remark = wanted
             return request.reply(code, remark=remark, header=_NOTHING)
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         result = self._store.get_message(
             header.topic,
             header.queue_id,

@@ -1,6 +1,7 @@
 """One broker and more, over real sockets: sends, pulls, look-ups, restarts, name servers that go and come."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -18,16 +19,19 @@ from rocketpy.protocol.headers import (
     GetMaxOffsetRequestHeader,
     GetRouteInfoRequestHeader,
     PullMessageRequestHeader,
+    QueryConsumerOffsetRequestHeader,
     QueryMessageRequestHeader,
     SearchOffsetRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
+    UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
 from rocketpy.protocol.message_id import decode_message_id
 from rocketpy.protocol.record import Record, decode_all, host_text
 from rocketpy.transport import Address
-from rocketpy_broker import Broker, EmbeddedCluster, NameServer, load_broker_config, load_namesrv_config
+from rocketpy_broker import Broker, EmbeddedCluster, NameServer, NamesrvConfig, load_broker_config
+from rocketpy_broker.config import ListenConfig
 from tests.integration.raw_client import RawClient
 
 SMALL = {"mappedFileSizeCommitLog": "1048576", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
@@ -227,6 +231,31 @@ async def test_look_ups(client: RawClient) -> None:
     assert (await client.call(29, by_time)).ext_fields() == {"offset": "1"}
 
 
+async def test_offsets_of_groups_survive_a_restart(tmp_path: Path) -> None:
+    """QUIRKS 33: without this a group would begin anew whenever its broker restarts."""
+    query = QueryConsumerOffsetRequestHeader(consumer_group="c", topic="T", queue_id=0)
+    update = UpdateConsumerOffsetRequestHeader(consumer_group="c", topic="T", queue_id=0, commit_offset=2)
+    async with (
+        EmbeddedCluster(tmp_path, settings=SMALL) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        await send(client, b"x")
+        new_group = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, query)
+        assert new_group.ext_fields() == {"offset": "0"}
+        assert (await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, update)).code == 0
+        bad = UpdateConsumerOffsetRequestHeader(consumer_group="../c", topic="T", queue_id=0, commit_offset=2)
+        assert (await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, bad)).code == 1
+    assert json.loads((tmp_path / "config" / "consumerOffset.json").read_text()) == {
+        "offsetTable": {"T@c": {"0": 2}}
+    }
+    async with (
+        EmbeddedCluster(tmp_path, settings=SMALL) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        found = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, query)
+        assert found.ext_fields() == {"offset": "2"}
+
+
 async def test_unknown_and_forbidden_requests_are_answered(client: RawClient) -> None:
     """Better than QUIRKS 6: without this a client would run into its time-out."""
     assert (await client.call(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -312,9 +341,13 @@ async def test_a_store_has_one_broker(tmp_path: Path) -> None:
         assert second.brokers == []
 
 
+def name_server(address: str) -> NameServer:
+    return NameServer(NamesrvConfig(listen=ListenConfig(address=Address.parse(address))))
+
+
 async def test_a_name_server_that_comes_back_is_told_again(tmp_path: Path) -> None:
     """Without this a restarted name server would know nobody for half a minute."""
-    first = NameServer(load_namesrv_config(overrides={"listen": "127.0.0.1:0"}))
+    first = name_server("127.0.0.1:0")
     await first.start()
     settings = {"listen": "127.0.0.1:0", "namesrvAddr": str(first.address), "storePathRootDir": str(tmp_path)}
     broker = Broker(load_broker_config(overrides=settings | SMALL))
@@ -323,7 +356,7 @@ async def test_a_name_server_that_comes_back_is_told_again(tmp_path: Path) -> No
     address = first.address
     await first.close()
     await until(lambda: broker.health().registered_at == ())
-    second = NameServer(load_namesrv_config(overrides={"listen": str(address)}))
+    second = name_server(str(address))
     await second.start()
     await until(lambda: second.routes.route("TBW102") is not None)
     await broker.close()

@@ -133,3 +133,12 @@ def test_javas_properties_syntax(tmp_path: Path) -> None:
         load(tmp_path, "\nbrokerName=\\u12\n")
     with pytest.raises(ConfigInvalid, match=r"broker\.conf:1: a setting without a name"):
         load(tmp_path, "=value\n")
+
+
+def test_a_name_servers_settings_are_kept_where_rocketmq_keeps_them(tmp_path: Path) -> None:
+    """Without this a name server started without a file would forget its settings."""
+    assert load_namesrv_config().kv_config_path == Path.home() / "namesrv" / "kvConfig.json"
+    path = tmp_path / "namesrv.conf"
+    path.write_text(f"kvConfigPath={tmp_path}/kv.json\norderMessageEnable=true\n")
+    config = load_namesrv_config(path)
+    assert (config.kv_config_path, config.order_message_enable) == (tmp_path / "kv.json", True)

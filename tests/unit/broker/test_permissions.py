@@ -1,0 +1,21 @@
+"""Deny by default: which requests are answered at all."""
+
+from rocketpy.protocol.codes import RequestCode
+from rocketpy_broker.namesrv import NameServer
+from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PERMISSIONS, Permission
+
+
+def test_every_request_of_the_name_server_has_a_permission() -> None:
+    """Without this a new request would be refused, or one with a permission would have no handler."""
+    assert set(NameServer()._handlers) == set(NAMESRV_PERMISSIONS)
+
+
+def test_changes_need_an_administrator() -> None:
+    """CVE-2023-33246: without this any client could change a server's configuration."""
+    for table in (NAMESRV_PERMISSIONS, BROKER_PERMISSIONS):
+        changing = [code for code in table if "UPDATE" in _name(code) or "DELETE" in _name(code)]
+        assert {table[code] for code in changing} - {Permission.SUBSCRIBE} == {Permission.ADMIN}
+
+
+def _name(code: int) -> str:
+    return RequestCode(code).name if code in set(RequestCode) else ""
