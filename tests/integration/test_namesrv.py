@@ -37,7 +37,8 @@ async def register(client: RawClient, *, crc: int | None = None, compressed: boo
     body = RegisterBrokerBody(topic_config_serialize_wrapper=topics).encode(compressed)
     header = RegisterBrokerRequestHeader(
         broker_name="broker-a", broker_addr="127.0.0.1:10911", cluster_name="C",
-        ha_server_addr="127.0.0.1:10912", broker_id=0, compressed=compressed, body_crc32=crc32(body) if crc is None else crc,
+        ha_server_addr="127.0.0.1:10912", broker_id=0, compressed=compressed,
+        body_crc32=crc32(body) if crc is None else crc,
     )  # fmt: skip
     return await client.call(RequestCode.REGISTER_BROKER, header, body)
 
