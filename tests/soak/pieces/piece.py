@@ -1,0 +1,216 @@
+"""One piece of the soak: servers up, producers and consumers at work, perhaps a kill, everything settled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import signal
+import socket
+import statistics
+import sys
+import time
+import zlib
+from asyncio.subprocess import PIPE, Process
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rocketpy import ClientConfig, Message, MessageQueue, Producer, PullConsumer, PullStatus
+from rocketpy.errors import RocketError, RouteNotFound
+from tests.fuzz.engine import memory_of
+from tests.soak.pieces.places import Places
+
+__all__ = ["PieceReport", "run_piece"]
+
+TOPIC = "Soak"
+PRODUCERS = 4
+_START_SECONDS = 60
+_SETTLE_SECONDS = 60
+_SAMPLE_SECONDS = 0.5
+_SIZES = (40, 200, 200, 1000, 1000, 6000)
+
+
+@dataclass(slots=True, kw_only=True)
+class PieceReport:
+    """What one piece saw.
+
+    unknown: sends without an answer, which may be stored or not. early and late: median memory in the second
+    and in the last quarter of the piece; with a kill the servers' are of two processes.
+    """
+
+    seconds: float = 0.0
+    acked: int = 0
+    unknown: int = 0
+    received: int = 0
+    kills: int = 0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    server_early_bytes: int = 0
+    server_late_bytes: int = 0
+    client_early_bytes: int = 0
+    client_late_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+async def run_piece(index: int, seconds: float, rate: int, store: Path, *, kill: bool) -> PieceReport:
+    """Run piece `index`. rate: messages a second of all producers together. kill: SIGKILL half-way."""
+    piece = _Piece(index, rate, store)
+    started = time.monotonic()
+    try:
+        await piece.run(seconds, kill=kill)
+    finally:
+        await piece.stop_servers(signal.SIGTERM)
+    piece.report.seconds = time.monotonic() - started
+    return piece.report
+
+
+class _Piece:
+    def __init__(self, index: int, rate: int, store: Path) -> None:
+        self.report = PieceReport()
+        self.places = Places()
+        self.store = store
+        self.pause = PRODUCERS / rate
+        self.numbers = itertools.count(index * 10**9)
+        self.first = index * 10**9
+        self.latencies: list[float] = []
+        self.memory: list[tuple[int, int]] = []
+        self.sending = True
+        self.process: Process | None = None
+        self.namesrv = f"127.0.0.1:{_free_port()}"
+        self.client = ClientConfig(namesrv=self.namesrv, route_refresh_ms=500)
+
+    async def run(self, seconds: float, *, kill: bool) -> None:
+        await self.start_servers()
+        async with (
+            Producer("soak_producers", client=self.client) as producer,
+            PullConsumer("soak_consumers", client=self.client) as consumer,
+        ):
+            while not self.report.acked:
+                await self._send_one(producer)  # makes the topic
+            queues = await self._queues(consumer)
+            producers = [asyncio.create_task(self._keep_sending(producer)) for _ in range(PRODUCERS)]
+            consumers = [asyncio.create_task(self._keep_reading(consumer, queue)) for queue in queues]
+            await self._watch_memory(seconds / 2)
+            if kill:
+                await self._kill_and_restart()
+            await self._watch_memory(seconds / 2)
+            self.sending = False
+            await asyncio.wait_for(asyncio.gather(*producers, *consumers), _SETTLE_SECONDS)
+        self._finish()
+
+    def _finish(self) -> None:
+        self.places.settle()
+        report = self.report
+        report.received, report.problems = self.places.received, self.places.problems
+        report.p50_ms, report.p99_ms = _at(self.latencies, 0.5), _at(self.latencies, 0.99)
+        quarter = max(1, len(self.memory) // 4)
+        for samples, when in (
+            (self.memory[quarter : 2 * quarter], "early"),
+            (self.memory[-quarter:], "late"),
+        ):
+            for side, sizes in zip(("server", "client"), zip(*samples, strict=True), strict=False):
+                setattr(report, f"{side}_{when}_bytes", int(statistics.median(sizes)))
+
+    async def _watch_memory(self, seconds: float) -> None:
+        """Let `seconds` pass and note the memory of both sides now and then."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, _SAMPLE_SECONDS))
+            assert self.process is not None
+            self.memory.append((memory_of(self.process.pid)[0], memory_of()[0]))
+
+    # -- clients ------------------------------------------------------------------------------
+
+    async def _keep_sending(self, producer: Producer) -> None:
+        while self.sending:
+            next_at = time.monotonic() + self.pause
+            await self._send_one(producer)
+            await asyncio.sleep(max(0.0, next_at - time.monotonic()))
+
+    async def _send_one(self, producer: Producer) -> None:
+        number, started = next(self.numbers), time.monotonic()
+        try:
+            result = await producer.send(Message(TOPIC, _body(number), keys=[f"{number}"]))
+        except RocketError:
+            self.report.unknown += 1
+            await asyncio.sleep(0.1)
+            return
+        self.report.acked += 1
+        self.latencies.append((time.monotonic() - started) * 1000)
+        self.places.note_ack(number, result)
+
+    async def _queues(self, consumer: PullConsumer) -> tuple[MessageQueue, ...]:
+        """Those of the topic; a new one takes a moment to be known to the name server."""
+        async with asyncio.timeout(_START_SECONDS):
+            while True:
+                with contextlib.suppress(RouteNotFound):
+                    return await consumer.fetch_queues(TOPIC)
+                await asyncio.sleep(0.05)
+
+    async def _keep_reading(self, consumer: PullConsumer, queue: MessageQueue) -> None:
+        """From the queue's first message, through what earlier pieces left, to its end when sending ended."""
+        offset = 0
+        while True:
+            sending = self.sending
+            try:
+                result = await consumer.pull(queue, offset)
+            except RocketError:
+                await asyncio.sleep(0.1)
+                continue
+            for message in result.messages:
+                number = _number(message.body)
+                if number is None:
+                    self.places.problems.append(f"{message} is not what any producer sent")
+                elif number >= self.first:
+                    self.places.note_read(message, number)
+            offset = result.next_offset
+            if result.status is not PullStatus.FOUND:
+                if not sending:
+                    return
+                await asyncio.sleep(0.05)
+
+    # -- servers ------------------------------------------------------------------------------
+
+    async def start_servers(self) -> None:
+        command = ("-m", "rocketpy_broker.cli", "dev", "--store", str(self.store), "--listen", self.namesrv)
+        self.process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE)
+        assert self.process.stdout is not None
+        async with asyncio.timeout(_START_SECONDS):
+            for _ in range(2):
+                if b" ready at " not in await self.process.stdout.readline():
+                    raise RuntimeError("the servers did not start; their log is above")
+
+    async def stop_servers(self, number: int) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+            await self.process.wait()
+            self.process = None
+
+    async def _kill_and_restart(self) -> None:
+        await self.stop_servers(signal.SIGKILL)
+        self.report.kills += 1
+        await self.start_servers()
+
+
+def _body(number: int) -> bytes:
+    """A text that says its own number and checksum."""
+    text = f"{number} ".encode().ljust(_SIZES[number % len(_SIZES)], b"%x" % (number % 16))
+    return b"%08x %b" % (zlib.crc32(text), text)
+
+
+def _number(body: bytes) -> int | None:
+    """The number of a body, None when it is not as it was made."""
+    checksum, _, text = body.partition(b" ")
+    return int(text.split()[0]) if checksum == b"%08x" % zlib.crc32(text) else None
+
+
+def _at(latencies: list[float], share: float) -> float:
+    return sorted(latencies)[int(share * (len(latencies) - 1))] if latencies else 0.0
+
+
+def _free_port() -> int:
+    """A port that survives a restart of the name server; another program could take it, but hardly will."""
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,59 @@
+"""Holds the places that brokers acknowledged against those that consumers read from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rocketpy import MessageExt, SendResult
+
+__all__ = ["Places"]
+
+Place = tuple[str, int, int]
+"""Broker, queue id, queue offset."""
+
+
+@dataclass(slots=True)
+class Places:
+    """Where the messages of one piece are, by their number; entries leave when both sides agree.
+
+    problems: in words, whatever must not be.
+    """
+
+    acked: dict[int, Place] = field(default_factory=dict)
+    read: dict[int, Place] = field(default_factory=dict)
+    next_offset: dict[tuple[str, int], int] = field(default_factory=dict)
+    received: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def note_ack(self, number: int, result: SendResult) -> None:
+        """A broker says where it stored message `number`."""
+        place = (result.queue.broker_name, result.queue.queue_id, result.queue_offset)
+        if number in self.read:
+            self._compare(number, place, self.read.pop(number))
+        else:
+            self.acked[number] = place
+
+    def note_read(self, message: MessageExt, number: int) -> None:
+        """A consumer read message `number`."""
+        self.received += 1
+        queue = (message.queue.broker_name, message.queue.queue_id)
+        expected = self.next_offset.get(queue, message.queue_offset)
+        if message.queue_offset != expected:
+            self.problems.append(
+                f"{message.queue}: offset {message.queue_offset} came where {expected} was due"
+            )
+        self.next_offset[queue] = message.queue_offset + 1
+        place = (*queue, message.queue_offset)
+        if self.acked.get(number) == place:
+            del self.acked[number]
+        else:
+            self.read[number] = place  # its answer is still to come, or was lost with a connection
+
+    def settle(self) -> None:
+        """Nothing more comes: what was acknowledged and not read there is lost."""
+        for number, place in self.acked.items():
+            self.problems.append(f"message {number}, acknowledged at {place}, is lost")
+
+    def _compare(self, number: int, acked: Place, read: Place) -> None:
+        if acked != read:
+            self.problems.append(f"message {number} was acknowledged at {acked} and read at {read}")
