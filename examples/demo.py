@@ -24,7 +24,7 @@ from examples.demo_lines import Line, Lines, read_lines
 from examples.demo_report import COLUMNS, Progress, Step, store_table, table
 from examples.generate_events import DEFAULT_FILE, write_events
 from rocketpy import Message, MessageExt, MessageQueue, Producer, PullConsumer, PullStatus
-from rocketpy.errors import RocketError
+from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy_broker import EmbeddedCluster
 
 TOPIC = "DemoEvents"
@@ -107,8 +107,7 @@ class Demo:
     async def read_everything(self, name: str, namesrv: str) -> None:
         """Pull every queue from its first message to its last, and compare with what was sent."""
         async with PullConsumer("demo_consumers", namesrv) as consumer:
-            queues = await consumer.fetch_queues(TOPIC)
-            await self.wait_until_stored(consumer, queues)
+            queues = await self.wait_until_stored(consumer)
             with self.step(name, len(self.lines), "32 in a pull") as step:
                 parts = await asyncio.gather(*(self.read_queue(consumer, queue, step) for queue in queues))
         received = [message for part in parts for message in part]
@@ -116,13 +115,21 @@ class Demo:
         if repeated := duplicates(received):
             step.remark += f"; {repeated:,} came twice"
 
-    async def wait_until_stored(self, consumer: PullConsumer, queues: Sequence[MessageQueue]) -> None:
-        """Oneway messages may still be on their way; what is not there in ten seconds is missing."""
+    async def wait_until_stored(self, consumer: PullConsumer) -> tuple[MessageQueue, ...]:
+        """The queues to read, once all is in them. What is not there in ten seconds is missing.
+
+        A new topic takes a moment to be known to the name server, and oneway messages to be stored.
+        """
         give_up_at = perf_counter() + STORED_WITHIN_SECONDS
-        while perf_counter() < give_up_at:
-            ends = await asyncio.gather(*map(consumer.max_offset, queues))
-            if sum(ends) >= len(self.lines):
-                break
+        while True:
+            try:
+                queues = await consumer.fetch_queues(TOPIC)
+                ends = await asyncio.gather(*map(consumer.max_offset, queues))
+                if sum(ends) >= len(self.lines) or perf_counter() > give_up_at:
+                    return queues
+            except RouteNotFound:
+                if perf_counter() > give_up_at:
+                    raise
             await asyncio.sleep(0.02)
 
     async def read_queue(self, consumer: PullConsumer, queue: MessageQueue, step: Step) -> list[MessageExt]:
