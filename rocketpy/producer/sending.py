@@ -213,7 +213,6 @@ class Engine:
     def _go_on(self, send: Send) -> None:
         """Do what `decide` says."""
         publisher = send.publisher
-        publisher.turn += 1
         now_ms = self._client.now_ms()
         decision = decide(
             publisher.view, send.attempts, now_ms, send.rules(self._config.retry), publisher.turn
@@ -221,6 +220,7 @@ class Engine:
         if isinstance(decision, GiveUp):
             self._end(send, decision.end)
         elif isinstance(decision, SendTo):
+            publisher.turn += 1
             link = publisher.link(decision.queue)
             if link is not None:
                 self._transmit(send, decision.queue, link, now_ms)

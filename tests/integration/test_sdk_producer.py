@@ -1,0 +1,289 @@
+"""Producer and pull consumer with our own name server and broker, over sockets and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import pytest
+
+from rocketpy import (
+    BatchConfig,
+    ClientConfig,
+    Message,
+    MessageExt,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    PullStatus,
+    RetryConfig,
+    SendResult,
+    SendStatus,
+)
+from rocketpy.errors import BrokerError, ClientClosed, MessageInvalid, MessageTooLarge, RouteNotFound
+from rocketpy_broker.embedded import EmbeddedCluster
+
+
+@pytest.fixture(params=["tcp", "memory"])
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedCluster]:
+    """One name server, one broker."""
+    transport: Literal["tcp", "memory"] = request.param
+    async with EmbeddedCluster(transport=transport) as running:
+        yield running
+
+
+@pytest.fixture
+async def producer(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
+    """A producer of that cluster."""
+    async with Producer("senders", cluster.namesrv_address) as started:
+        yield started
+
+
+@pytest.fixture
+async def consumer(cluster: EmbeddedCluster) -> AsyncIterator[PullConsumer]:
+    """A consumer of that cluster."""
+    async with PullConsumer("readers", cluster.namesrv_address) as started:
+        yield started
+
+
+async def read_back(consumer: PullConsumer, results: list[SendResult]) -> list[MessageExt]:
+    """The messages at the places that their results name."""
+    found = []
+    for result in results:
+        pulled = await consumer.pull(result.queue, result.queue_offset, 1)
+        assert pulled.status is PullStatus.FOUND
+        found.append(pulled.messages[0])
+    return found
+
+
+async def test_everything_of_a_message_comes_back(producer: Producer, consumer: PullConsumer) -> None:
+    """A message would arrive without its tag, keys, flag or properties."""
+    sent = Message(
+        "Coffee", "schwarz ☕".encode(), tags="hot", keys=["42", "é"], flag=-7, properties={"n": 'q"\\\n☕'}
+    )
+    result = await producer.send(sent)
+    assert result.status is SendStatus.SEND_OK
+    (message,) = await read_back(consumer, [result])
+    assert (message.topic, message.body, message.tags, message.keys) == (
+        "Coffee",
+        sent.body,
+        "hot",
+        ("42", "é"),
+    )
+    assert (message.flag, message.properties["n"]) == (-7, 'q"\\\n☕')
+    assert message.message_id == result.message_id
+    assert message.offset_message_id == result.offset_message_id
+    assert message.queue == result.queue
+    assert await consumer.max_offset(result.queue) == result.queue_offset + 1
+    assert await consumer.min_offset(result.queue) == 0
+
+
+async def test_every_way_to_send(producer: Producer, consumer: PullConsumer) -> None:
+    """One of the four ways would lose messages."""
+    bodies = [b"body %d" % number for number in range(40)]
+    results = [await producer.send(Message("Ways", body)) for body in bodies[:10]]
+    results += await asyncio.gather(*[producer.send_nowait(Message("Ways", body)) for body in bodies[10:20]])
+    results += await producer.send_batch([Message("Ways", body) for body in bodies[20:30]])
+    for body in bodies[30:]:
+        producer.send_oneway(Message("Ways", body))
+    assert [message.body for message in await read_back(consumer, results)] == bodies[:30]
+
+    async def read_all() -> set[bytes]:
+        pulls = [await consumer.pull(queue, 0, 100) for queue in await consumer.fetch_queues("Ways")]
+        return {message.body for pulled in pulls for message in pulled.messages}
+
+    async with asyncio.timeout(10):
+        while len(found := await read_all()) < 40:
+            pass  # a oneway message has been written, and is read soon
+    assert found == set(bodies)
+    assert len({result.message_id for result in results}) == 30
+
+
+async def test_a_new_topic_gets_four_queues_that_take_turns(
+    producer: Producer, consumer: PullConsumer
+) -> None:
+    """All messages of a new topic would go to one queue."""
+    results = [await producer.send(Message("Fresh", b"x")) for _ in range(8)]
+    assert sorted(result.queue.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert len(await consumer.fetch_queues("Fresh")) == 4
+    assert await producer.fetch_publish_queues("Fresh") == await consumer.fetch_queues("Fresh")
+
+
+async def test_a_given_queue_keeps_the_order(producer: Producer, consumer: PullConsumer) -> None:
+    """Events of one order would overtake each other."""
+    queue = (await producer.send(Message("Ordered", b"first"))).queue
+    sends = [producer.send_nowait(Message("Ordered", b"%d" % number), queue=queue) for number in range(100)]
+    results = await asyncio.gather(*sends)
+    assert {result.queue for result in results} == {queue}
+    pulled = await consumer.pull(queue, 1, 200)
+    bodies = [message.body for message in pulled.messages]
+    async with asyncio.timeout(10):
+        while len(bodies) < 100:
+            pulled = await consumer.pull(queue, pulled.next_offset, 200)
+            bodies += [message.body for message in pulled.messages]
+    assert bodies == [b"%d" % number for number in range(100)]
+
+
+async def test_order_holds_from_the_very_first_message(producer: Producer) -> None:
+    """Those that had to wait for the route or the connection would arrive behind later ones."""
+    sends = [producer.send_nowait(Message("Early", b"%d" % number)) for number in range(40)]
+    results = await asyncio.gather(*sends)
+    by_queue: dict[int, list[int]] = {}
+    for result in results:
+        by_queue.setdefault(result.queue.queue_id, []).append(result.queue_offset)
+    assert [offsets == sorted(offsets) for offsets in by_queue.values()] == [True] * 4
+
+
+async def test_large_bodies_travel_compressed(producer: Producer, consumer: PullConsumer) -> None:
+    """Large messages would cost ten times the disk, or come back as zlib bytes."""
+    bodies = [os.urandom(600) * 10, os.urandom(2000) * 50, os.urandom(5000), b"x" * 4096]
+    results = [await producer.send(Message("Large", body)) for body in bodies]
+    results.append(await producer.send(Message("Large", bodies[1]), queue=results[0].queue))
+    found = await read_back(consumer, results)
+    assert [message.body for message in found] == [*bodies, bodies[1]]
+    assert [message.sys_flag & 1 for message in found] == [1, 1, 0, 0, 1]
+    assert found[1].store_size < 4000
+
+
+async def test_a_long_batch_is_cut_and_stays_together(
+    cluster: EmbeddedCluster, consumer: PullConsumer
+) -> None:
+    """A list above the broker's limit would be refused as a whole."""
+    config = ProducerConfig(batch=BatchConfig(max_bytes=20_000))
+    async with Producer("batchers", cluster.namesrv_address, config=config) as producer:
+        messages = [Message("Batch", b"%03d" % number * 100, tags="t") for number in range(200)]
+        results = await producer.send_batch(messages)
+    assert len({result.queue for result in results}) == 1
+    assert [result.queue_offset for result in results] == list(range(200))
+    found = await read_back(consumer, [results[0], results[60], results[199]])
+    assert [message.body for message in found] == [messages[0].body, messages[60].body, messages[199].body]
+    assert [message.message_id for message in found] == [
+        results[number].message_id for number in (0, 60, 199)
+    ]
+
+
+async def test_checksums_travel_with_the_message(cluster: EmbeddedCluster, consumer: PullConsumer) -> None:
+    """The end-to-end checksum would be set by nobody."""
+    config = ProducerConfig(body_checksum="crc-32c")
+    async with Producer("checked", cluster.namesrv_address, config=config) as producer:
+        results = [await producer.send(Message("Sums", b"body" * 2000))]
+        results += await producer.send_batch([Message("Sums", b"a"), Message("Sums", b"b")])
+    for message in await read_back(consumer, results):
+        assert message.properties["BODY_CHECKSUM"].startswith("crc-32c:")
+
+
+@pytest.mark.parametrize("codec", ["rocketmq", "msgpack"])
+async def test_other_header_codecs(cluster: EmbeddedCluster, codec: Literal["rocketmq", "msgpack"]) -> None:
+    """The setting would be accepted and do nothing, or break every send."""
+    client = ClientConfig(codec=codec)
+    async with (
+        Producer("binary", cluster.namesrv_address, client=client) as producer,
+        PullConsumer("readers", cluster.namesrv_address, client=client) as consumer,
+    ):
+        results = [await producer.send(Message("Codecs", b"%d" % number, tags="ü")) for number in range(3)]
+        results += await producer.send_batch([Message("Codecs", b"3"), Message("Codecs", b"4")])
+        producer.send_oneway(Message("Codecs", b"x"))
+        found = await read_back(consumer, results)
+    assert [message.body for message in found] == [b"0", b"1", b"2", b"3", b"4"]
+    assert found[0].tags == "ü"
+
+
+async def test_statuses_of_pulls(producer: Producer, consumer: PullConsumer) -> None:
+    """A reader could not tell the end of a queue from an offset that is gone."""
+    result = await producer.send(Message("Pulls", b"x"))
+    at_end = await consumer.pull(result.queue, 1)
+    assert (at_end.status, at_end.messages, at_end.next_offset) == (PullStatus.NO_NEW_MSG, [], 1)
+    beyond = await consumer.pull(result.queue, 1000)
+    assert (beyond.status, beyond.max_offset) == (PullStatus.OFFSET_ILLEGAL, 1)
+    assert await consumer.search_offset(result.queue, 0) == 0
+    with pytest.raises(MessageInvalid, match="offset -1"):
+        await consumer.pull(result.queue, -1)
+    with pytest.raises(BrokerError, match="broker-a answered code"):
+        await consumer.pull(type(result.queue)("Pulls", "broker-a", 99), 0)
+
+
+async def test_a_message_is_found_by_its_broker_id() -> None:
+    """A support engineer could not look up the message that a log names."""
+    async with (
+        EmbeddedCluster() as cluster,
+        Producer("senders", cluster.namesrv_address) as producer,
+        PullConsumer("readers", cluster.namesrv_address) as consumer,
+    ):
+        result = await producer.send(Message("Views", b"find me"))
+        found = await consumer.view_message(result.offset_message_id)
+        assert (found.body, found.queue, found.queue_offset) == (
+            b"find me",
+            result.queue,
+            result.queue_offset,
+        )
+        with pytest.raises(BrokerError):
+            await consumer.view_message(result.offset_message_id[:16] + f"{1 << 20:016X}")
+
+
+async def test_two_brokers_share_a_topic() -> None:
+    """A second broker would get nothing."""
+    async with (
+        EmbeddedCluster(brokers=2, transport="memory") as cluster,
+        Producer("senders", cluster.namesrv_address) as producer,
+    ):
+        results = [await producer.send(Message("Shared", b"x")) for _ in range(16)]
+        assert {result.queue.broker_name for result in results} == {"broker-a", "broker-b"}
+
+
+async def test_a_dead_broker_costs_no_message() -> None:
+    """While one of two brokers is down, half of all sends would fail."""
+    config = ProducerConfig(retry=RetryConfig(pause_ms=1))
+    async with (
+        EmbeddedCluster(brokers=2) as cluster,
+        Producer("senders", cluster.namesrv_address, config=config) as producer,
+    ):
+        for _ in range(4):
+            await producer.send(Message("Failover", b"x"))
+        await cluster.brokers[0].close()
+        results = [await producer.send(Message("Failover", b"x")) for _ in range(16)]
+        assert {result.queue.broker_name for result in results} == {"broker-b"}
+
+
+async def test_what_is_too_large_is_refused_before_it_leaves(producer: Producer) -> None:
+    """The broker would cut the connection, and every other send on it would fail."""
+    with pytest.raises(MessageTooLarge, match="4194305 bytes, 4194304"):
+        await producer.send(Message("Big", bytes(4 * 1024 * 1024 + 1)))
+    with pytest.raises(MessageTooLarge):
+        await producer.send_batch([Message("Big", b"x"), Message("Big", bytes(4 * 1024 * 1024 + 1))])
+
+
+async def test_a_topic_nobody_serves() -> None:
+    """The user would wait for the time-out, and then read about a lost answer."""
+    async with (
+        EmbeddedCluster(transport="memory", settings={"autoCreateTopicEnable": "false"}) as cluster,
+        Producer("senders", cluster.namesrv_address) as producer,
+        PullConsumer("readers", cluster.namesrv_address) as consumer,
+    ):
+        with pytest.raises(RouteNotFound, match="no broker has topic Nowhere"):
+            await producer.send(Message("Nowhere", b"x"))
+        with pytest.raises(RouteNotFound):
+            await consumer.fetch_queues("Nowhere")
+
+
+async def test_use_before_start_and_after_close(cluster: EmbeddedCluster) -> None:
+    """The error would be an AttributeError from inside."""
+    producer = Producer("senders", cluster.namesrv_address)
+    consumer = PullConsumer("readers", cluster.namesrv_address)
+    with pytest.raises(ClientClosed, match="not started"):
+        await producer.send(Message("T", b"x"))
+    with pytest.raises(ClientClosed, match="not started"):
+        producer.send_oneway(Message("T", b"x"))
+    with pytest.raises(ClientClosed, match="not started"):
+        await consumer.fetch_queues("T")
+    assert await producer.close() == []
+    await producer.start()
+    await consumer.start()
+    assert await producer.close() == []
+    assert await producer.close() == []
+    await consumer.close()
+    with pytest.raises(ClientClosed, match="closed"):
+        await producer.send(Message("T", b"x"))
+    with pytest.raises(ClientClosed, match="closed"):
+        await consumer.fetch_queues("T")

@@ -1,0 +1,67 @@
+"""Settings: a bad value is named where it is written, not found out in production."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rocketpy.config import (
+    BatchConfig,
+    ClientConfig,
+    CompressionConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    RetryConfig,
+)
+from rocketpy.errors import ConfigInvalid
+from rocketpy.name_servers import split_addresses
+
+
+@pytest.mark.parametrize(
+    ("group", "wrong", "words"),
+    [
+        (ProducerConfig, {"send_timeout_ms": 0}, "send_timeout_ms is 0"),
+        (ProducerConfig, {"max_message_bytes": 1 << 30}, "at most 16777216"),
+        (ProducerConfig, {"max_in_flight": 0}, "max_in_flight is 0"),
+        (ProducerConfig, {"body_checksum": "md5"}, "choose one of crc-32c"),
+        (RetryConfig, {"times": -1}, "retry.times is -1"),
+        (CompressionConfig, {"level": 10}, "compression.level is 10"),
+        (BatchConfig, {"max_bytes": 0}, "batch.max_bytes"),
+        (ConsumerConfig, {"pull_timeout_ms": 0}, "pull_timeout_ms"),
+        (ClientConfig, {"heartbeat_ms": 1}, "heartbeat_ms is 1"),
+        (ClientConfig, {"codec": "xml"}, "codec is 'xml'"),
+    ],
+)
+def test_bad_values_are_named(group: Any, wrong: dict[str, Any], words: str) -> None:
+    """A value of the wrong unit would show as messages lost much later."""
+    with pytest.raises(ConfigInvalid, match=words):
+        group(**wrong)
+
+
+def test_equal_settings_are_one_client() -> None:
+    """Every producer would open connections of its own."""
+    assert ClientConfig(namesrv="a:1") == ClientConfig(namesrv="a:1")
+    assert hash(ClientConfig(namesrv="a:1")) == hash(ClientConfig(namesrv="a:1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a:1", ("a:1",)),
+        ("a:1;b:2", ("a:1", "b:2")),
+        ("a:1,b:2; tls://c:3 ;", ("a:1", "b:2", "tls://c:3")),
+        ("[::1]:9876", ("[::1]:9876",)),
+        ("memory://Test", ("memory://Test",)),
+    ],
+)
+def test_lists_of_addresses(text: str, addresses: tuple[str, ...]) -> None:
+    """A list that works with the Java client would not work here."""
+    assert split_addresses(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", " ; ", "host", "host:1;other"])
+def test_bad_addresses_say_so(text: str) -> None:
+    """The user would see a failed connection instead of the setting that is wrong."""
+    with pytest.raises(ConfigInvalid, match=r"name server|address"):
+        split_addresses(text)

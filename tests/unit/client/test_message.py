@@ -1,0 +1,125 @@
+"""Messages: what is refused, and with which words, before anything is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rocketpy.errors import GroupInvalid, MessageInvalid, Outcome, TopicInvalid
+from rocketpy.message import RESERVED_PROPERTIES, Message, MessageExt, MessageQueue, check_group
+from rocketpy.protocol.record import decode_all
+from tests import golden_data
+
+
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ("", "letters, digits"),
+        (" ", "letters, digits"),
+        ("a b", "letters, digits"),
+        ("a/b", "letters, digits"),
+        ("thé", "letters, digits"),
+        ("T\n", "letters, digits"),
+        ("../x", "letters, digits"),
+        (None, "letters, digits"),
+        ("x" * 128, "128 characters, 127 are allowed"),
+        ("TBW102", "template"),
+    ],
+)
+def test_bad_topics_are_refused(topic: Any, words: str) -> None:
+    """A typing error would come back from a broker as an unclear code, or create a strange topic."""
+    with pytest.raises(TopicInvalid, match=words) as caught:
+        Message(topic, b"x")
+    assert caught.value.outcome is Outcome.NOT_SENT
+
+
+@pytest.mark.parametrize("topic", ["T", "%RETRY%group", "a-b_c|9", "x" * 127])
+def test_good_topics_pass(topic: str) -> None:
+    """A topic that RocketMQ takes could not be used."""
+    assert Message(topic, b"x").topic == topic
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"body": b""}, "empty body"),
+        ({"body": "text"}, "needs .encode"),
+        ({"body": None}, "must be bytes"),
+        ({"tags": " "}, "tags is"),
+        ({"tags": "a\x01b"}, "U\\+0001"),
+        ({"tags": "\ud800"}, "Unicode"),
+        ({"keys": ["a b"]}, "contains a space"),
+        ({"keys": [""]}, "a key is ''"),
+        ({"keys": ["a\x02"]}, "U\\+0002"),
+        ({"keys": [7]}, "a key is 7"),
+        ({"delay_level": -1}, "delay_level -1"),
+        ({"flag": 2**31}, "flag 2147483648"),
+        ({"properties": {"KEYS": "x"}}, "'KEYS' is reserved"),
+        ({"properties": {"UNIQ_KEY": "x"}}, "reserved"),
+        ({"properties": {"a": ""}}, "property 'a' is ''"),
+        ({"properties": {"": "a"}}, "property's name"),
+        ({"properties": {"a": "b\x02c"}}, "U\\+0002"),
+        ({"properties": {"a": 1}}, "property 'a' is 1"),
+    ],
+)
+def test_bad_messages_are_refused(wrong: dict[str, Any], words: str) -> None:
+    """The mistake would be found by a consumer, or by nobody."""
+    arguments: dict[str, Any] = {"body": b"x"} | wrong
+    with pytest.raises(MessageInvalid, match=words):
+        Message("T", **arguments)
+
+
+def test_values_of_a_message() -> None:
+    """What the application said would arrive as something else."""
+    message = Message("T", bytearray(b"x"), tags="t", keys="a b", properties={"n": "1"}, flag=-1)
+    assert (message.body, message.tags, message.keys, message.flag) == (b"x", "t", ("a", "b"), -1)
+    assert message == Message("T", b"x", tags="t", keys=["a", "b"], properties={"n": "1"}, flag=-1)
+    assert message != Message("T", b"x", tags="t", keys=["a", "b"], properties={"n": "2"}, flag=-1)
+    assert hash(message) == hash(Message("T", b"x", tags="t", keys=["a", "b"]))
+    assert "1 bytes" in repr(message)
+    assert Message("T", b"x", tags="").tags is None
+
+
+def test_properties_are_kept_apart_from_the_callers_map() -> None:
+    """Changing the map after the call would change, or break, a message on its way."""
+    mine = {"a": "1"}
+    message = Message("T", b"x", properties=mine)
+    mine["KEYS"] = "x"
+    assert dict(message.properties) == {"a": "1"}
+
+
+def test_names_that_rocketmq_reserves_are_ours_too() -> None:
+    """A user's property would overwrite what the broker needs."""
+    assert {"TAGS", "WAIT", "DELAY", "REAL_TOPIC", "TRAN_MSG", "UNIQ_KEY"} <= RESERVED_PROPERTIES
+    assert "\x02" not in RESERVED_PROPERTIES
+
+
+@pytest.mark.parametrize("group", ["", "a b", "g" * 256, None])
+def test_bad_groups_are_refused(group: Any) -> None:
+    """A broker would refuse every heartbeat, which nobody sees."""
+    with pytest.raises(GroupInvalid):
+        check_group(group)
+
+
+def test_a_message_of_the_real_broker_is_read() -> None:
+    """What a Java producer sent would lose its tags, keys or place."""
+    step = "pull FOUND q0 offset 0 max 32 sub *"
+    pair = next(item for item in golden_data.essential() if step in item["name"] and "/JSON/" in item["name"])
+    frame = bytes.fromhex(pair["responseHex"])
+    body = frame[8 + int.from_bytes(frame[5:8], "big") :]
+    record = decode_all(body)[0]
+    message = MessageExt(record, MessageQueue("GoldenTopic", "broker-a", 0), record.body)
+    assert (message.topic, message.tags, message.keys) == ("GoldenTopic", "TagA", ("Key1",))
+    assert message.message_id == "C000020200004E0E2F2A6900121D0000"
+    assert message.offset_message_id == "7F00000100004E2A0000000000000000"
+    assert message.store_host == ("127.0.0.1", 20010)
+    assert message.born_host == ("127.0.0.1", 0xB6A0)
+    assert (message.queue_offset, message.physical_offset, message.delay_level) == (0, 0, 0)
+    assert message.born_timestamp <= message.store_timestamp
+    assert (
+        message.store_size == len(frame) - 8 - int.from_bytes(frame[5:8], "big") or message.store_size == 208
+    )
+    assert (message.flag, message.sys_flag, message.reconsume_times) == (0, 0, 0)
+    assert message.prepared_transaction_offset == 0
+    assert "offset=0" in repr(message)
