@@ -58,7 +58,7 @@ interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a J
 bench: $(VENV)/.ready-bench ## speed beside the real RocketMQ 4.6.0 (needs Maven and a JDK)
 	@$(PY) -m tests.bench.run $(ARGS)
 
-soak: $(VENV)/.ready-bench ## a long run that watches memory and latency
+soak: $(VENV)/.ready-bench ## a long run: a broker killed and restarted under load, memory watched, every message accounted for
 	@$(PY) -m tests.soak $(ARGS)
 
 constraints: $(VENV)/.ready-check $(VENV)/.ready-bench ## write constraints.txt anew from the newest allowed versions

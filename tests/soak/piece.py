@@ -18,7 +18,7 @@ from pathlib import Path
 from rocketpy import ClientConfig, Message, MessageQueue, Producer, PullConsumer, PullStatus
 from rocketpy.errors import RocketError, RouteNotFound
 from tests.fuzz.engine import memory_of
-from tests.soak.pieces.places import Places
+from tests.soak.places import Places
 
 __all__ = ["PieceReport", "run_piece"]
 

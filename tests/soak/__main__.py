@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.soak.pieces --minutes 30``; run it again to go on where it was stopped."""
+"""The long run: ``python -m tests.soak --minutes 30``; run it again to go on where it was stopped."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.soak.pieces.piece import PieceReport, run_piece
+from tests.soak.piece import PieceReport, run_piece
 
-_HOME = Path(__file__).parents[3] / "build" / "soak"
+_HOME = Path(__file__).parents[2] / "build" / "soak"
 _COLUMNS = "{:>5} {:>8} {:>9} {:>9} {:>8} {:>6} {:>8} {:>8} {:>12} {:>12}  {}"
 _TITLES = ("piece", "seconds", "acked", "received", "unknown", "kills", "p50 ms", "p99 ms")
 _FLAT_SHARE, _FLAT_BYTES = 1.15, 16 << 20
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.pieces", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="of all pieces (default: %(default)s)")
     parser.add_argument("--piece-seconds", type=float, default=60, help="default: %(default)s")
     parser.add_argument("--rate", type=int, default=400, help="messages a second (default: %(default)s)")

@@ -1,6 +1,0 @@
-"""A long run in pieces that can be stopped and taken up again: `python -m tests.soak.pieces --minutes 30`.
-
-Producers and consumers work against a name server and a broker in a process of their own, on one store, which
-is killed and restarted in every second piece. Each acknowledged message must be read, unchanged, at the place that
-its acknowledgement named; memory must stay flat.
-"""
