@@ -103,8 +103,8 @@ def batch_sender(producer: Producer, what: dict[str, Any]) -> Callable[[], Await
     topic, body, count = what["topic"], b"b" * what["bytes"], what["batch"]
 
     async def send() -> int:
-        result = await producer.send_batch([Message(topic, body) for _ in range(count)])
-        return count if result.status is SendStatus.SEND_OK else 0
+        results = await producer.send_batch([Message(topic, body) for _ in range(count)])
+        return sum(result.status is SendStatus.SEND_OK for result in results)
 
     return send
 

@@ -21,6 +21,10 @@ from tests.interop.processes import (
 
 Make = Literal["java", "our"]
 BINARY_HEADERS: Mapping[str, str] = {"rocketmq.serialize.type": "ROCKETMQ"}
+JAVA_CONF: Mapping[str, object] = {
+    "longPollingEnable": "false",  # an empty pull is answered after one second and not after twenty
+    "waitTimeMillsInSendQueue": 10_000,  # a cold JVM on a busy machine leaves sends waiting for over its 200 ms
+}
 _names = itertools.count(1)
 
 
@@ -129,9 +133,9 @@ def new_broker(
     """A broker of either make, not started. `properties` matter to Java's only."""
     if make == "our":
         return OurBroker(run, namesrv, store=store, port=port, conf=conf)
-    # Without long polling a Java broker answers an empty pull after a second and not after twenty.
-    quick = {"longPollingEnable": "false", **(conf or {})}
-    return JavaBroker(peer, run, namesrv, store=store, port=port, conf=quick, properties=properties)
+    return JavaBroker(
+        peer, run, namesrv, store=store, port=port, conf={**JAVA_CONF, **(conf or {})}, properties=properties
+    )
 
 
 @contextmanager

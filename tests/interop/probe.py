@@ -28,8 +28,11 @@ def ask(address: str, code: int, timeout_s: float = 5, **fields: str) -> tuple[i
         sock.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
         length, header_length = struct.unpack(">II", _read(sock, 8))
         rest = _read(sock, length - 4)
-    answer = json.loads(rest[: header_length & 0xFFFFFF])
-    return answer["code"], answer.get("extFields") or {}, rest[header_length & 0xFFFFFF :]
+    codec, size = header_length >> 24, header_length & 0xFFFFFF
+    if codec == 1:
+        return *_binary_header(rest[:size]), rest[size:]
+    answer = json.loads(rest[:size])
+    return answer["code"], answer.get("extFields") or {}, rest[size:]
 
 
 def route(namesrv: str, topic: str) -> dict[str, Any] | None:
@@ -80,6 +83,22 @@ def wait_until(
             last = f" (last: {error})"
         time.sleep(step_s)
     raise TimeoutError(f"waited {timeout_s:g} s for {what}{last}")
+
+
+def _binary_header(data: bytes) -> tuple[int, dict[str, Any]]:
+    """Code and fields of a header in RocketMQ's binary coding, in which a server may be set to answer."""
+    (code,), at = struct.unpack_from(">h", data), 13
+    (remark,) = struct.unpack_from(">i", data, at)
+    at += 4 + remark
+    end, fields = at + 4 + struct.unpack_from(">i", data, at)[0], {}
+    at += 4
+    while at < end:
+        (key_size,) = struct.unpack_from(">h", data, at)
+        key, at = data[at + 2 : at + 2 + key_size], at + 2 + key_size
+        (value_size,) = struct.unpack_from(">i", data, at)
+        fields[key.decode()] = data[at + 4 : at + 4 + value_size].decode()
+        at += 4 + value_size
+    return code, fields
 
 
 def _loads(body: bytes) -> dict[str, Any]:
