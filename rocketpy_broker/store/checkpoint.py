@@ -6,12 +6,13 @@
 |      8 |    8 | logicsMsgTimestamp: … whose consume queue unit is flushed     | 4.x   |
 |     16 |    8 | indexMsgTimestamp: … in the last full, flushed index file     | 4.x   |
 |     24 |    4 | magic "RPCK"                                                | ours  |
-|     28 |    4 | CRC-32 of bytes 0 to 24 and 32 to 64                        | ours  |
+|     28 |    4 | CRC-32 of bytes 0 to 24 and 32 to 72                        | ours  |
 |     32 |    8 | flushed_offset: the commit log below survives power loss    | ours  |
 |     40 |    8 | dispatched_offset: consume queues below are flushed         | ours  |
 |     48 |    8 | log_end: end of the log at a clean stop, -1 otherwise       | ours  |
 |     56 |    8 | index_files: their number at a clean stop, -1 otherwise     | ours  |
-|     64 | 4032 | zeros                                                       |       |
+|     64 |    8 | tail_offset: start of a record not far before log_end       | ours  |
+|     72 | 4024 | zeros                                                       |       |
 
 All integers are big-endian. The CRC covers the three timestamps too: when a Java broker has used the
 directory since, they differ, and our part is ignored.
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_BYTES = 4096
 _TIMESTAMPS = struct.Struct(">qqq")
 _SEAL = struct.Struct(">4sI")
-_OFFSETS = struct.Struct(">qqqq")
+_OFFSETS = struct.Struct(">qqqqq")
 _MAGIC = b"RPCK"
 _SLACK_MS = 3000
 
@@ -50,6 +51,7 @@ class Checkpoint:
     dispatched_offset: int = -1
     log_end: int = -1
     index_files: int = -1
+    tail_offset: int = -1
 
     @property
     def min_timestamp(self) -> int:
@@ -59,7 +61,9 @@ class Checkpoint:
     def encode(self) -> bytes:
         """The file's 4096 bytes."""
         times = _TIMESTAMPS.pack(self.physic_timestamp, self.logics_timestamp, self.index_timestamp)
-        offsets = _OFFSETS.pack(self.flushed_offset, self.dispatched_offset, self.log_end, self.index_files)
+        offsets = _OFFSETS.pack(
+            self.flushed_offset, self.dispatched_offset, self.log_end, self.index_files, self.tail_offset
+        )
         seal = _SEAL.pack(_MAGIC, zlib.crc32(times + offsets))
         return (times + seal + offsets).ljust(CHECKPOINT_BYTES, b"\0")
 
@@ -69,10 +73,10 @@ class Checkpoint:
         data = data.ljust(CHECKPOINT_BYTES, b"\0")
         checkpoint = cls(*_TIMESTAMPS.unpack_from(data))
         magic, crc = _SEAL.unpack_from(data, 24)
-        if magic == _MAGIC and crc == zlib.crc32(data[:24] + data[32:64]):
+        if magic == _MAGIC and crc == zlib.crc32(data[:24] + data[32:72]):
             (
                 checkpoint.flushed_offset, checkpoint.dispatched_offset, checkpoint.log_end,
-                checkpoint.index_files,
+                checkpoint.index_files, checkpoint.tail_offset,
             ) = _OFFSETS.unpack_from(data, 32)  # fmt: skip
         elif magic == _MAGIC:
             logger.warning("checkpoint: flushed offsets do not match the times; another broker wrote it")

@@ -28,6 +28,7 @@ from rocketpy.protocol.record import (
 )
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.clock import Clock
+from rocketpy_broker.store.log_scan import LogTail
 from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.queue_table import QueueTable
 from rocketpy_broker.store.segment import Segment
@@ -75,6 +76,7 @@ class CommitLog:
         """A record must end at or before this offset, else the file is at its end."""
         self.last_store_timestamp = 0
         """Of the newest record written, ms; 0 when not known."""
+        self.tail = LogTail(0)
         self.undo_failure: StoreError | None = None
         """Why a failed run could not be wiped."""
 
@@ -83,8 +85,9 @@ class CommitLog:
         self._store_host = host
         self._store_flag = MessageSysFlag.STORE_HOST_V6 if len(host) == 20 else 0
 
-    def start(self) -> None:
+    def start(self, tail: LogTail) -> None:
         """Begin appending at the end of the recovered files."""
+        self.tail = tail
         self._resume(self.files.last)
 
     def _resume(self, last: Segment | None) -> None:
@@ -270,6 +273,7 @@ class CommitLog:
         self._requests = []
         if requests:
             self.last_store_timestamp = requests[-1][3]
+            self.tail.advance(self._position)
         return requests
 
     def _parts(self) -> list[tuple[Segment, bytes, bool]]:

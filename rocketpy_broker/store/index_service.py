@@ -87,12 +87,18 @@ class IndexService:
                 continue
             file = IndexFile(self._disk, self.directory / name, self._config.slots, self._config.entries)
             if complete and self._load_file(file, clean=clean, checkpoint_timestamp=checkpoint_timestamp):
-                self.files.append(file)
+                self._keep(file)
             else:
                 logger.warning("index file %s is deleted and rebuilt from the commit log", file.path)
                 file.delete()
                 complete = False
         return complete and bool(self.files)
+
+    def _keep(self, file: IndexFile) -> None:
+        if file.next_entry > 1:
+            self.files.append(file)
+        else:  # made, and never finished: a Java broker that recovered our store keeps it
+            file.delete()
 
     @staticmethod
     def _load_file(file: IndexFile, *, clean: bool, checkpoint_timestamp: int) -> bool:
@@ -101,7 +107,7 @@ class IndexService:
         except StoreDamaged as error:
             logger.warning("%s", error)
             return False
-        return file.next_entry > 1 and (clean or file.end_timestamp <= checkpoint_timestamp)
+        return clean or 0 < file.end_timestamp <= checkpoint_timestamp
 
     def cut_from(self, offset: int) -> bool:
         """Delete files with records at or behind that physical offset; False when there were any."""

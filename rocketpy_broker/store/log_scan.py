@@ -17,10 +17,29 @@ from rocketpy.protocol.record import (
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
-__all__ = ["LogScan", "find_record"]
+__all__ = ["LogScan", "LogTail", "find_record"]
 
 _WINDOW_BYTES: Final = 4 << 20
+_TAIL_BYTES: Final = 16 << 20
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+
+
+class LogTail:
+    """Remembers where a record starts, 16 to 32 MiB or so before the log's end.
+
+    From there the log is checked after a clean stop: from the third-last file, as 4.6.0 does, takes minutes
+    with files of a gigabyte.
+    """
+
+    __slots__ = ("_newer", "offset")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = self._newer = offset
+
+    def advance(self, boundary: int) -> None:
+        """A record, or a run of them, ends at `boundary`."""
+        if boundary - self._newer >= _TAIL_BYTES:
+            self.offset, self._newer = self._newer, boundary
 
 
 class LogScan:
@@ -38,6 +57,7 @@ class LogScan:
         self.stop: RecordCorrupt | None = None
         """Why the scan ended, unless there were only zeros (as there are behind the last record)."""
         self.last_store_timestamp = 0
+        self.tail = LogTail(start)
 
     def __iter__(self) -> Iterator[RecordView]:
         segment = self._files.find(self.end)
@@ -75,6 +95,7 @@ class LogScan:
             position += view.size
             self.end = segment.start + position
             self.last_store_timestamp = view.store_timestamp
+            self.tail.advance(self.end)
             yield view
         return False
 

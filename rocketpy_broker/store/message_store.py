@@ -70,6 +70,7 @@ class MessageStore:
         self._abort_path = config.root / "abort"
         self._checkpoint_file = CheckpointFile(self._disk, config.root / "checkpoint")
         self.checkpoint = Checkpoint()
+        self._saved_checkpoint = Checkpoint()
         self.failure: StoreError | None = StoreError("the store is not open")
         """Why the store takes no messages; None while it does."""
         self.table = QueueTable()
@@ -122,6 +123,7 @@ class MessageStore:
     def _recover(self) -> RecoveryReport:
         clean = not self._disk.exists(self._abort_path)
         self.checkpoint = self._checkpoint_file.load()
+        self._saved_checkpoint = dataclasses.replace(self.checkpoint)
         self._mark_open()
         self.commit_log.files.load()
         self.queues.load()
@@ -133,9 +135,9 @@ class MessageStore:
             # What was scanned may be in the page cache only; and so may anything behind the checkpoint.
             for segment in self.commit_log.files.segments:
                 segment.flushed = 0 if segment.end > report.scanned_from else segment.flushed
-        self.commit_log.start()
+        self.commit_log.start(recovery.tail)
         self.commit_log.last_store_timestamp = self.dispatcher.last_store_timestamp
-        self.checkpoint.log_end = self.checkpoint.index_files = -1
+        self.checkpoint.log_end = self.checkpoint.index_files = self.checkpoint.tail_offset = -1
         self._run_plan(self.plan_flush(thorough=True))
         return report
 
@@ -171,6 +173,7 @@ class MessageStore:
         if self.index is not None:
             self.index.finish()
         self.checkpoint.log_end = self.commit_log.max_offset
+        self.checkpoint.tail_offset = self.commit_log.tail.offset
         self.checkpoint.index_files = len(self.index.files) if self.index is not None else -1
         self._run_plan(self.plan_flush(thorough=True))
         try:
@@ -290,7 +293,7 @@ class MessageStore:
         checkpoint.flushed_offset = self.commit_log.max_offset
         for file in plan.index_files:
             checkpoint.index_timestamp = max(checkpoint.index_timestamp, file.end_timestamp)
-        if checkpoint != self.checkpoint:
+        if checkpoint != self._saved_checkpoint:
             plan.checkpoint = checkpoint
 
     def run_flush(self, plan: FlushPlan) -> None:
@@ -306,6 +309,7 @@ class MessageStore:
         plan.finish()
         if plan.checkpoint is not None:
             self.checkpoint = plan.checkpoint
+            self._saved_checkpoint = dataclasses.replace(plan.checkpoint)
         if self.index is not None:
             for file in plan.index_files:
                 file.forget_slots()

@@ -27,7 +27,7 @@ from rocketpy_broker.store.config import RecoveryConfig
 from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from rocketpy_broker.store.dispatch import ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.index_service import IndexService
-from rocketpy_broker.store.log_scan import LogScan, find_record
+from rocketpy_broker.store.log_scan import LogScan, LogTail, find_record
 from rocketpy_broker.store.messages import DispatchRequest
 from rocketpy_broker.store.queue_table import QueueTable
 from rocketpy_broker.store.segment import Segment
@@ -87,6 +87,8 @@ class Recovery:
         self._dispatcher = dispatcher
         self._table = table
         self._indexed_until = 0
+        self.tail = LogTail(0)
+        """Where the next clean start may begin to read the log."""
 
     def run(self, checkpoint: Checkpoint, *, clean: bool) -> RecoveryReport:
         """Do it all. Raises StoreDamaged (nothing was cut then), StoreError."""
@@ -107,6 +109,7 @@ class Recovery:
             self._scan(self._file_start(self._index.end_offset), self._index.end_offset, report)
         self._queues.fill(self._table, self._files.min_offset)
         self._dispatcher.offset = report.end
+        self.tail = scan.tail
         self._dispatcher.last_store_timestamp = scan.last_store_timestamp
         return report
 
@@ -130,10 +133,12 @@ class Recovery:
             return segments[0].start
         if clean:
             start = segments[max(0, len(segments) - 3)].start
+            if start < checkpoint.tail_offset <= checkpoint.log_end:
+                start = checkpoint.tail_offset
         else:
             start = self._checkpoint_file(checkpoint.min_timestamp).start
-        if self._index is not None:
-            start = min(start, self._file_start(index_from))
+        if self._index is not None and index_from < start:
+            start = self._file_start(index_from)
         return start
 
     def _checkpoint_file(self, timestamp: int) -> Segment:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import StoreDamaged
-from rocketpy_broker.store import IndexConfig, MessageStore, StoreConfig
+from rocketpy_broker.store import CommitLogConfig, IndexConfig, MessageStore, StoreConfig
 from rocketpy_broker.store.checker import check_store
 from rocketpy_broker.store.checkpoint import Checkpoint
 from tests.unit.store.helpers import bodies, cutting, kill, put, small_config
@@ -250,3 +250,28 @@ def test_index_switched_off_and_on_again_is_complete(tmp_path: Path) -> None:
         put(store, number, queue_id=number % 3)
     store.close()
     expect_all(small_config(tmp_path), 90)
+
+
+def test_clean_start_reads_only_the_tail_of_a_large_log(tmp_path: Path) -> None:
+    """A broker with gigabytes of messages would take minutes to restart."""
+    config = StoreConfig(
+        root=tmp_path,
+        commit_log=CommitLogConfig(segment_bytes=1 << 26),
+        index=IndexConfig(slots=100, entries=9),
+    )
+    store = MessageStore(config)
+    store.open()
+    for number in range(25):
+        put(store, number, body=bytes(3 << 20))
+    store.close()
+    store = MessageStore(config)
+    report = store.open()
+    assert report.clean
+    assert 5 <= report.records <= 12
+    assert report.end - report.scanned_from >= 16 << 20
+    store.close()
+    store = MessageStore(config)
+    assert store.open().records == report.records
+    assert store.checkpoint.log_end == -1
+    kill(store)
+    assert MessageStore(config).open().records == 25
