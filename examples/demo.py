@@ -48,7 +48,8 @@ class Demo:
     async def run(self) -> None:
         """Send, read back, restart the broker, read back again. Raises RocketError, TimeoutError."""
         async with EmbeddedCluster(self.store) as cluster:
-            say(f"name server started at {cluster.namesrv_address}, broker at {cluster.brokers[0].address}")
+            broker = cluster.brokers[0].address
+            say(f"name server at {cluster.namesrv_address} and broker at {broker}, both in this process")
             await self.send_everything(cluster.namesrv_address)
             await self.read_everything("read", cluster.namesrv_address)
         async with EmbeddedCluster(self.store) as restarted:
@@ -198,11 +199,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def load(file: Path | None) -> Lines:
     """The lines of a file, or of the events that a script of this repository makes up. Raises OSError."""
     if file is None:
+        say("no file given, so made-up events; your own: make demo FILE=events.jsonl")
         file = DEFAULT_FILE
         if not file.exists():
             write_events(file)
     lines = read_lines(file)
-    say(f"{len(lines.good):,} events from {file}")
+    here = Path.cwd()
+    say(f"{len(lines.good):,} events from {file.relative_to(here) if file.is_relative_to(here) else file}")
     say_some([f"line {number} is not sent: {reason}" for number, reason in lines.refused])
     if not lines.good:
         say(f"{file} has nothing to send; put one JSON value on each line")
