@@ -23,7 +23,7 @@ Make = Literal["java", "our"]
 BINARY_HEADERS: Mapping[str, str] = {"rocketmq.serialize.type": "ROCKETMQ"}
 JAVA_CONF: Mapping[str, object] = {
     "longPollingEnable": "false",  # an empty pull is answered after one second and not after twenty
-    "waitTimeMillsInSendQueue": 10_000,  # a cold JVM on a busy machine leaves sends waiting for over its 200 ms
+    "waitTimeMillsInSendQueue": 10_000,  # a cold JVM on a busy machine takes longer than its 200 ms
 }
 _names = itertools.count(1)
 
@@ -133,9 +133,8 @@ def new_broker(
     """A broker of either make, not started. `properties` matter to Java's only."""
     if make == "our":
         return OurBroker(run, namesrv, store=store, port=port, conf=conf)
-    return JavaBroker(
-        peer, run, namesrv, store=store, port=port, conf={**JAVA_CONF, **(conf or {})}, properties=properties
-    )
+    quick = {**JAVA_CONF, **(conf or {})}
+    return JavaBroker(peer, run, namesrv, store=store, port=port, conf=quick, properties=properties)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ async def test_sends_reach_both_readers_whole(servers: Cluster) -> None:
     ]
     async with producer(servers) as sender, consumer(servers) as reader:
         results = [await sender.send(message) for message in sent]
-        await known(servers, topic)
+        await known(servers, topic, 50)
         assert {result.status for result in results} == {SendStatus.SEND_OK}
         ours = {one.message_id: one for one in await read_all(reader, topic)}
     theirs = {one["msgId"]: one for one in await asyncio.to_thread(servers.pull_all, topic)}
@@ -84,6 +84,7 @@ async def test_sends_in_flight_keep_their_order(servers: Cluster) -> None:
         futures = [sender.send_nowait(one, queue=queue, timeout_ms=15_000) for one in messages]
         results = await asyncio.gather(*futures)
         assert [result.queue_offset for result in results] == list(range(first, first + 3000))
+        await known(servers, topic, 3001)
         bodies = [one.body for one in await read_queue(reader, queue, first)]
         assert bodies == [b"%d" % n for n in range(3000)]
 
@@ -104,7 +105,7 @@ async def test_batches_reach_both_readers(servers: Cluster) -> None:
     sent = [Message(topic, b"part %d" % n, keys=f"b{n}", properties=PROPERTIES) for n in range(100)]
     async with producer(servers) as sender, consumer(servers) as reader:
         results = await sender.send_batch(sent)
-        await known(servers, topic)
+        await known(servers, topic, 100)
         ours = await read_all(reader, topic)
         assert [one.message_id for one in ours] == [result.message_id for result in results]
         assert [one.queue_offset for one in ours] == [result.queue_offset for result in results]
@@ -122,8 +123,9 @@ async def test_long_bodies_are_inflated_by_both_readers(servers: Cluster) -> Non
     async with producer(servers) as sender, consumer(servers) as reader:
         for body in bodies:
             await sender.send(Message(topic, body))
-        await known(servers, topic)
+        await known(servers, topic, 3)
         await asyncio.to_thread(servers.produce, *java)
+        await known(servers, topic, 6)
         wanted = {*bodies, *(b"java" + body for body in bodies)}
         assert {one.body for one in await read_all(reader, topic)} == wanted
     theirs = await asyncio.to_thread(servers.pull_all, topic)
@@ -150,6 +152,7 @@ async def test_messages_of_a_java_producer(servers: Cluster) -> None:
     parts = [java_step(topic, 100 + n) for n in range(20)]
     batch = {"how": "batch", "messages": parts}
     answers = await asyncio.to_thread(servers.produce, *steps, batch)
+    await known(servers, topic, 40)
     ids = [answer["msgId"] for answer in answers[:20]] + answers[20]["msgId"].split(",")
     async with consumer(servers) as reader:
         found = {one.message_id: one for one in await read_all(reader, topic)}
@@ -167,6 +170,7 @@ async def test_offsets_and_times(servers: Cluster) -> None:
         queue = await create(servers, sender, topic)
         start = await reader.max_offset(queue)
         results = [await sender.send(Message(topic, b"%d" % n), queue=queue) for n in range(10)]
+        await known(servers, topic, 11)
         assert (await reader.min_offset(queue), await reader.max_offset(queue)) == (0, start + 10)
         last = await reader.view_message(results[-1].offset_message_id)
         assert await reader.search_offset(queue, last.store_timestamp + 1000) == start + 9
@@ -189,7 +193,7 @@ async def test_new_topic_has_four_queues(servers: Cluster) -> None:
     async with producer(servers) as sender:
         results = await asyncio.gather(*[sender.send(Message(topic, b"%d" % n)) for n in range(40)])
         assert {result.queue.queue_id for result in results} == {0, 1, 2, 3}
-        await known(servers, topic)
+        await known(servers, topic, 40)
         assert len(await sender.fetch_publish_queues(topic)) == 4
 
 
@@ -220,7 +224,7 @@ async def test_other_header_codecs(servers: Cluster, codec: Literal["rocketmq", 
     async with Producer("interop_codec", client=client) as sender, PullConsumer("r", client=client) as reader:
         for n in range(20):
             await sender.send(Message(topic, b"%d" % n, properties=PROPERTIES))
-        await known(servers, topic)
+        await known(servers, topic, 20)
         assert len(await read_all(reader, topic)) == 20
 
 
@@ -233,7 +237,7 @@ async def test_end_to_end_checksum(servers: Cluster) -> None:
     ):
         for n in range(5):
             await sender.send(Message(topic, b"checked %d" % n))
-        await known(servers, topic)
+        await known(servers, topic, 5)
         assert len(await read_all(reader, topic)) == 5
     assert len(await asyncio.to_thread(servers.pull_all, topic)) == 5
 
@@ -257,10 +261,11 @@ async def create(servers: Cluster, sender: Producer, topic: str) -> MessageQueue
     return result.queue
 
 
-async def known(servers: Cluster, topic: str) -> None:
-    """Wait until the name server knows the topic: a Java broker tells it after answering the first send."""
-    found = "the name server to know the topic"
-    await asyncio.to_thread(probe.wait_until, lambda: probe.route(servers.namesrv.address, topic), found)
+async def known(servers: Cluster, topic: str, count: int = 1) -> None:
+    """Wait until so many messages can be read: a Java broker registers a topic, and fills its queues, only after
+    it has answered.
+    """
+    await asyncio.to_thread(wait_for_count, servers, topic, count)
 
 
 async def read_all(reader: PullConsumer, topic: str) -> list[MessageExt]:
