@@ -97,6 +97,7 @@ class Producer:
         if self._engine is None or self._client is None:
             return []
         if self._closing is None:
+            self._engine.refuse()
             wait_ms = self.config.close_timeout_ms if timeout_ms is None else timeout_ms
             self._closing = asyncio.create_task(self._close(self._engine, self._client, wait_ms))
         return await asyncio.shield(self._closing)
@@ -126,13 +127,13 @@ class Producer:
         if self._client is None:
             raise ClientClosed("the producer was not started")
         health = self._client.health()
-        problem = (str(engine.problem),) if engine.problem is not None else ()
+        problem = (str(engine.room.closed),) if engine.room.closed is not None else ()
         return replace(
             health,
             ok=health.ok and not problem,
             problems=health.problems + problem,
-            in_flight=engine.in_flight,
-            in_flight_bytes=engine.in_flight_bytes,
+            in_flight=engine.room.count,
+            in_flight_bytes=engine.room.bytes,
         )
 
     # -- sending ------------------------------------------------------------------------------
@@ -155,8 +156,10 @@ class Producer:
             return await self.send_nowait(message, queue=queue, timeout_ms=timeout_ms)
         except FlowControlled:
             engine = self._running()
-        left_ms = await engine.wait_for_room(len(message.body), timeout_ms or self.config.send_timeout_ms)
-        return await self.send_nowait(message, queue=queue, timeout_ms=left_ms)
+        left_ms = await engine.room.wait(len(message.body), timeout_ms or self.config.send_timeout_ms)
+        future: asyncio.Future[SendResult] = engine.loop.create_future()
+        self._submit(SingleSend, engine, message, future, queue, left_ms)
+        return await future
 
     def send_nowait(
         self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -169,6 +172,8 @@ class Producer:
         drain()` in loops.
         """
         engine = self._engine or self._running()
+        if engine.room.refuses(len(message.body)):
+            engine.room.check(len(message.body))
         future: asyncio.Future[SendResult] = engine.loop.create_future()
         self._submit(SingleSend, engine, message, future, queue, timeout_ms)
         return future
@@ -179,6 +184,7 @@ class Producer:
         Raises UsageErrors, among them FlowControlled: `await drain()` in loops.
         """
         engine = self._running()
+        engine.room.check(len(message.body))
         future: asyncio.Future[None] = engine.loop.create_future()
         future.add_done_callback(_log_oneway)
         self._submit(OnewaySend, engine, message, future, queue, None)
@@ -249,8 +255,6 @@ class Producer:
         size = len(message.body)
         if size > config.max_message_bytes:
             raise MessageTooLarge(f"a body of {size} bytes, {config.max_message_bytes} are allowed")
-        if engine.problem is not None or engine.is_full(size):
-            engine.check_room(size)
         event = engine.announce((message,), oneway=kind is OnewaySend) if self._listeners else None
         try:
             send = engine.preparer.single(
@@ -287,9 +291,8 @@ class Producer:
     ) -> Sequence[SendResult]:
         """Send one request of a batch."""
         timeout_ms = timeout_ms or self.config.send_timeout_ms
-        if engine.is_full(len(part.body)):
-            timeout_ms = await engine.wait_for_room(len(part.body), timeout_ms)
-        engine.check_room(len(part.body))
+        if engine.room.refuses(len(part.body)):
+            timeout_ms = await engine.room.wait(len(part.body), timeout_ms)
         future: asyncio.Future[Sequence[SendResult]] = engine.loop.create_future()
         send = engine.preparer.batch(engine.publisher(part.messages[0].topic), part, future, queue)
         send.deadline_ms = send.accepted_ms + timeout_ms

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from rocketpy.client import ClientInstance
 from rocketpy.config import ProducerConfig
-from rocketpy.errors import ClientClosed, FlowControlled, Outcome, RocketError, RouteNotFound
+from rocketpy.errors import ClientClosed, Outcome, RocketError, RouteNotFound
 from rocketpy.hooks import SendEvent, SendListener
 from rocketpy.links import Link
 from rocketpy.message import Message
@@ -25,6 +24,7 @@ from rocketpy.producer.pending import OnewaySend, Pending
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.retry import Attempt, GiveUp, RefreshRoute, SendTo, decide
+from rocketpy.producer.room import Room
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.frame import CODEC_JSON
@@ -42,16 +42,12 @@ _SWEEP_MS = 10
 
 
 class Engine:
-    """All sends of one producer.
-
-    problem: why nothing is accepted, or None.
-    """
+    """All sends of one producer. room: its bounds. preparer: makes what `accept` takes."""
 
     def __init__(
         self, client: ClientInstance, group: str, config: ProducerConfig, listeners: Sequence[SendListener]
     ) -> None:
-        self.problem: RocketError | None = None
-        self.in_flight_bytes = 0
+        self.room = Room(config.max_in_flight, config.max_in_flight_bytes)
         self._client = client
         self._group = group
         self._config = config
@@ -64,15 +60,9 @@ class Engine:
         self._waiting: dict[Send, None] = {}
         self._written: list[Send] = []
         self._sweeper: asyncio.TimerHandle | None = None
-        self._room: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
 
     # -- accepting ----------------------------------------------------------------------------
-
-    @property
-    def in_flight(self) -> int:
-        """Sends accepted and not ended."""
-        return len(self._live)
 
     def publisher(self, topic: str) -> Publisher:
         """The topic's publisher."""
@@ -89,49 +79,10 @@ class Engine:
             )
         return publisher
 
-    def is_full(self, size: int) -> bool:
-        """Whether a body of `size` bytes is too much now. One is always let through."""
-        live = len(self._live)
-        config = self._config
-        return live >= config.max_in_flight or (
-            live > 0 and self.in_flight_bytes + size > config.max_in_flight_bytes
-        )
-
-    def check_room(self, size: int) -> None:
-        """Raise FlowControlled when `is_full`, ClientClosed when nothing is accepted."""
-        if self.problem is not None:
-            raise self.problem
-        if self.is_full(size):
-            raise FlowControlled(
-                f"{len(self._live)} sends with {self.in_flight_bytes} bytes are in flight, the bounds are "
-                f"{self._config.max_in_flight} and {self._config.max_in_flight_bytes}; "
-                "`await producer.drain()`, or use `send`, which waits"
-            )
-
-    async def wait_for_room(self, size: int, timeout_ms: int) -> int:
-        """Wait until `is_full` is over; return what is left of the time, at least 1 ms.
-
-        Who waits longest goes first. Raises FlowControlled after the time.
-        """
-        until = self.loop.time() + timeout_ms / 1000
-        while self.problem is None and self.is_full(size):
-            turn = self.loop.create_future()
-            self._room.append(turn)
-            try:
-                async with asyncio.timeout_at(until):
-                    await turn
-            except TimeoutError:
-                self.check_room(size)
-            except asyncio.CancelledError:
-                self._give_room()  # it may have been our turn
-                raise
-        self._give_room()
-        return max(1, int((until - self.loop.time()) * 1000))
-
     async def drain(self) -> None:
         """Wait until a send would be accepted, and the connections have taken what was written."""
-        if self.is_full(1):
-            await self.wait_for_room(1, _FOREVER_MS)
+        if self.room.refuses(1):
+            await self.room.wait(1, _FOREVER_MS)
         for publisher in self._publishers.values():
             for link in {id(link): link for _, link in publisher.places}.values():
                 if link.channel is not None and not link.channel.is_writable:
@@ -140,7 +91,8 @@ class Engine:
     def accept(self, send: Send) -> None:
         """Take a send; from now on it is sure to end. Follow it by `begin`."""
         self._live[send] = None
-        self.in_flight_bytes += send.size
+        self.room.count += 1
+        self.room.bytes += send.size
 
     def begin(self, send: Send) -> None:
         """Make the first attempt of an accepted send."""
@@ -267,25 +219,15 @@ class Engine:
         if send not in self._live:
             return
         del self._live[send]
-        self.in_flight_bytes -= send.size
+        self.room.free(send.size)
         if send.event is not None:
             self.tell_ended(send.event, asyncio.CancelledError() if send.future.cancelled() else end)
         if not isinstance(end, RocketError):
             send.resolve(end)
         elif not send.future.done():
             send.future.set_exception(end)
-        if self._room:
-            self._give_room()
         if self._idle is not None and not self._live and not self._idle.done():
             self._idle.set_result(None)
-
-    def _give_room(self) -> None:
-        """Let the longest waiting caller look again."""
-        while self._room and (self.problem is not None or not self.is_full(1)):
-            turn = self._room.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
 
     def _release_later(self, send: Send) -> None:
         """A oneway send counts until the end of the loop's turn, when the connection has it."""
@@ -324,10 +266,12 @@ class Engine:
         if self._waiting:
             self._hang(min(self._waiting, key=lambda send: send.deadline_ms))
 
+    def refuse(self) -> None:
+        """Accept no more."""
+        self.room.close(ClientClosed("the producer is closed"))
+
     async def close(self, timeout_ms: float) -> list[Unfinished]:
-        """Accept no more, wait for what was accepted, and end the rest; return its messages."""
-        self.problem = ClientClosed("the producer is closed")
-        self._give_room()
+        """Wait for what was accepted, and end the rest; return its messages. After `refuse`."""
         if self._live and timeout_ms > 0:
             self._idle = self.loop.create_future()
             await asyncio.wait([self._idle], timeout=timeout_ms / 1000)
