@@ -33,6 +33,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import UnregisterClientRequestHeader
 from rocketpy.routing.routes import MASTER_ID
 from rocketpy.tasks import Tasks
+from rocketpy.transport import Address
 
 __all__ = ["ClientInstance", "Health", "KnownTopic"]
 
@@ -272,6 +273,17 @@ class ClientInstance:
                 if data.broker_name == broker_name and data.broker_addrs:
                     return data.broker_addrs.get(MASTER_ID) or data.broker_addrs[min(data.broker_addrs)]
         raise RouteNotFound(f"the route of topic {topic} has no broker {broker_name}")
+
+    def address_of(self, host: str, port: int) -> str:
+        """How to reach the broker with this store host: as a route writes it (tls://…), else by TCP.
+
+        A broker at memory:// stores port 0; it is found when it is the only one that routes name.
+        """
+        known = [Address.parse(address) for address in self._addresses()]
+        found = [address for address in known if (address.host, address.port) == (host, port)]
+        if not found and port == 0:
+            found = [address for address in known if address.scheme == "memory"]
+        return str(found[0]) if len(found) == 1 else str(Address("tcp", host, port))
 
     def broker_name(self, address: str) -> str | None:
         """The name of the broker at an address, if some route tells it."""

@@ -116,8 +116,8 @@ def _path_of(namesrv: str) -> str | None:
     return path
 
 
-def _find_open() -> Open:
-    found = list(entry_points(group=ENTRY_POINT_GROUP))
+def _find_open(group: str = ENTRY_POINT_GROUP) -> Open:
+    found = list(entry_points(group=group))
     if not found:
         raise ConfigInvalid(
             "the address embedded: needs the package rocketpy_broker, which is not installed: "

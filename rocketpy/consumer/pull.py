@@ -35,7 +35,6 @@ from rocketpy.protocol.record import host_text
 from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.results import PullResult, PullStatus
 from rocketpy.routing import subscribe_queues
-from rocketpy.transport import Address
 
 __all__ = ["PullConsumer"]
 
@@ -188,11 +187,11 @@ class PullConsumer:
         names no place: nothing listens there, or it finds nothing.
         """
         store_host, physical_offset = decode_message_id(offset_message_id)
-        address = str(Address("tcp", *host_text(store_host)))
+        client = self._running()
+        address = client.address_of(*host_text(store_host))
         command = Command.request(
             RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=physical_offset)
         )
-        client = self._running()
         answer = await client.ask(address, command, self.config.pull_timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise _refusal(answer, address)

@@ -1,0 +1,137 @@
+"""The blocking clients, and servers inside the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from rocketpy import Message, PullStatus, SendResult, SendStatus
+from rocketpy import Producer as AsyncProducer
+from rocketpy import PullConsumer as AsyncPullConsumer
+from rocketpy.embedded import _find_open, lease
+from rocketpy.errors import ClientClosed, ConfigInvalid, MessageTooLarge
+from rocketpy.sync import Producer, PullConsumer
+
+
+@pytest.fixture
+def producer() -> Iterator[Producer]:
+    """A blocking producer with servers of its own."""
+    with Producer("blocking", "embedded:") as started:
+        yield started
+
+
+def test_blocking_code_sends_and_reads(producer: Producer) -> None:
+    """A script without an event loop could not use the client."""
+    with PullConsumer("readers", "embedded:") as consumer:
+        results = [producer.send(Message("Sync", b"%d" % number)) for number in range(3)]
+        results += producer.send_batch([Message("Sync", b"3"), Message("Sync", b"4")])
+        producer.send_oneway(Message("Sync", b"oneway"))
+        bodies = []
+        for result in results:
+            pulled = consumer.pull(result.queue, result.queue_offset, 1)
+            assert pulled.status is PullStatus.FOUND
+            bodies.append(pulled.messages[0].body)
+        assert bodies == [b"0", b"1", b"2", b"3", b"4"]
+        queue = results[0].queue
+        assert consumer.min_offset(queue) == 0
+        assert consumer.max_offset(queue) > results[0].queue_offset
+        assert consumer.search_offset(queue, 0) == 0
+        assert consumer.fetch_queues("Sync") == producer.fetch_publish_queues("Sync")
+        assert consumer.view_message(results[0].offset_message_id).body == b"0"
+        assert consumer.health().ok
+        assert producer.health().ok
+
+
+def test_send_async_calls_back(producer: Producer) -> None:
+    """Code that used RocketMQ's callbacks could not be moved over."""
+    done: list[Future[SendResult]] = []
+    futures = [producer.send_async(Message("Callback", b"%d" % n), done.append) for n in range(500)]
+    results = [future.result(timeout=10) for future in futures]
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
+    assert len({result.message_id for result in results}) == 500
+    assert done == futures
+
+
+def test_send_async_reports_errors_by_its_future(producer: Producer) -> None:
+    """One bad message would break the sends of all others, or vanish."""
+    bad = producer.send_async(Message("Callback", bytes(5_000_000)))
+    good = producer.send_async(Message("Callback", b"x"))
+    with pytest.raises(MessageTooLarge):
+        bad.result(timeout=10)
+    assert good.result(timeout=10).status is SendStatus.SEND_OK
+
+
+def test_many_threads_share_one_producer(producer: Producer) -> None:
+    """A web server with threads would need a connection each."""
+    results: list[SendResult] = []
+
+    def work() -> None:
+        results.extend(producer.send(Message("Threads", b"x")) for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len({result.message_id for result in results}) == 160
+
+
+def test_a_blocking_call_in_a_callback_is_refused(producer: Producer) -> None:
+    """The program would stand still for ever."""
+    errors: list[BaseException] = []
+
+    def call_again(_: Future[SendResult]) -> None:
+        try:
+            producer.send(Message("Callback", b"x"))
+        except ClientClosed as error:
+            errors.append(error)
+
+    producer.send_async(Message("Callback", b"x"), call_again).result(timeout=10)
+    producer.send(Message("Callback", b"x"))  # the callback has run by now
+    assert "wait for itself" in str(errors[0])
+
+
+def test_use_before_start() -> None:
+    """The error would be an AttributeError from inside."""
+    with pytest.raises(ClientClosed, match="not started"):
+        Producer("g", "127.0.0.1:1").send(Message("T", b"x"))
+    with pytest.raises(ClientClosed, match="not started"):
+        PullConsumer("g", "127.0.0.1:1").fetch_queues("T")
+    Producer("g", "127.0.0.1:1").close()
+    PullConsumer("g", "127.0.0.1:1").close()
+
+
+async def test_clients_of_embedded_share_its_servers() -> None:
+    """A consumer would look for the producer's messages in servers of its own."""
+    async with (
+        AsyncProducer("g", "embedded:") as producer,
+        AsyncPullConsumer("c", "embedded:") as consumer,
+    ):
+        result = await producer.send(Message("Inside", b"x"))
+        assert (await consumer.pull(result.queue, 0)).messages[0].body == b"x"
+
+
+async def test_an_embedded_store_is_kept(tmp_path: Path) -> None:
+    """Messages would be gone after the next start of the program."""
+    address = f"embedded://{tmp_path / 'store'}"
+    async with AsyncProducer("g", address) as producer:
+        result = await producer.send(Message("Kept", b"still here"))
+    async with AsyncPullConsumer("c", address) as consumer:
+        assert (await consumer.pull(result.queue, result.queue_offset)).messages[0].body == b"still here"
+
+
+@pytest.mark.parametrize("address", ["embedded:relative", "embedded://host/path", "embedded:///"])
+async def test_malformed_embedded_addresses(address: str) -> None:
+    """A store would appear in an unexpected place."""
+    with pytest.raises(ConfigInvalid, match="write embedded: or embedded:///"):
+        await lease(address)
+
+
+def test_without_the_broker_package_the_error_says_what_to_install() -> None:
+    """The user would see an empty list or an ImportError."""
+    with pytest.raises(ConfigInvalid, match="pip install rocketpy-mq"):
+        _find_open("rocketpy.no-such-group")
