@@ -6,8 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from rocketpy import Message, Producer, PullConsumer, PullStatus
-from rocketpy.config import ClientConfig
+from rocketpy import ClientConfig, Message, Producer, ProducerConfig, PullConsumer, PullStatus
 from rocketpy.errors import RocketError
 from tests.fuzz.engine import Failure
 
@@ -15,6 +14,7 @@ __all__ = ["ControlClient"]
 
 TOPIC = "FuzzControl"
 _PAUSE_SECONDS = 0.02
+_PATIENT = ProducerConfig(send_timeout_ms=10_000)
 
 
 class ControlClient:
@@ -48,7 +48,7 @@ class ControlClient:
             raise Failure(f"the control client sent {len(self._sent)} messages and received {len(received)}")
 
     async def _send(self) -> None:
-        async with Producer("fuzz_control", client=self._config) as producer:
+        async with Producer("fuzz_control", client=self._config, config=_PATIENT) as producer:
             while not self._stop.is_set():
                 body = b"%d" % len(self._sent)
                 await producer.send(Message(TOPIC, body))

@@ -16,7 +16,7 @@ from tests.fuzz.targets import TARGETS, Target
 
 SEED = 1
 READER_INPUTS = 5000
-PORT_INPUTS = 5000
+PORT_INPUTS = 3000
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
