@@ -21,6 +21,9 @@ __all__ = ["StoreDriver", "StoreHealth"]
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_DISPATCH_DELAY_S = 0.001
+_DISPATCH_AT_ONCE = 200
+"""Records that wait above which dispatch is not put off any longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class StoreDriver:
         self._stopping = asyncio.Event()
         self._flush_lock = asyncio.Lock()
         self._dispatch_handle: asyncio.Handle | None = None
+        self._dispatch_at_once = False
         self._making_room: asyncio.Task[None] | None = None
         self._failure_told = False
         self._flushes = 0
@@ -112,12 +116,24 @@ class StoreDriver:
     # -- dispatch --------------------------------------------------------------------------------
 
     def schedule_dispatch(self) -> None:
-        """Dispatch in the loop's next turn, after answers that wait to be sent; and see to room ahead."""
-        if self._dispatch_handle is None and self._loop is not None:
+        """Dispatch soon, after answers that wait to be sent; and see to room ahead.
+
+        Soon is within a millisecond, as with RocketMQ's own dispatcher, or in the loop's next turn once
+        many records wait: a run costs about as much as dispatching three records. Whoever reads a
+        queue meanwhile dispatches first, so nobody sees that it waits.
+        """
+        if self._loop is None:
+            return
+        if self._dispatch_handle is None:
+            self._dispatch_handle = self._loop.call_later(_DISPATCH_DELAY_S, self._dispatch)
+        elif self.store.dispatcher.waiting > _DISPATCH_AT_ONCE and not self._dispatch_at_once:
+            self._dispatch_at_once = True
+            self._dispatch_handle.cancel()
             self._dispatch_handle = self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         self._dispatch_handle = None
+        self._dispatch_at_once = False
         try:
             self.store.dispatch()
         except StoreError as error:

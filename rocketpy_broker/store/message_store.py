@@ -14,6 +14,7 @@ with MessageStore(StoreConfig(root=Path("store"))) as store:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Sequence
@@ -379,6 +380,20 @@ class MessageStore:
 
     # -- reading by queue ------------------------------------------------------------------------
 
+    def _catch_up(self) -> None:
+        """Dispatch what waits, so that a reader sees all that was written.
+
+        A failure is for the caller of `dispatch` to hear of; what is there can still be read.
+        """
+        if self.dispatcher.waiting:
+            with contextlib.suppress(StoreError):
+                self.dispatch()
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue with everything that was written; None when there is none."""
+        self._catch_up()
+        return self.queues.queues.get((topic, queue_id))
+
     def get_message(
         self,
         topic: str,
@@ -395,22 +410,22 @@ class MessageStore:
         only messages with one of these tags codes. At most 800 are looked at.
         Returns whole records as they are stored. Raises StoreError when the disk cannot be read.
         """
-        queue = self.queues.queues.get((topic, queue_id))
+        queue = self._queue(topic, queue_id)
         return self._reader.read(queue, offset, max_count, max_bytes, tag_codes)
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """One behind the last message that can be read; 0 for an unknown queue."""
-        queue = self.queues.queues.get((topic, queue_id))
+        queue = self._queue(topic, queue_id)
         return queue.next_offset if queue is not None else 0
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The first message that can be read; 0 for an unknown queue, as 4.6.0 answers."""
-        queue = self.queues.queues.get((topic, queue_id))
+        queue = self._queue(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """Queue offset of the message stored nearest to that time (ms); 0 for an unknown queue."""
-        queue = self.queues.queues.get((topic, queue_id))
+        queue = self._queue(topic, queue_id)
         return offset_by_time(queue, self.commit_log, timestamp) if queue is not None else 0
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
@@ -439,7 +454,7 @@ class MessageStore:
         return unit is None or self.commit_log.max_offset - unit[0] <= window
 
     def _unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
-        queue: ConsumeQueue | None = self.queues.queues.get((topic, queue_id))
+        queue: ConsumeQueue | None = self._queue(topic, queue_id)
         return queue.unit(offset) if queue is not None else None
 
     # -- reading by place and key ----------------------------------------------------------------
@@ -490,6 +505,7 @@ class MessageStore:
         result = QueryMessageResult()
         if self.index is None:
             return result
+        self._catch_up()
         found = self.index.query(topic, key, max_count, begin, end)
         result.index_last_update_timestamp = found.last_update_timestamp
         result.index_last_update_offset = found.last_update_offset
