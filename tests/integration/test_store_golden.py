@@ -149,6 +149,8 @@ def test_torn_tail_is_cut_and_its_offset_given_again(tmp_path: Path) -> None:
     store, report = opened("torn", tmp_path)
     assert report.end == TORN_AT
     assert any("torn tail at 187265: crc" in note for note in report.notes)
+    log = tmp_path / "commitlog" / f"{131072:020d}"
+    assert not log.read_bytes()[TORN_AT - 131072 :].strip(b"\0"), "a longer log must not bring it back"
     receipt = store.put_message(MessageInner("StoreTopic", 0, b"new"))
     assert (receipt.physical_offset, receipt.queue_offset) == (TORN_AT, 80)
     store.dispatch()

@@ -69,7 +69,22 @@ def test_what_was_lost_is_built_again(tmp_path: Path, lost: str, clean: bool) ->
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-    expect_all(small_config(tmp_path))
+    store = expect_all(small_config(tmp_path))
+    assert store.index is not None
+    assert sum(file.inserts for file in store.index.files) == 3 * COUNT, "no record is indexed twice"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_last_unit_that_leads_to_another_message_is_replaced(tmp_path: Path, clean: bool) -> None:
+    """A consumer would be given a message of another queue, left there by a longer log (QUIRKS 48)."""
+    filled(tmp_path)
+    if not clean:
+        (tmp_path / "abort").touch()
+    (last,) = (tmp_path / "consumequeue" / "T" / "1").glob("*5000")
+    other = (tmp_path / "consumequeue" / "T" / "2" / last.name).read_bytes()
+    last.write_bytes(last.read_bytes()[:960] + other[960:])
+    store = expect_all(small_config(tmp_path))
+    assert store.max_offset_in_queue("T", 1) == COUNT // 3
 
 
 def test_rebuilt_files_are_those_written_live(tmp_path: Path) -> None:
