@@ -30,7 +30,7 @@ class SendStatus(Enum):
     """Stored, but there is no slave that keeps up, with a synchronous master."""
 
 
-class SendResult(msgspec.Struct, frozen=True):
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """A broker's answer to one message.
 
     message_id: the unique id its producer made; consumers see the same. offset_message_id: the

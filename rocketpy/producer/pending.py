@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
+
 from rocketpy.config import RetryConfig
 from rocketpy.errors import RocketError
 from rocketpy.hooks import SendEvent
@@ -37,53 +39,32 @@ class Owner(Protocol):
         """An attempt has failed."""
 
 
-class Pending(Generic[R]):
-    """One send with all its attempts.
+class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
+    """One send with all its attempts. (A Struct, since making one is a third of the time of a plain class.)
 
     message_ids: the unique ids of its messages. size: bytes of its body as it counts against the bounds.
     given: the queue that the caller chose. queue: that of the current attempt. on_wire: whether an
     attempt waits for its answer now.
     """
 
-    __slots__ = (
-        "accepted_ms", "attempts", "body", "born_ms", "deadline_ms", "event", "flag", "future", "given",
-        "message_ids", "messages", "on_wire", "owner", "properties", "publisher", "queue", "size", "sys_flag",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        owner: Owner,
-        publisher: Publisher,
-        messages: Sequence[Message],
-        message_ids: Sequence[str],
-        future: asyncio.Future[R],
-        body: bytes,
-        properties: str,
-        flag: int,
-        given: MessageQueue | None,
-        born_ms: int,
-        accepted_ms: float,
-        deadline_ms: float,
-        event: SendEvent | None,
-    ) -> None:
-        self.owner = owner
-        self.publisher = publisher
-        self.messages = messages
-        self.message_ids = message_ids
-        self.future = future
-        self.body = body
-        self.size = len(body)
-        self.properties = properties
-        self.flag = flag
-        self.given = given
-        self.born_ms = born_ms
-        self.accepted_ms = accepted_ms
-        self.deadline_ms = deadline_ms
-        self.event = event
-        self.sys_flag = 0
-        self.attempts: tuple[Attempt, ...] = ()
-        self.queue: MessageQueue | None = None
-        self.on_wire = False
+    owner: Owner
+    publisher: Publisher
+    messages: Sequence[Message]
+    message_ids: Sequence[str]
+    future: asyncio.Future[R]
+    body: bytes
+    size: int
+    properties: str
+    flag: int
+    given: MessageQueue | None
+    born_ms: int
+    accepted_ms: float
+    deadline_ms: float
+    event: SendEvent | None = None
+    sys_flag: int = 0
+    attempts: tuple[Attempt, ...] = ()
+    queue: MessageQueue | None = None
+    on_wire: bool = False
 
     def rules(self, retry: RetryConfig) -> SendRules:
         """What `decide` has to know of it."""
@@ -137,8 +118,6 @@ class Pending(Generic[R]):
 class SingleSend(Pending[SendResult]):
     """One message."""
 
-    __slots__ = ()
-
     def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
         """One result."""
         return (read_answer(answer, queue, self.message_ids[0]),)
@@ -151,8 +130,6 @@ class SingleSend(Pending[SendResult]):
 
 class BatchSend(Pending[Sequence[SendResult]]):
     """Several messages in one request, to one queue."""
-
-    __slots__ = ()
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """A batch has its own request code."""
@@ -176,8 +153,6 @@ class BatchSend(Pending[Sequence[SendResult]]):
 
 class OnewaySend(Pending[None]):
     """A message whose answer nobody gets."""
-
-    __slots__ = ()
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """A request that says so."""

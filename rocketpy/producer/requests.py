@@ -50,10 +50,8 @@ def properties_text(
         text += f"DELAY\x01{message.delay_level}\x02"
     if checksum:
         text += f"{PROPERTY_BODY_CHECKSUM}\x01{body_checksum(checksum, message.body)}\x02"
-    for name, value in message.properties.items():
-        text += f"{name}\x01{value}\x02"
-    for name, value in (extra or {}).items():
-        if name not in message.properties:
+    if message.properties or extra:
+        for name, value in {**(extra or {}), **message.properties}.items():
             text += f"{name}\x01{value}\x02"
     if len(text) * 4 > MAX_PROPERTIES_BYTES:
         _check_length(text)

@@ -28,8 +28,17 @@ class Room:
         self._promised_bytes = 0
 
     def refuses(self, size: int) -> bool:
-        """Whether a body of `size` bytes must wait: there is no room, or others wait for it already."""
-        return bool(self._waiting) or self._is_over(size) or self.closed is not None
+        """Whether a body of `size` bytes must wait: there is no room, or others wait for it already.
+
+        One message is always let through, however large.
+        """
+        count = self.count + self._promised
+        return (
+            count >= self._max_count
+            or (count > 0 and self.bytes + self._promised_bytes + size > self._max_bytes)
+            or self.closed is not None
+            or bool(self._waiting)
+        )
 
     def check(self, size: int) -> None:
         """Raise FlowControlled, or why this is closed, when `refuses`."""
@@ -77,7 +86,7 @@ class Room:
         self._give()
 
     def _is_over(self, size: int) -> bool:
-        """Whether a body of `size` bytes goes beyond the bounds. One is always let through."""
+        """Whether a body of `size` bytes goes beyond the bounds. (`refuses` says it again, being hot.)"""
         count = self.count + self._promised
         return count >= self._max_count or (
             count > 0 and self.bytes + self._promised_bytes + size > self._max_bytes

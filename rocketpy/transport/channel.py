@@ -60,6 +60,7 @@ class Channel(asyncio.Protocol):
         self._out: list[bytes] = []
         self._gathering = False
         self._sweeper: asyncio.TimerHandle | None = None
+        self._swept_ms = float("inf")  # no deadline before this needs another timer
         self._unanswered = 0
         self._reading_paused = False
         self._writable = asyncio.Event()
@@ -106,9 +107,13 @@ class Channel(asyncio.Protocol):
 
         For hot paths: follow it with `write(frame)` in the same turn. Raises ClientClosed.
         """
-        self._require_open()
-        opaque = self._connection.expect(waiter, self._loop.time() * 1000 + timeout_ms)
-        self._watch_deadlines()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            self._require_open()
+        deadline_ms = self._loop.time() * 1000 + timeout_ms
+        opaque = self._connection.expect(waiter, deadline_ms)
+        if deadline_ms < self._swept_ms:
+            self._watch_deadlines()
         return opaque
 
     def oneway(self, command: Command) -> None:
@@ -276,8 +281,10 @@ class Channel(asyncio.Protocol):
     def _watch_deadlines(self) -> None:
         """One timer for the whole table, at the earliest deadline it may hold."""
         if self._sweeper is None:
-            delay = self._connection.earliest_deadline_ms / 1000 - self._loop.time()
+            earliest_ms = self._connection.earliest_deadline_ms
+            delay = earliest_ms / 1000 - self._loop.time()
             self._sweeper = self._loop.call_later(max(delay, 0), self._sweep)
+            self._swept_ms = earliest_ms - 1
         elif self._connection.earliest_deadline_ms < self._sweeper.when() * 1000 - 1:
             self._sweeper.cancel()
             self._sweeper = None
@@ -285,6 +292,7 @@ class Channel(asyncio.Protocol):
 
     def _sweep(self) -> None:
         self._sweeper = None
+        self._swept_ms = float("inf")
         self._connection.expire(self._loop.time() * 1000)
         if self._connection.in_flight:
             self._watch_deadlines()
