@@ -277,14 +277,17 @@ class Producer:
         if send.given is not None or send.size <= config.off_loop_above_bytes:
             send.body, send.sys_flag = compress_if_worth(send.body, 0, config.level)
             engine.begin(send)
-            return
+        elif self._client is not None:
+            self._client.tasks.spawn(self._compress_on_thread(engine, send), "compression")
 
-        def compressed(work: asyncio.Future[tuple[bytes, int]]) -> None:
-            send.body, send.sys_flag = work.result()
-            engine.begin(send)
-
-        work = engine.loop.run_in_executor(None, compress_if_worth, send.body, 0, config.level)
-        work.add_done_callback(compressed)
+    async def _compress_on_thread(self, engine: Engine, send: Pending[R]) -> None:
+        try:
+            send.body, send.sys_flag = await engine.loop.run_in_executor(
+                None, compress_if_worth, send.body, 0, self.config.compression.level
+            )
+        finally:
+            # Also when that failed: the body is then as it was, and goes like that.
+            engine.begin_late(send)
 
     async def _send_part(
         self, engine: Engine, part: BatchPart, queue: MessageQueue | None, timeout_ms: int | None

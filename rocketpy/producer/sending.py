@@ -110,6 +110,14 @@ class Engine:
         else:
             self._go_on(send)
 
+    def begin_late(self, send: Send) -> None:
+        """Make the first attempt of a send that was accepted a while ago, unless it has ended meanwhile."""
+        if send in self._live:
+            if send.future.cancelled():
+                self._end(send, ClientClosed("the send was cancelled"))
+            else:
+                self.begin(send)
+
     # -- attempts -----------------------------------------------------------------------------
 
     def _transmit(self, send: Send, queue: MessageQueue, link: Link, now_ms: float) -> None:
