@@ -4,8 +4,8 @@ RocketMQ 4.x knows zlib only; 5.x puts the type into bits 8-10 of sysFlag and kn
 `sysflag`). Those two are read and written when their package is installed.
 
 A body that inflates to more than 16 MiB, or to more than 100 times its size, is refused while it
-inflates: a few kilobytes must not be able to fill the memory of a consumer. Small results are exempt from the
-ratio, there is nothing to fear from 64 KiB.
+inflates: a few kilobytes must not be able to fill the memory of a consumer. Up to 4 MiB, the longest body that a
+broker takes by default, any ratio is allowed: a long row of equal bytes is a message like any other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT_LEVEL: Final = 5
 """Level of zlib that RocketMQ's clients use."""
 MAX_INFLATED_BYTES: Final = 16 << 20
 MAX_RATIO: Final = 100
-_RATIO_FREE_BYTES: Final = 64 << 10
+_RATIO_FREE_BYTES: Final = 4 << 20
 
 _LZ4: Final = MessageSysFlag.COMPRESSION_LZ4
 _ZSTD: Final = MessageSysFlag.COMPRESSION_ZSTD
@@ -84,7 +84,7 @@ def decompress(body: bytes, sys_flag: int, *, max_bytes: int = MAX_INFLATED_BYTE
 
 
 def inflate(data: bytes, *, max_bytes: int = MAX_INFLATED_BYTES) -> bytes:
-    """What a zlib stream holds, at most `max_bytes` and 100 times its size.
+    """What a zlib stream holds, at most `max_bytes`, and above 4 MiB at most 100 times its size.
 
     What follows the stream is ignored, as in Java.
     Raises RemoteProtocolError when it is none, ends too early or goes beyond these limits.

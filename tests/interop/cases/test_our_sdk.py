@@ -133,9 +133,6 @@ async def test_long_bodies_are_inflated_by_both_readers(servers: Cluster) -> Non
     assert all(one["sysFlag"] & 1 for one in theirs)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="above 64 KiB we inflate to 100 times at most; RocketMQ has no such limit"
-)
 async def test_a_body_of_zeros_from_java(servers: Cluster) -> None:
     """A long and very regular body, which a Java producer deflates to a thousandth, could not be read."""
     topic = servers.topic("zeros")
