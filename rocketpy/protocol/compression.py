@@ -4,8 +4,8 @@ RocketMQ 4.x knows zlib only; 5.x puts the type into bits 8-10 of sysFlag and kn
 `sysflag`). Those two are read and written when their package is installed.
 
 A body that inflates to more than 16 MiB, or to more than 100 times its size, is refused while it
-inflates: a few kilobytes must not be able to fill the memory of a consumer. Up to 4 MiB, the longest body that a
-broker takes by default, any ratio is allowed: a long row of equal bytes is a message like any other.
+inflates: a few kilobytes must not be able to fill the memory of a consumer. Up to 4 MiB, the longest body
+that a broker takes by default, any ratio is allowed: a long row of equal bytes is a message like any other.
 """
 
 from __future__ import annotations
