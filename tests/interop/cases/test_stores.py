@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.interop import probe
 from tests.interop.cluster import Cluster, new_broker, stopping
 from tests.interop.java_peer import JavaPeer
 from tests.interop.processes import BrokerProcess, JavaNameServer, NameServerProcess, free_broker_port
@@ -50,6 +51,13 @@ class Hands:
         """To drive it with RocketMQ's client."""
         return Cluster(self.peer, self.run, self.namesrv, broker)
 
+    def produce(self, broker: BrokerProcess) -> list[dict[str, Any]]:
+        """Do STEPS, the second and later ones once the name server knows the topic that the first makes."""
+        cluster, address = self.cluster(broker), self.namesrv.address
+        first = cluster.produce(STEPS[0])
+        probe.wait_until(lambda: probe.route(address, TOPIC), f"the route of {TOPIC}")
+        return first + cluster.produce(*STEPS[1:])
+
     def java_store(self, conf: Path, *steps: dict[str, Any]) -> list[dict[str, Any]]:
         """RocketMQ's DefaultMessageStore on this directory, no broker around it (see java/Store.java)."""
         return self.peer.drive("Store", str(conf), home=self.run / "java-store", steps=steps)
@@ -67,9 +75,7 @@ def test_broker_takes_over_a_store(hand: Hands, handover: Handover, ending: str)
     """After swapping one broker for the other, messages would be missing, moved or written over."""
     writer = hand.broker(handover.writer).start()
     with stopping([writer]):
-        sent = [
-            expected(step, a) for step, a in zip(STEPS, hand.cluster(writer).produce(*STEPS), strict=True)
-        ]
+        sent = [expected(step, a) for step, a in zip(STEPS, hand.produce(writer), strict=True)]
         (writer.kill if ending == "killed" else writer.stop)()
     with stopping([reader := hand.broker(handover.reader).start()]):
         cluster = hand.cluster(reader)
@@ -88,7 +94,7 @@ def test_java_store_reads_a_broker_s_files(hand: Hands, handover: Handover, endi
     """RocketMQ's own store would recover fewer messages than were acknowledged, or other ones."""
     writer = hand.broker(handover.writer).start()
     with stopping([writer]):
-        answers = hand.cluster(writer).produce(*STEPS)
+        answers = hand.produce(writer)
         sent = [expected(step, answer) for step, answer in zip(STEPS, answers, strict=True)]
         (writer.kill if ending == "killed" else writer.stop)()
     reads = [{"do": "queue", "topic": TOPIC, "queue": queue} for queue in range(QUEUES)]
