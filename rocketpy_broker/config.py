@@ -19,6 +19,7 @@ __all__ = [
     "DEFAULT_BROKER_PORT",
     "DEFAULT_NAMESRV_PORT",
     "BrokerConfig",
+    "ConsumeConfig",
     "ListenConfig",
     "NamesrvConfig",
     "RegistrationConfig",
@@ -142,6 +143,29 @@ class SendConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumeConfig:
+    """How consumers are served."""
+
+    auto_create_group: bool = True
+    """autoCreateSubscriptionGroup: a consumer of an unknown group makes it, with the usual settings."""
+    long_polling: bool = True
+    """longPollingEnable: a pull that finds nothing is held for as long as its consumer says."""
+    short_polling_ms: int = 1000
+    """shortPollingTimeMills: how long it is held when longPollingEnable is off."""
+    notify_ids_changed: bool = True
+    """notifyConsumerIdsChangedEnable: tell a group's members when one comes or leaves."""
+    slave_read: bool = False
+    """slaveReadEnable: send consumers that are far behind to a slave, and serve them on a slave."""
+    property_filter: bool = False
+    """enablePropertyFilter: consumers may filter by SQL92 expressions."""
+    filter_retries: bool = False
+    """filterSupportRetry: retried messages pass the filter of their first topic again."""
+
+    def __post_init__(self) -> None:
+        _check_range("shortPollingTimeMills", self.short_polling_ms, 1, 600_000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerConfig:
     """One broker."""
 
@@ -169,6 +193,7 @@ class BrokerConfig:
     topics: TopicsConfig = field(default_factory=TopicsConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
     send: SendConfig = field(default_factory=SendConfig)
+    consume: ConsumeConfig = field(default_factory=ConsumeConfig)
 
     def __post_init__(self) -> None:
         _check_name("brokerName", self.name)

@@ -19,6 +19,7 @@ from rocketpy_broker.config import (
     DEFAULT_BROKER_PORT,
     DEFAULT_NAMESRV_PORT,
     BrokerConfig,
+    ConsumeConfig,
     ListenConfig,
     NamesrvConfig,
     RegistrationConfig,
@@ -79,6 +80,7 @@ def load_broker_config(
             topics=TopicsConfig(**values["topics"]),
             registration=RegistrationConfig(**registration),
             send=SendConfig(**values["send"]),
+            consume=ConsumeConfig(**values["consume"]),
             **values["broker"],
         )
 

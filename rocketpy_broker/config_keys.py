@@ -121,6 +121,13 @@ BROKER_KEYS: Final = {
     "traceOn": Key("send", "trace_on", _boolean),
     "startAcceptSendRequestTimeStamp": Key("send", "start_accept_ms", _integer),
     "rejectTransactionMessage": Key("send", "reject_transactions", _boolean),
+    "autoCreateSubscriptionGroup": Key("consume", "auto_create_group", _boolean),
+    "longPollingEnable": Key("consume", "long_polling", _boolean),
+    "shortPollingTimeMills": Key("consume", "short_polling_ms", _integer),
+    "notifyConsumerIdsChangedEnable": Key("consume", "notify_ids_changed", _boolean),
+    "slaveReadEnable": Key("consume", "slave_read", _boolean),
+    "enablePropertyFilter": Key("consume", "property_filter", _boolean),
+    "filterSupportRetry": Key("consume", "filter_retries", _boolean),
 }
 
 STORE_KEYS: Final = {
@@ -156,7 +163,6 @@ NOT_YET: Final[dict[str, tuple[str, ...]]] = {
     "aclEnable": ("false",),
     "enableDLegerCommitLog": ("false",),
     "remoteConfigUpdateEnable": ("false",),
-    "enablePropertyFilter": ("true", "false"),
 }
 """Key -> the values that are true of this version; any other is refused."""
 
@@ -221,12 +227,10 @@ WITHOUT_MEANING: Final[dict[str, str]] = {
     ),
     **dict.fromkeys(
         (
-            "autoCreateSubscriptionGroup",
-            "flushConsumerOffsetHistoryInterval", "longPollingEnable", "shortPollingTimeMills",
-            "notifyConsumerIdsChangedEnable", "slaveReadEnable", "disableConsumeIfConsumerReadSlowly",
+            "flushConsumerOffsetHistoryInterval", "disableConsumeIfConsumerReadSlowly",
             "consumerFallbehindThreshold", "filterServerNums", "enableCalcFilterBitMap",
             "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter", "filterDataCleanTimeSpan",
-            "filterSupportRetry", "transactionTimeOut", "transactionCheckMax", "transactionCheckInterval",
+            "transactionTimeOut", "transactionCheckMax", "transactionCheckInterval",
             "storeReplyMessageEnable", "cleanResourceInterval", "deleteCommitLogFilesInterval",
             "deleteConsumeQueueFilesInterval", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime",
             "cleanFileForciblyEnable", "putMsgIndexHightWater", "enableConsumeQueueExt",
