@@ -25,6 +25,7 @@ __all__ = [
     "RegistrationConfig",
     "SendConfig",
     "TopicsConfig",
+    "TransactionConfig",
 ]
 
 DEFAULT_BROKER_PORT: Final = 10911
@@ -140,6 +141,28 @@ class SendConfig:
     """startAcceptSendRequestTimeStamp: ms since 1970 before which sends are refused."""
     reject_transactions: bool = False
     """rejectTransactionMessage."""
+    store_replies: bool = True
+    """storeReplyMessageEnable: keep the replies of request-reply in `<cluster>_REPLY_TOPIC` too."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransactionConfig:
+    """When producers are asked what became of their transactions."""
+
+    timeout_ms: int = 6000
+    """transactionTimeOut: age at which a half message is asked about for the first time, unless it has
+    a CHECK_IMMUNITY_TIME_IN_SECONDS of its own."""
+    check_interval_ms: int = 60_000
+    """transactionCheckInterval."""
+    check_max: int = 15
+    """transactionCheckMax: after so many questions in vain it goes to TRANS_CHECK_MAX_TIME_TOPIC."""
+    reserved_ms: int = 72 * 3_600_000
+    """It goes there at this age too (RocketMQ takes fileReservedTime for it, 72 h)."""
+
+    def __post_init__(self) -> None:
+        _check_range("transactionTimeOut", self.timeout_ms, 0, 2**31)
+        _check_range("transactionCheckInterval", self.check_interval_ms, 1, 2**31)
+        _check_range("transactionCheckMax", self.check_max, 1, 2**31)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,11 +211,14 @@ class BrokerConfig:
     """haListenPort. None: listenPort + 1."""
     offset_interval_ms: int = 5000
     """flushConsumerOffsetInterval: how often the offsets of consumer groups are saved."""
+    delay_offset_interval_ms: int = 10_000
+    """flushDelayOffsetInterval: how often it is saved which delayed messages were delivered."""
     permission: int = PERM_READ | PERM_WRITE
     """brokerPermission: 4 read, 2 write."""
     topics: TopicsConfig = field(default_factory=TopicsConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
     send: SendConfig = field(default_factory=SendConfig)
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
     consume: ConsumeConfig = field(default_factory=ConsumeConfig)
 
     def __post_init__(self) -> None:
@@ -200,6 +226,7 @@ class BrokerConfig:
         _check_name("brokerClusterName", self.cluster_name)
         _check_range("brokerId", self.broker_id, 0, 2**63 - 1)
         _check_range("flushConsumerOffsetInterval", self.offset_interval_ms, 1, 3_600_000)
+        _check_range("flushDelayOffsetInterval", self.delay_offset_interval_ms, 1, 3_600_000)
         _check_range("brokerPermission", self.permission, 0, 7)
         if self.listen.is_wildcard and self.advertised_host is None:
             raise ConfigInvalid(

@@ -25,6 +25,7 @@ from rocketpy_broker.config import (
     RegistrationConfig,
     SendConfig,
     TopicsConfig,
+    TransactionConfig,
 )
 from rocketpy_broker.config_keys import (
     BROKER_KEYS,
@@ -80,6 +81,7 @@ def load_broker_config(
             topics=TopicsConfig(**values["topics"]),
             registration=RegistrationConfig(**registration),
             send=SendConfig(**values["send"]),
+            transactions=TransactionConfig(**values["transactions"]),
             consume=ConsumeConfig(**values["consume"]),
             **values["broker"],
         )

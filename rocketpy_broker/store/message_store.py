@@ -28,7 +28,7 @@ from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
-from rocketpy_broker.store.consume_queue import ConsumeQueue
+from rocketpy_broker.store.consume_queue import UNIT, ConsumeQueue
 from rocketpy_broker.store.delay import DelayLevels
 from rocketpy_broker.store.disk import Disk, OsDisk, store_error
 from rocketpy_broker.store.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
@@ -412,6 +412,21 @@ class MessageStore:
         """
         queue = self._queue(topic, queue_id)
         return self._reader.read(queue, offset, max_count, max_bytes, tag_codes)
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """(physical offset, size, tags code) of up to `count` messages of a queue from `offset` on.
+
+        Fewer at the end of one of the queue's files; none for an offset that is not in the queue.
+        Raises StoreError when the disk cannot be read.
+        """
+        queue = self._queue(topic, queue_id)
+        data = queue.read_units(offset, count) if queue is not None else None
+        return list(UNIT.iter_unpack(data)) if data else []
+
+    def appended_in_queue(self, topic: str, queue_id: int) -> int:
+        """One behind the last message appended to a queue, dispatched or not; 0 for an unknown queue."""
+        cursor = self.table.get((topic, queue_id))
+        return cursor.next_offset if cursor is not None else 0
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """One behind the last message that can be read; 0 for an unknown queue."""
