@@ -15,7 +15,7 @@ from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find
 from rocketpy.protocol.record import RecordView
 from rocketpy_broker.store.consume_queue import BLANK_SIZE, ConsumeQueue
-from rocketpy_broker.store.index_file import positive_hash
+from rocketpy_broker.store.index_hash import positive_hash
 from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.log_scan import LogScan
 from rocketpy_broker.store.message_store import MessageStore

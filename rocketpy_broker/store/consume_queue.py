@@ -93,6 +93,20 @@ class ConsumeQueue:
             self.write_out()
         return True
 
+    def put_many(self, units: list[bytes], queue_offset: int) -> None:
+        """`put` for many units in a row, the first of them number `queue_offset`: recovery's way."""
+        if queue_offset != self.next_offset:
+            for number, unit in enumerate(units, queue_offset):
+                offset, size, tags_code = UNIT.unpack(unit)
+                self.put(offset, size, tags_code, number)
+            return
+        self._pending += units
+        self.next_offset += len(units)
+        offset, size, _ = UNIT.unpack(units[-1])
+        self.max_physical_offset = offset + size
+        if len(self._pending) >= self._pending_max:
+            self.write_out()
+
     def _jump(self, queue_offset: int) -> bool:
         """Make a unit that is not the next one the next one, if it may be."""
         if queue_offset < self.next_offset:

@@ -7,41 +7,35 @@ reads the log only to recover. Consume queues and index lag behind the log by wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rocketpy.protocol.java import utf8_hash
-from rocketpy.protocol.properties import (
-    PROPERTY_DELAY_TIME_LEVEL,
-    PROPERTY_KEYS,
-    PROPERTY_TAGS,
-    PROPERTY_UNIQ_KEY,
-    find,
-)
+from rocketpy.protocol.properties import PROPERTY_DELAY_TIME_LEVEL, find
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.config import ConsumeQueueConfig
 from rocketpy_broker.store.consume_queue import ConsumeQueue
 from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 from rocketpy_broker.store.disk import Disk
-from rocketpy_broker.store.index_service import IndexService
+from rocketpy_broker.store.index_service import IndexRows, IndexService
 from rocketpy_broker.store.messages import DispatchRequest
+from rocketpy_broker.store.property_fields import PropertyFields
 from rocketpy_broker.store.queue_table import QueueCursor, QueueTable, check_topic
 
-__all__ = ["ArrivalListener", "ConsumeQueueTable", "Dispatcher", "index_fields"]
+__all__ = ["ArrivalListener", "ConsumeQueueTable", "Dispatcher"]
 
 logger = logging.getLogger(__name__)
 
 ArrivalListener = Callable[[str, int, int], None]
 """Told (topic, queue id, next queue offset) once a queue has new messages that can be read."""
 
-_TAGS = PROPERTY_TAGS.encode()
-_KEYS = PROPERTY_KEYS.encode()
-_UNIQ = PROPERTY_UNIQ_KEY.encode()
 _DELAY = PROPERTY_DELAY_TIME_LEVEL.encode()
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 # Prepared (4) and rolled back (12) messages are in no queue.
 _NOT_IN_QUEUE = 0x4
 _TAG_CODES_MAX = 4096
+_BULK_MIN = 12
+"""Records of a run from which on the index takes them together."""
 
 
 class ConsumeQueueTable:
@@ -115,6 +109,7 @@ class Dispatcher:
         self._delays = delays
         self._by_cursor: dict[QueueCursor, ConsumeQueue] = {}
         self._tag_codes: dict[bytes, int] = {}
+        self.fields = PropertyFields()
         self._waiting: list[DispatchRequest] = []
         self.arrivals: ArrivalListener | None = None
         self.offset = offset
@@ -126,6 +121,10 @@ class Dispatcher:
     def waiting(self) -> int:
         """Records written to the log and not dispatched."""
         return len(self._waiting)
+
+    def waiting_since(self, count: int) -> list[DispatchRequest]:
+        """What waits, without its first `count`."""
+        return self._waiting[count:]
 
     def add(self, requests: list[DispatchRequest]) -> None:
         """Take requests in log order, for the next `run`."""
@@ -157,17 +156,19 @@ class Dispatcher:
                 self.arrivals(queue.topic, queue.queue_id, queue.next_offset)
         return len(requests)
 
-    def put(self, requests: Iterable[DispatchRequest], *, indexed: bool = True) -> set[ConsumeQueue]:
+    def put(self, requests: Sequence[DispatchRequest], *, indexed: bool = True) -> set[ConsumeQueue]:
         """Put each record into its consume queue and, if `indexed`, the index; returns what queues grew.
 
         One loop over a run, since it runs once a message: about half of what a message costs here.
         """
         by_cursor = self._by_cursor
         tag_codes = self._tag_codes
+        fields = self.fields
         index = self._index if indexed else None
+        rows = IndexRows(index) if index is not None and len(requests) >= _BULK_MIN else None
         touched: set[ConsumeQueue] = set()
         for cursor, offset, size, timestamp, queue_offset, sys_flag, properties in requests:
-            tags, keys, unique_key = index_fields(properties)
+            tags, keys, unique_key = fields(properties)
             if not sys_flag & _NOT_IN_QUEUE:
                 queue = by_cursor.get(cursor) or self._bind(cursor)
                 code = tag_codes.get(tags)
@@ -176,8 +177,13 @@ class Dispatcher:
                 if queue.put(offset, size, code, queue_offset):
                     touched.add(queue)
             if index is not None and sys_flag & _ROLLBACK != _ROLLBACK and (unique_key or keys):
-                index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
-        if index is not None:
+                if rows is not None:
+                    rows.add(index.topic_head(cursor.topic_bytes), unique_key, keys, offset, timestamp)
+                else:
+                    index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
+        if rows is not None:
+            rows.put()
+        elif index is not None:
             index.write_many()
         return touched
 
@@ -188,6 +194,11 @@ class Dispatcher:
     def forget(self, cursor: QueueCursor) -> None:
         """Look the queue up again at its next record: it was destroyed."""
         self._by_cursor.pop(cursor, None)
+
+    def tags_code(self, tags: bytes) -> int:
+        """The third field of a unit for a message that is not delayed."""
+        code = self._tag_codes.get(tags)
+        return self._tags_code("", tags, b"", 0) if code is None else code
 
     def _tags_code(self, topic: str, tags: bytes, properties: bytes, timestamp: int) -> int:
         """The third field of a consume queue unit: Java's hash of the tags, or when the message is due."""
@@ -206,25 +217,3 @@ class Dispatcher:
             return self._delays.due_time(int(level), timestamp) if level else None
         except ValueError:
             return None
-
-
-def index_fields(properties: bytes) -> tuple[bytes, bytes, bytes]:
-    """The values of TAGS, KEYS and UNIQ_KEY, empty when missing: `properties.find` thrice in one pass."""
-    tags = keys = unique_key = b""
-    for piece in properties.split(b"\x02"):
-        name = piece[:5]
-        if name == b"TAGS\x01":
-            tags = piece[5:]
-        elif name == b"KEYS\x01":
-            keys = piece[5:]
-        elif name == b"UNIQ_" and piece.startswith(b"UNIQ_KEY\x01"):
-            unique_key = piece[9:]
-        else:
-            continue
-        if b"\x01" in piece[9:] or len(piece) == 5:  # malformed: such a piece does not count
-            return (
-                find(properties, _TAGS) or b"",
-                find(properties, _KEYS) or b"",
-                find(properties, _UNIQ) or b"",
-            )
-    return tags, keys, unique_key

@@ -30,7 +30,7 @@ from pathlib import Path
 from rocketpy.errors import StoreDamaged, ensure
 from rocketpy_broker.store.disk import Disk, store_error
 
-__all__ = ["ENTRY", "HEADER_BYTES", "IndexFile", "positive_hash"]
+__all__ = ["ENTRY", "HEADER_BYTES", "IndexFile"]
 
 HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = HEADER.size
@@ -40,11 +40,6 @@ ENTRY_BYTES = ENTRY.size
 _SECONDS_MAX = 0x7FFFFFFF
 _CHUNK_SLOTS = 1 << 18
 _pack_entry = ENTRY.pack
-
-
-def positive_hash(hash_code: int) -> int:
-    """A Java hash code without its sign; the one that has no positive counterpart becomes 0."""
-    return 0 if hash_code == -0x80000000 else abs(hash_code)
 
 
 class IndexFile:
@@ -165,6 +160,35 @@ class IndexFile:
         self.next_entry = number
         self.end_offset = offset
         self.end_timestamp = store_timestamp
+        self.is_dirty = True
+
+    def put_many(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
+        """`put` for many entries at once: one hash, physical offset and store time (ms) each.
+
+        The file must have `room` for all, and hold an entry already.
+        """
+        ensure(self.next_entry > 1, "the first entry of an index file is put alone")
+        slots = self._slots if self._slots is not None else self._load_slots()
+        slot_count = self._slot_count
+        first = self.next_entry
+        previous: list[int] = []
+        note = previous.append
+        for number, key_hash in enumerate(hashes, first):
+            slot = key_hash % slot_count
+            newest = slots[slot]
+            note(newest if 0 <= newest <= number else 0)
+            slots[slot] = number
+        begin = self.begin_timestamp
+        latest = begin + _SECONDS_MAX * 1000 if begin > 0 else 0
+        seconds = [
+            (time - begin) // 1000 if begin < time < latest else _SECONDS_MAX if time > begin > 0 else 0
+            for time in timestamps
+        ]
+        self._pending += map(_pack_entry, hashes, offsets, seconds, previous)
+        self.inserts += len(hashes)
+        self.next_entry = first + len(hashes)
+        self.end_offset = offsets[-1]
+        self.end_timestamp = timestamps[-1]
         self.is_dirty = True
 
     @property

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from itertools import compress
 from operator import mul
 from pathlib import Path
 
@@ -16,9 +18,10 @@ from rocketpy.protocol.java import utf8_hash
 from rocketpy_broker.store.clock import Clock
 from rocketpy_broker.store.config import IndexConfig
 from rocketpy_broker.store.disk import Disk
-from rocketpy_broker.store.index_file import IndexFile, positive_hash
+from rocketpy_broker.store.index_file import IndexFile
+from rocketpy_broker.store.index_hash import key_hashes, positive_hash
 
-__all__ = ["IndexQueryResult", "IndexService", "index_file_name"]
+__all__ = ["IndexQueryResult", "IndexRows", "IndexService", "index_file_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +155,56 @@ class IndexService:
         else:
             self._put_across(hashes, offset, timestamp)
 
+    def put_many(
+        self,
+        heads: list[int],
+        unique_keys: list[bytes],
+        keys: list[bytes],
+        offsets: list[int],
+        timestamps: list[int],
+    ) -> None:
+        """`put` for many records, in log order; about a quarter of the time for each.
+
+        heads: `topic_head` of each record's topic. keys: one each; a record with more of them comes again,
+        without its unique key. Raises DiskFull, StoreError.
+        """
+        if self.files:
+            known = bisect_left(offsets, self.files[-1].end_offset)
+            if known:
+                heads, unique_keys, keys = heads[known:], unique_keys[known:], keys[known:]
+                offsets, timestamps = offsets[known:], timestamps[known:]
+        if not offsets:
+            return
+        hashes = [0] * (2 * len(offsets))
+        hashes[::2] = key_hashes(heads, unique_keys)
+        hashes[1::2] = key_hashes(heads, keys)
+        present = [b""] * len(hashes)
+        present[::2], present[1::2] = unique_keys, keys
+        places = [0] * len(hashes)
+        places[::2] = places[1::2] = offsets
+        times = [0] * len(hashes)
+        times[::2] = times[1::2] = timestamps
+        if not all(present):
+            hashes, places, times = (list(compress(part, present)) for part in (hashes, places, times))
+        self._put_hashes(hashes, places, times)
+        self.write_many()
+
+    def _put_hashes(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
+        start = 0
+        while start < len(hashes):
+            file = self.files[-1] if self.files else self._add_file()
+            stop = min(len(hashes), start + file.room)
+            if file.next_entry == 1 or stop == start:
+                self._put_across(hashes[start : start + 1], offsets[start], timestamps[start])
+                start += 1
+            else:
+                file.put_many(hashes[start:stop], offsets[start:stop], timestamps[start:stop])
+                start = stop
+
+    def topic_head(self, topic: bytes) -> int:
+        """What `put_many` wants to know of a topic (UTF-8)."""
+        return (self._heads.get(topic) or self._add_topic(topic))[b""]
+
     def _hash_slowly(self, topic: bytes, key: bytes, heads: dict[bytes, int]) -> int:
         """The hash of a key whose beginning is new, or which is not plain ASCII."""
         if len(key) > _HEAD_BYTES and key.isascii():
@@ -238,6 +291,45 @@ class IndexService:
         """Close all files; what is not written is lost."""
         for file in self.files:
             file.close()
+
+
+class IndexRows:
+    """Collects what records are indexed by, for one `put_many`."""
+
+    __slots__ = ("_heads", "_index", "_keys", "_offsets", "_timestamps", "_unique_keys")
+
+    def __init__(self, index: IndexService) -> None:
+        self._index = index
+        self._clear()
+
+    def _clear(self) -> None:
+        self._heads: list[int] = []
+        self._unique_keys: list[bytes] = []
+        self._keys: list[bytes] = []
+        self._offsets: list[int] = []
+        self._timestamps: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, head: int, unique_key: bytes, keys: bytes, offset: int, timestamp: int) -> None:
+        """Take one record; see `IndexService.put`. head: `topic_head` of its topic."""
+        if b" " in keys:
+            for key in keys.split(b" "):
+                self.add(head, unique_key, key, offset, timestamp)
+                unique_key = b""
+            return
+        self._heads.append(head)
+        self._unique_keys.append(unique_key)
+        self._keys.append(keys)
+        self._offsets.append(offset)
+        self._timestamps.append(timestamp)
+
+    def put(self) -> None:
+        """Index what was taken. Raises DiskFull, StoreError; then it may be put again."""
+        if self._offsets:
+            self._index.put_many(self._heads, self._unique_keys, self._keys, self._offsets, self._timestamps)
+            self._clear()
 
 
 def _next_name(name: str) -> str:

@@ -14,6 +14,7 @@ from rocketpy.protocol.record import (
     peek,
     read_start,
 )
+from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
@@ -46,12 +47,16 @@ class LogScan:
     """Iterates over the records from `start` on, each checked.
 
     start: offset of a record or of a file. check_crc: of the bodies too.
+    bulk: takes plain records before they come out here.
     A record must say the physical offset where it is found; a blank one must reach to the end of its file.
     """
 
-    def __init__(self, files: SegmentQueue, start: int, *, check_crc: bool = True) -> None:
+    def __init__(
+        self, files: SegmentQueue, start: int, *, check_crc: bool = True, bulk: BulkScan | None = None
+    ) -> None:
         self._files = files
         self._check_crc = check_crc
+        self._bulk = bulk
         self.end = start
         """Offset just behind the last whole record; blank records count once a record follows them."""
         self.stop: RecordCorrupt | None = None
@@ -72,6 +77,7 @@ class LogScan:
         """Yields a file's records; returns whether the log may go on in the next file."""
         window, base = b"", position
         while segment.wrote - position >= MIN_BLANK_BYTES:
+            position = self._take(segment, window, position, base)
             try:
                 view = peek(window, position - base, check_crc=self._check_crc)
             except TornTail as torn:
@@ -98,6 +104,18 @@ class LogScan:
             self.tail.advance(self.end)
             yield view
         return False
+
+    def _take(self, segment: Segment, window: bytes, position: int, base: int) -> int:
+        """Let `bulk` take what it can of the window; returns the position of the rest."""
+        bulk = self._bulk
+        if bulk is None or not window:
+            return position
+        stop = base + bulk.take(window, position - base, segment.start + base)
+        if stop > position:
+            self.end = segment.start + stop
+            self.last_store_timestamp = bulk.last_store_timestamp
+            self.tail.advance(self.end)
+        return stop
 
     def _stop_at(self, segment: Segment, position: int, reason: str) -> bool:
         self.stop = RecordCorrupt(segment.start + position, reason)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged
 from rocketpy.protocol.record import MESSAGE_MAGIC, RecordView, peek
+from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.config import RecoveryConfig
 from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
@@ -167,33 +168,52 @@ class Recovery:
             report.note(f"{incomplete}; reading the log from its first file")
             if self._index is not None:
                 index_from = max(index_from, self._indexed_until)
+            for cursor in self._table.values():  # what was read before was not put into its queue
+                cursor.next_offset = 0
             return self._scan_once(first, index_from, report, gaps_allowed=True)
 
     def _scan_once(
         self, start: int, index_from: int, report: RecoveryReport, *, gaps_allowed: bool
     ) -> LogScan:
-        scan = LogScan(self._files, start, check_crc=self._config.check_crc)
-        report.scanned_from, report.records = start, 0
         batch: list[DispatchRequest] = []
-        indexed = False
-        for view in scan:
-            request, needed = self._request(view, gaps_allowed=gaps_allowed)
-            report.records += 1
-            report.rebuilt += needed
-            if view.physical_offset >= index_from and not indexed:
-                self._dispatcher.put(batch, indexed=False)
-                batch, indexed = [], True
-            if needed or indexed:
-                batch.append(request)
-            if len(batch) >= _BATCH:
-                self._put(batch, indexed=indexed)
-                batch = []
-        self._put(batch, indexed=indexed)
+
+        def put_batch() -> None:
+            if batch:
+                self._put(batch, index_from)
+                batch.clear()
+
+        check_crc = self._config.check_crc
+        bulk = BulkScan(self._dispatcher, self._index, index_from, check_crc=check_crc, before=put_batch)
+        scan = LogScan(self._files, start, check_crc=check_crc, bulk=bulk)
+        report.scanned_from = start
+        records = rebuilt = 0
+        try:
+            for view in scan:
+                bulk.flush()
+                request, needed = self._request(view, gaps_allowed=gaps_allowed)
+                records += 1
+                rebuilt += needed
+                if needed or view.physical_offset >= index_from:
+                    batch.append(request)
+                if not view.sys_flag & _NOT_IN_QUEUE:
+                    bulk.learn(request[0], self._queues.get_or_add(view.topic, view.queue_id))
+                if len(batch) >= _BATCH:
+                    put_batch()
+            bulk.flush()
+            put_batch()
+        finally:
+            self._indexed_until = max(self._indexed_until, bulk.indexed_until)
+        report.records, report.rebuilt = bulk.records + records, bulk.rebuilt + rebuilt
         return scan
 
-    def _put(self, batch: list[DispatchRequest], *, indexed: bool) -> None:
-        self._dispatcher.put(batch, indexed=indexed)
-        if batch and indexed:
+    def _put(self, batch: list[DispatchRequest], index_from: int) -> None:
+        """Dispatch; records below `index_from` are not indexed."""
+        split = 0
+        while split < len(batch) and batch[split][1] < index_from:
+            split += 1
+        self._dispatcher.put(batch[:split], indexed=False)
+        if split < len(batch):
+            self._dispatcher.put(batch[split:])
             self._indexed_until = batch[-1][1] + batch[-1][2]
 
     def _request(self, view: RecordView, *, gaps_allowed: bool) -> tuple[DispatchRequest, bool]:

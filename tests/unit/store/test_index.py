@@ -8,7 +8,8 @@ from rocketpy.errors import StoreDamaged
 from rocketpy.protocol.java import string_hash
 from rocketpy_broker.store import IndexConfig
 from rocketpy_broker.store.disk import OsDisk
-from rocketpy_broker.store.index_file import IndexFile, positive_hash
+from rocketpy_broker.store.index_file import IndexFile
+from rocketpy_broker.store.index_hash import positive_hash
 from rocketpy_broker.store.index_service import IndexService, index_file_name
 
 FOREVER = 1 << 62

@@ -15,7 +15,7 @@ from rocketpy_broker.store import (
     MessageStore,
     ReadConfig,
 )
-from rocketpy_broker.store.dispatch import index_fields
+from rocketpy_broker.store.property_fields import index_fields
 from tests.unit.store.helpers import bodies, message, put, small_config
 
 S = GetMessageStatus

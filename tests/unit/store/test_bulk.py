@@ -1,0 +1,117 @@
+"""Recovery's fast path must leave the files that live dispatch leaves; else look-ups fail after a crash."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rocketpy.protocol.java import utf8_hash
+from rocketpy_broker.store import IndexConfig, MessageInner, MessageStore, RecoveryConfig
+from rocketpy_broker.store.checker import check_store
+from rocketpy_broker.store.index_hash import key_hashes, positive_hash
+from rocketpy_broker.store.property_fields import PropertyFields, index_fields
+from tests.unit.store.helpers import index_content, kill, message, queue_content, small_config
+
+_V4 = b"\x7f\x00\x00\x01\x00\x00\x12\x34"
+_PROPERTIES = (
+    b"KEYS\x01k%d\x02UNIQ_KEY\x01C000020200004E0E2F2A6903%08X\x02WAIT\x01true\x02TAGS\x01TagA\x02",
+    b"KEYS\x01a%d b%d  c\x02TAGS\x01TagB\x02",
+    b"UNIQ_KEY\x01%032X\x02",
+    "KEYS\x01ключ%d\x02".encode(),
+    b"KEYS\x01" + b"long" * 40 + b"%d\x02",
+    b"TAGS\x01x\x01y\x02KEYS\x01%d\x02",
+    b"TAGS\x01none%d\x02",
+    b"",
+)
+
+
+def _mixed(count: int) -> list[MessageInner]:
+    chooser = random.Random(7)
+    messages = []
+    for number in range(count):
+        properties = chooser.choice(_PROPERTIES[:1] * 12 + _PROPERTIES)
+        messages.append(
+            MessageInner(
+                chooser.choice(["T", "Тема", "SCHEDULE_TOPIC_XXXX"]),
+                number % 3,
+                b"x" * chooser.randrange(200),
+                properties.replace(b"%d", b"%d" % number).replace(b"%032X", b"%032X" % number)
+                .replace(b"%08X", b"%08X" % number),
+                sys_flag=chooser.choice([0] * 30 + [4, 8, 12]),
+                born_host=chooser.choice([_V4] * 20 + [bytes(20)]),
+            )
+        )  # fmt: skip
+    return messages
+
+
+@pytest.mark.parametrize("run", [1, 5, 64])
+def test_rebuilt_files_equal_those_written_live(tmp_path: Path, run: int) -> None:
+    config = small_config(tmp_path, index=IndexConfig(slots=50, entries=3000))
+    store = MessageStore(config)
+    store.open()
+    messages = _mixed(3000)
+    for start in range(0, len(messages), run):
+        for inner in messages[start : start + run]:
+            store.append(inner)
+        store.write_out()
+        store.dispatch()
+    live = queue_content(store), [index_content(file) for file in store.index.files if store.index]
+    kill(store)
+    (tmp_path / "checkpoint").unlink()
+    shutil.rmtree(tmp_path / "consumequeue")
+    with MessageStore(config) as store:
+        assert queue_content(store) == live[0]
+        assert store.index is not None
+        assert [index_content(file) for file in store.index.files] == live[1]
+        assert check_store(store).problems == []
+
+
+def test_a_damaged_body_stops_the_fast_path(tmp_path: Path) -> None:
+    config = small_config(tmp_path, recovery=RecoveryConfig(cut_damage=True))
+    store = MessageStore(config)
+    store.open()
+    receipts = [store.put_message(message(number)) for number in range(20)]
+    kill(store)
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(receipts[11].physical_offset + 90)
+        file.write(b"?")
+    with MessageStore(config) as store:
+        assert store.max_physical_offset == receipts[11].physical_offset
+        assert store.max_offset_in_queue("T", 0) == 11
+
+
+def test_hashes_of_many_keys_are_java_s_of_each() -> None:
+    chooser = random.Random(1)
+    for _ in range(400):
+        count, length = chooser.randint(1, 50), chooser.randint(1, 110)
+        shared = bytes(chooser.randrange(33, 127) for _ in range(chooser.randint(0, length)))
+        same = chooser.random() < 0.5
+        keys = [
+            (shared + bytes(chooser.randrange(33, 127) for _ in range(length)))[
+                : length if same else chooser.randint(0, length)
+            ]
+            for _ in range(count)
+        ]
+        if chooser.random() < 0.1:
+            keys[0] = "ключ😀".encode()
+        topics = [chooser.choice([b"Topic#", b"B#"]) for _ in keys]
+        if chooser.random() < 0.5:
+            topics = topics[:1] * count
+        expected = [positive_hash(utf8_hash(topic + key)) for topic, key in zip(topics, keys, strict=True)]
+        assert key_hashes([utf8_hash(topic) for topic in topics], keys) == expected
+
+
+def test_fields_read_by_a_learned_pattern_are_those_read_with_care() -> None:
+    texts = [text.replace(b"%d", b"7").replace(b"%032X", b"9" * 32) for text in _PROPERTIES]
+    texts += [b"KEYS\x01\x02", b"KEYS\x01a\x02KEYS\x01b\x02", b"KEYS\x01a", b"\x02", b"X\x02TAGS\x01t\x02"]
+    chooser = random.Random(3)
+    fields = PropertyFields()
+    for _ in range(500):
+        text = chooser.choice(texts)
+        if chooser.random() < 0.3:
+            place = chooser.randrange(len(text) + 1)
+            text = text[:place] + chooser.choice([b"\x01", b"\x02", b"a", b"TAGS\x01"]) + text[place:]
+        assert fields(text) == index_fields(text)
