@@ -102,15 +102,15 @@ class Channel(asyncio.Protocol):
         self._watch_deadlines()
         return future
 
-    def expect(self, waiter: Waiter, timeout_ms: float) -> int:
+    def expect(self, waiter: Waiter, deadline_ms: float) -> int:
         """Enter a waiter for a frame that the caller builds; return the opaque it must carry.
 
-        For hot paths: follow it with `write(frame)` in the same turn. Raises ClientClosed.
+        deadline_ms: by the loop's clock. For hot paths: follow it with `write(frame)` in the same turn.
+        Raises ClientClosed.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
             self._require_open()
-        deadline_ms = self._loop.time() * 1000 + timeout_ms
         opaque = self._connection.expect(waiter, deadline_ms)
         if deadline_ms < self._swept_ms:
             self._watch_deadlines()
@@ -120,6 +120,18 @@ class Channel(asyncio.Protocol):
         """Send a request that nobody answers. Raises ClientClosed, LocalProtocolError."""
         self._require_open()
         self.write(self._connection.encode_oneway(command))
+
+    def park(self) -> None:
+        """Say that the request in hand waits for an event, maybe for long: it is not counted as unanswered.
+
+        Called by `Endpoint.handle` before it returns None; answer it with `reply_parked`. Whoever parks
+        requests needs a bound of their own.
+        """
+        self._unanswered -= 1
+
+    def reply_parked(self, response: Command | bytes) -> None:
+        """Send the answer to a request that was parked; dropped when closed."""
+        self.write(response if isinstance(response, bytes) else encode_command(response))
 
     def reply(self, response: Command | bytes) -> None:
         """Send the answer to a request that `Endpoint.handle` left unanswered; dropped when closed."""
@@ -134,6 +146,11 @@ class Channel(asyncio.Protocol):
         if not self._gathering:
             self._gathering = True
             self._loop.call_soon(self._flush)
+
+    def flush(self) -> None:
+        """Send what was written now, not only at the end of the loop turn."""
+        if self._out:
+            self._send_out()
 
     async def drain(self) -> None:
         """Wait until the unsent bytes are below the limit again. Raises ConnectionLost."""

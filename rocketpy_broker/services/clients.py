@@ -6,7 +6,7 @@ Source: ProducerManager, ConsumerManager of RocketMQ 4.6.0. Pure: `now_ms` is pa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,18 +43,29 @@ class ConsumerGroup:
         """The ids of its members."""
         return [member.client_id for member in self.members.values()]
 
-    def take(self, data: ConsumerData) -> None:
-        """Take over how the group consumes; a topic that is no longer there is no longer subscribed."""
+    def channel_of(self, client_id: str) -> Hashable | None:
+        """Return the channel of one member; None when it is not here."""
+        return next((channel for channel, info in self.members.items() if info.client_id == client_id), None)
+
+    def take(self, data: ConsumerData) -> bool:
+        """Take over how the group consumes; a topic that is no longer there is no longer subscribed.
+
+        Returns whether a topic came or went.
+        """
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
         wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
+        is_changed = False
         for topic, subscription in wanted.items():
             known = self.subscriptions.get(topic)
             if known is None or subscription.sub_version > known.sub_version:
                 self.subscriptions[topic] = subscription
+                is_changed = is_changed or known is None
         for topic in self.subscriptions.keys() - wanted.keys():
             del self.subscriptions[topic]
+            is_changed = True
+        return is_changed
 
 
 class ClientRegistry:
@@ -67,17 +78,20 @@ class ClientRegistry:
     def heartbeat(
         self, channel: Hashable, beat: HeartbeatData, *, language: str, version: int, now_ms: int
     ) -> set[str]:
-        """Note that a client lives; return the consumer groups that have a new member by it."""
+        """Note that a client lives.
+
+        Returns the consumer groups that have a new member or other topics by it.
+        """
         info = ClientInfo(beat.client_id, language, version, now_ms)
         for producer in beat.producer_data_set:
             self._producers.setdefault(producer.group_name, {})[channel] = info
         changed = set()
         for data in beat.consumer_data_set:
             group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
-            if channel not in group.members:
-                changed.add(data.group_name)
+            is_new = channel not in group.members
             group.members[channel] = info
-            group.take(data)
+            if group.take(data) or is_new:
+                changed.add(data.group_name)
         return changed
 
     def unregister(
@@ -110,6 +124,24 @@ class ClientRegistry:
                 self._drop_consumer(name, channel)
                 changed.add(name)
         return changed
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """Return what a group that has members wants of a topic."""
+        found = self._consumers.get(group)
+        return found.subscriptions.get(topic) if found is not None else None
+
+    def is_strange_to(self, group: str, topic: str) -> bool:
+        """Whether a group has members that subscribe to other topics, and not to this one."""
+        found = self._consumers.get(group)
+        return found is not None and bool(found.subscriptions) and topic not in found.subscriptions
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups with members that subscribe to a topic."""
+        return [name for name, group in self._consumers.items() if topic in group.subscriptions]
+
+    def producers(self, group: str) -> Mapping[Hashable, ClientInfo]:
+        """Return the members of a producer group by channel."""
+        return self._producers.get(group, {})
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """Return a group that has members."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from rocketpy.errors import GroupInvalid, RemoteProtocolError, StoreError
 from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
@@ -68,16 +71,56 @@ class ConsumerOffsets:
             queues[queue_id] = offset
             self._is_changed = True
 
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """Return queue id -> next offset of a group, empty when it never committed one."""
+        return dict(self._table.get(f"{topic}@{group}", {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics that a group committed offsets of."""
+        pairs = (key.rpartition("@") for key in self._table)
+        return [topic for topic, _, name in pairs if name == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that committed offsets of a topic."""
+        pairs = (key.rpartition("@") for key in self._table)
+        return [group for name, _, group in pairs if name == topic]
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Set a group's offsets of a topic to those of another. Raises GroupInvalid."""
+        check_group_name(target)
+        queues = self._table.get(f"{topic}@{source}")
+        if queues is not None:
+            self._table[f"{topic}@{target}"] = dict(queues)
+            self._is_changed = True
+
+    def lowest(self, topic: str, without_groups: Collection[str]) -> dict[int, int]:
+        """Return queue id -> the lowest next offset of any group, those named left out."""
+        lowest: dict[int, int] = {}
+        for group in self.groups_of(topic):
+            if group not in without_groups:
+                for queue_id, offset in self._table[f"{topic}@{group}"].items():
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        return lowest
+
     def snapshot(self) -> ConsumerOffsetSerializeWrapper:
         """Return all of them."""
         return ConsumerOffsetSerializeWrapper(offset_table=self._table)
+
+    def encode(self) -> bytes:
+        """Return the file's text, with queue ids as Java writes them: numbers without quotes (QUIRKS 8)."""
+        topics = [
+            b"\t\t%b:{%b\n\t\t}"
+            % (msgspec.json.encode(key), b",".join([b"%d:%d" % pair for pair in sorted(queues.items())]))
+            for key, queues in self._table.items()
+        ]
+        return b'{\n\t"offsetTable":{\n%b\n\t}\n}' % b",\n".join(topics)
 
     async def save(self) -> None:
         """Write the file if something changed; failures are logged and tried again at the next call."""
         if not self._is_changed:
             return
         self._is_changed = False
-        data = self.snapshot().encode()
+        data = self.encode()
         try:
             await asyncio.to_thread(save_state, self._disk, self._path, data)
         except StoreError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -57,6 +57,9 @@ class StoreDriver:
         self._flush_lock = asyncio.Lock()
         self._dispatch_handle: asyncio.Handle | None = None
         self._dispatch_at_once = False
+        self._looked_at = 0
+        self.awaited: Collection[tuple[str, int]] = ()
+        """(topic, queue id) of the queues that somebody waits for: their messages are dispatched at once."""
         self._making_room: asyncio.Task[None] | None = None
         self._failure_told = False
         self._flushes = 0
@@ -120,20 +123,30 @@ class StoreDriver:
 
         Soon is within a millisecond, as with RocketMQ's own dispatcher, or in the loop's next turn once
         many records wait: a run costs about as much as dispatching three records. Whoever reads a
-        queue meanwhile dispatches first, so nobody sees that it waits.
+        queue meanwhile dispatches first, so nobody sees that it waits. Who is told of new messages instead
+        (`awaited`) does not wait either: those are dispatched in the next turn.
         """
-        if self._loop is None:
+        if self._loop is None or self._dispatch_at_once:
             return
-        if self._dispatch_handle is None:
-            self._dispatch_handle = self._loop.call_later(_DISPATCH_DELAY_S, self._dispatch)
-        elif self.store.dispatcher.waiting > _DISPATCH_AT_ONCE and not self._dispatch_at_once:
+        if self.store.dispatcher.waiting > _DISPATCH_AT_ONCE or (self.awaited and self._is_awaited()):
             self._dispatch_at_once = True
-            self._dispatch_handle.cancel()
+            if self._dispatch_handle is not None:
+                self._dispatch_handle.cancel()
             self._dispatch_handle = self._loop.call_soon(self._dispatch)
+        elif self._dispatch_handle is None:
+            self._dispatch_handle = self._loop.call_later(_DISPATCH_DELAY_S, self._dispatch)
+
+    def _is_awaited(self) -> bool:
+        """Is one of the records that came since the last look for a queue that somebody waits for?"""
+        fresh = self.store.dispatcher.waiting_since(self._looked_at)
+        self._looked_at += len(fresh)
+        awaited = self.awaited
+        return any((cursor.topic, cursor.queue_id) in awaited for cursor, *_ in fresh)
 
     def _dispatch(self) -> None:
         self._dispatch_handle = None
         self._dispatch_at_once = False
+        self._looked_at = 0
         try:
             self.store.dispatch()
         except StoreError as error:

@@ -36,7 +36,7 @@ from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.messages import AppendReceipt, MessageInner
 from rocketpy_broker.store.queue_table import QueueTable
-from rocketpy_broker.store.read import GetMessageResult, QueueReader
+from rocketpy_broker.store.read import Accepts, GetMessageResult, QueueReader
 from rocketpy_broker.store.recovery import Recovery, RecoveryReport
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
@@ -403,15 +403,17 @@ class MessageStore:
         *,
         max_bytes: int | None = None,
         tag_codes: AbstractSet[int] | None = None,
+        accepts: Accepts | None = None,
     ) -> GetMessageResult:
         """Messages of a queue from queue offset `offset` on.
 
         max_count, max_bytes: limits besides those of `ReadConfig`; the first message always fits. tag_codes:
-        only messages with one of these tags codes. At most 800 are looked at.
-        Returns whole records as they are stored. Raises StoreError when the disk cannot be read.
+        only messages with one of these tags codes. accepts: only messages whose properties it accepts.
+        At most 800 are looked at. Returns whole records as they are stored.
+        Raises StoreError when the disk cannot be read.
         """
         queue = self._queue(topic, queue_id)
-        return self._reader.read(queue, offset, max_count, max_bytes, tag_codes)
+        return self._reader.read(queue, offset, max_count, max_bytes, tag_codes, accepts)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """(physical offset, size, tags code) of up to `count` messages of a queue from `offset` on.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
 
-from rocketpy.errors import StoreDamaged
-from rocketpy.protocol.record import FIXED_BYTES, MESSAGE_MAGIC
+from rocketpy.errors import RecordCorrupt, StoreDamaged, TornTail
+from rocketpy.protocol.record import FIXED_BYTES, MESSAGE_MAGIC, peek
 from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import ReadConfig
 from rocketpy_broker.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 
-__all__ = ["GetMessageResult", "GetMessageStatus", "QueueReader"]
+__all__ = ["Accepts", "GetMessageResult", "GetMessageStatus", "QueueReader"]
+
+Accepts = Callable[[bytes], bool]
+"""Whether a message with these properties, as they are stored, is wanted."""
 
 # Size, magic, physical offset of a record.
 _RECORD_PLACE = Struct(">iI20xq")
@@ -68,6 +72,7 @@ class QueueReader:
         count_max: int,
         bytes_max: int | None,
         tag_codes: AbstractSet[int] | None,
+        accepts: Accepts | None = None,
     ) -> GetMessageResult:
         """Messages of `queue` from `offset` on; see `MessageStore.get_message`."""
         if queue is None or queue.next_offset == 0:
@@ -79,7 +84,7 @@ class QueueReader:
         if offset > queue.next_offset:
             to = queue.next_offset if queue.min_offset else 0
             return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, offset, to)
-        return self._read_units(queue, offset, count_max, bytes_max, tag_codes)
+        return self._read_units(queue, offset, count_max, bytes_max, tag_codes, accepts)
 
     def _nothing(
         self, status: GetMessageStatus, queue: ConsumeQueue | None, offset: int, corrected: int
@@ -96,10 +101,12 @@ class QueueReader:
         count_max: int,
         bytes_max: int | None,
         tag_codes: AbstractSet[int] | None,
+        accepts: Accepts | None,
     ) -> GetMessageResult:
         """Walk the units from `offset` on: at most 800 of them, within one file, as 4.6.0 does."""
         scanned = max(_SCANNED_BYTES_MIN // UNIT_BYTES, count_max)
-        units = queue.read_units(offset, scanned if tag_codes is not None else min(scanned, count_max + 1))
+        is_filtered = tag_codes is not None or accepts is not None
+        units = queue.read_units(offset, scanned if is_filtered else min(scanned, count_max + 1))
         if not units:
             following = queue.roll_next_file(offset)
             return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, queue, offset, following)
@@ -119,6 +126,8 @@ class QueueReader:
                 if not batch.count:
                     status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 skip_until = self._log.roll_next_file(physical)
+                continue
+            if accepts is not None and not accepts(self._properties(physical, size)):
                 continue
             batch.add(physical, size)
             status = GetMessageStatus.FOUND
@@ -145,6 +154,14 @@ class QueueReader:
             and physical + size <= log_end
             and physical % file_bytes + size <= file_bytes  # not so for a blank unit
         )
+
+    def _properties(self, physical: int, size: int) -> bytes:
+        """Empty for what is no record; whoever reads the message finds out."""
+        record = self._log.read(physical, size)
+        try:
+            return peek(record).properties if record is not None else b""
+        except (RecordCorrupt, TornTail):
+            return b""
 
     def _read_ranges(self, ranges: list[list[int]]) -> list[bytes]:
         chunks = []

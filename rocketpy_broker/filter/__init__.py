@@ -1,0 +1,14 @@
+"""Which messages a subscription lets through: by tag, or by an SQL92 expression over properties. Pure."""
+
+from rocketpy_broker.filter.sql92 import Expression, ExpressionInvalid, compile_expression
+from rocketpy_broker.filter.subscription import EVERYTHING, MessageFilter, filter_of, subscription_of
+
+__all__ = [
+    "EVERYTHING",
+    "Expression",
+    "ExpressionInvalid",
+    "MessageFilter",
+    "compile_expression",
+    "filter_of",
+    "subscription_of",
+]

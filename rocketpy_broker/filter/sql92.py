@@ -1,0 +1,365 @@
+"""SQL92 expressions over the properties of a message, compiled once into closures.
+
+    a > 5 AND b = 'x'      c BETWEEN 1 AND 9      d IN ('x', 'y')      e IS NOT NULL      NOT (f = 'z')
+
+NOT binds more tightly than a comparison, as in 4.6.0. A part may be NULL, so AND, OR and NOT have three
+values, and only True lets a message through.
+Source: the grammar of RocketMQ 4.6.0's SelectorParser. Differs: an expression with anything behind its end is
+refused, where 4.6.0 silently leaves that out; depth and size have limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from rocketpy_broker.filter.tokens import ExpressionInvalid, Token, tokens
+from rocketpy_broker.filter.values import NotComparable, Value, compare, compare_ordered, is_equal
+
+__all__ = ["Expression", "ExpressionInvalid", "compile_expression"]
+
+_DEPTH_MAX: Final = 64
+_NODES_MAX: Final = 2048
+_LONG_MAX: Final = 2**63 - 1
+
+Evaluate = Callable[[Mapping[str, str]], Value]
+
+_ORDER: Final[dict[str, Callable[[int], bool]]] = {
+    ">": lambda order: order > 0,
+    ">=": lambda order: order >= 0,
+    "<": lambda order: order < 0,
+    "<=": lambda order: order <= 0,
+}
+
+
+class _Node(NamedTuple):
+    """A part of an expression. kind: constant, property, boolean or number. depth: of what is in it."""
+
+    kind: str
+    evaluate: Evaluate
+    depth: int = 1
+    value: Value = None
+    """Of a constant."""
+
+
+class Expression:
+    """A compiled expression. text: as it was written."""
+
+    __slots__ = ("_evaluate", "text")
+
+    def __init__(self, text: str, evaluate: Evaluate) -> None:
+        self.text = text
+        self._evaluate = evaluate
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        """Whether a message with these properties is let through. Raises nothing."""
+        try:
+            return self._evaluate(properties) is True
+        except NotComparable:
+            return False
+
+
+@lru_cache(maxsize=1024)
+def compile_expression(text: str) -> Expression:
+    """Compile an expression; remembered by its text. Raises ExpressionInvalid with the place."""
+    parser = _Parser(tokens(text))
+    return Expression(text, parser.whole().evaluate)
+
+
+class _Parser:
+    """Recursive descent, one method a level of the grammar. One use each."""
+
+    def __init__(self, found: list[Token]) -> None:
+        self._tokens = found
+        self._at = 0
+        self._depth = 0
+        self._nodes = 0
+
+    def whole(self) -> _Node:
+        node = self._boolean(self._any())
+        if self._peek().kind != "end":
+            raise self._error("more after the end")
+        return node
+
+    # -- levels, the loosest first ------------------------------------------------------------
+
+    def _any(self) -> _Node:
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            raise self._error(f"nested deeper than {_DEPTH_MAX}")
+        node = self._chain("OR", self._all, _any_of)
+        self._depth -= 1
+        return node
+
+    def _all(self) -> _Node:
+        return self._chain("AND", self._equality, _all_of)
+
+    def _chain(
+        self, word: str, part: Callable[[], _Node], join: Callable[[list[Evaluate]], Evaluate]
+    ) -> _Node:
+        """Parts joined by one word: a loop and no nesting, so a long list needs no deep stack."""
+        first = part()
+        if self._peek()[:2] != ("word", word):
+            return first
+        parts = [self._boolean(first)]
+        while self._take("word", word):
+            parts.append(self._boolean(part()))
+        depth = 1 + max(node.depth for node in parts)
+        return self._node("boolean", join([node.evaluate for node in parts]), depth)
+
+    def _equality(self) -> _Node:
+        left = self._comparison()
+        while True:
+            if self._take("symbol", "="):
+                left = self._equal(left, self._comparison())
+            elif self._take("symbol", "<>"):
+                left = self._not(self._equal(left, self._comparison()))
+            elif self._take("word", "IS"):
+                is_not = self._take("word", "NOT")
+                self._expect("word", "NULL")
+                null = self._node("boolean", _equals(left.evaluate, _nothing), left.depth + 1)
+                left = self._not(null) if is_not else null
+            else:
+                return left
+
+    def _comparison(self) -> _Node:
+        left = self._unary()
+        while True:
+            token = self._peek()
+            if token.kind == "symbol" and token.text in _ORDER:
+                self._at += 1
+                left = self._ordered(token.text, left, self._unary())
+            elif self._take("word", "BETWEEN"):
+                left = self._between(left)
+            elif self._take("word", "IN"):
+                left = self._in(left, inverted=False)
+            elif token[:2] == ("word", "NOT") and self._tokens[self._at + 1][:2] == ("word", "BETWEEN"):
+                self._at += 2
+                left = self._outside(left)
+            elif token[:2] == ("word", "NOT") and self._tokens[self._at + 1][:2] == ("word", "IN"):
+                self._at += 2
+                left = self._in(left, inverted=True)
+            else:
+                return left
+
+    def _unary(self) -> _Node:
+        signs = []
+        while (token := self._peek())[:2] in _PREFIXES:
+            self._at += 1
+            signs.append(token.text)
+        node = self._primary()
+        for sign in reversed(signs):
+            if sign == "NOT":
+                node = self._not(self._boolean(node))
+            elif sign == "-":
+                node = self._node("number", _negated(node.evaluate), node.depth + 1)
+        return node
+
+    def _primary(self) -> _Node:
+        token = self._peek()
+        self._at += 1
+        if token.kind == "name":
+            name = token.text
+            return self._node("property", lambda properties: properties.get(name))
+        if token.kind == "string":
+            return self._constant(token.text)
+        if token.kind == "integer":
+            return self._constant(self._integer(token))
+        if token.kind == "float":
+            return self._constant(self._float(token))
+        if token.kind == "word" and token.text in _LITERALS:
+            return self._constant(_LITERALS[token.text])
+        if token[:2] == ("symbol", "("):
+            node = self._any()
+            self._expect("symbol", ")")
+            return node
+        self._at -= 1
+        raise self._error("expected a value")
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _equal(self, left: _Node, right: _Node) -> _Node:
+        for node in (left, right):
+            if node.kind == "constant" and node.value is None:
+                raise self._error("NULL cannot be compared; write IS NULL")
+        if left.kind == right.kind == "constant" and isinstance(left.value, bool) > isinstance(
+            right.value, bool
+        ):
+            raise self._error(f"{left.value} cannot be compared with {right.value!r}")
+        return self._node("boolean", _equals(left.evaluate, right.evaluate), 1 + max(left.depth, right.depth))
+
+    def _ordered(self, symbol: str, left: _Node, right: _Node) -> _Node:
+        for node in (left, right):
+            is_number = isinstance(node.value, int | float) and not isinstance(node.value, bool)
+            if node.kind == "boolean" or (node.kind == "constant" and not is_number):
+                raise self._error(f"only numbers can be compared with {symbol}")
+        evaluate = _orders(_ORDER[symbol], left.evaluate, right.evaluate)
+        return self._node("boolean", evaluate, 1 + max(left.depth, right.depth))
+
+    def _between(self, value: _Node) -> _Node:
+        low, high = self._bounds()
+        if low.kind == high.kind == "constant":
+            if low.value is None or high.value is None:
+                raise self._error("NULL is no limit of BETWEEN")
+            if compare(high.value, low.value) < 0:
+                raise self._error(f"BETWEEN needs its lower limit first, not {low.value} and {high.value}")
+        parts = [self._ordered(">=", value, low), self._ordered("<=", value, high)]
+        return self._node("boolean", _all_of([node.evaluate for node in parts]), 1 + parts[0].depth)
+
+    def _outside(self, value: _Node) -> _Node:
+        low, high = self._bounds()
+        parts = [self._ordered("<", value, low), self._ordered(">", value, high)]
+        return self._node("boolean", _any_of([node.evaluate for node in parts]), 1 + parts[0].depth)
+
+    def _bounds(self) -> tuple[_Node, _Node]:
+        low = self._unary()
+        self._expect("word", "AND")
+        return low, self._unary()
+
+    def _in(self, left: _Node, *, inverted: bool) -> _Node:
+        if left.kind != "property":
+            raise self._error("a property is expected before IN")
+        self._expect("symbol", "(")
+        values = {self._expect("string")}
+        while self._take("symbol", ","):
+            values.add(self._expect("string"))
+        self._expect("symbol", ")")
+        self._count(len(values))
+        return self._node("boolean", _is_in(left.evaluate, frozenset(values), inverted), 2)
+
+    def _not(self, node: _Node) -> _Node:
+        return self._node("boolean", _inverted(node.evaluate), node.depth + 1)
+
+    def _boolean(self, node: _Node) -> _Node:
+        """A property is a truth value too: False, since a text is none; and NULL when it is missing."""
+        if node.kind == "property":
+            return self._node("boolean", _as_boolean(node.evaluate), 2)
+        is_truth = node.kind == "constant" and (node.value is None or isinstance(node.value, bool))
+        if node.kind == "boolean" or is_truth:
+            return node
+        raise self._error("this gives no truth value")
+
+    def _constant(self, value: Value) -> _Node:
+        return self._node("constant", lambda _: value)._replace(value=value)
+
+    def _integer(self, token: Token) -> int:
+        value = int(token.text.rstrip("lL")) if len(token.text) <= 20 else _LONG_MAX + 1
+        if value > _LONG_MAX:
+            raise self._error(f"{token.text[:30]} is above {_LONG_MAX}")
+        return value
+
+    def _float(self, token: Token) -> float:
+        value = float(token.text)
+        if math.isinf(value):
+            raise self._error(f"{token.text[:30]} is too large")
+        return value
+
+    # -- the tools ----------------------------------------------------------------------------
+
+    def _node(self, kind: str, evaluate: Evaluate, depth: int = 1) -> _Node:
+        if depth > _DEPTH_MAX:
+            raise self._error(f"nested deeper than {_DEPTH_MAX}")
+        self._count(1)
+        return _Node(kind, evaluate, depth)
+
+    def _count(self, nodes: int) -> None:
+        self._nodes += nodes
+        if self._nodes > _NODES_MAX:
+            raise self._error(f"more than {_NODES_MAX} parts")
+
+    def _peek(self) -> Token:
+        return self._tokens[self._at]
+
+    def _take(self, kind: str, text: str) -> bool:
+        found = self._peek()[:2] == (kind, text)
+        self._at += found
+        return found
+
+    def _expect(self, kind: str, text: str | None = None) -> str:
+        token = self._peek()
+        if token.kind != kind or (text is not None and token.text != text):
+            raise self._error(f"expected {text or 'a ' + kind}")
+        self._at += 1
+        return token.text
+
+    def _error(self, what: str) -> ExpressionInvalid:
+        token = self._peek()
+        return ExpressionInvalid(f"expression: {what} at {token.at}, before {token.text[:30]!r}")
+
+
+_PREFIXES: Final = frozenset({("symbol", "+"), ("symbol", "-"), ("word", "NOT")})
+_LITERALS: Final[dict[str, bool | None]] = {"TRUE": True, "FALSE": False, "NULL": None}
+
+
+def _nothing(_: Mapping[str, str]) -> Value:
+    return None
+
+
+def _equals(left: Evaluate, right: Evaluate) -> Evaluate:
+    return lambda properties: is_equal(left(properties), right(properties))
+
+
+def _orders(holds: Callable[[int], bool], left: Evaluate, right: Evaluate) -> Evaluate:
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        order = compare_ordered(left(properties), right(properties))
+        return None if order is None else holds(order)
+
+    return evaluate
+
+
+def _all_of(parts: list[Evaluate]) -> Evaluate:
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        result: Value = True
+        for part in parts:
+            value = part(properties)
+            if value is False:
+                return False
+            if value is None:
+                result = None
+        return result
+
+    return evaluate
+
+
+def _any_of(parts: list[Evaluate]) -> Evaluate:
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        result: Value = False
+        for part in parts:
+            value = part(properties)
+            if value is True:
+                return True
+            if value is None:
+                result = None
+        return result
+
+    return evaluate
+
+
+def _inverted(part: Evaluate) -> Evaluate:
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        value = part(properties)
+        return None if value is None else not value
+
+    return evaluate
+
+
+def _negated(part: Evaluate) -> Evaluate:
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        value = part(properties)
+        return -value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    return evaluate
+
+
+def _as_boolean(part: Evaluate) -> Evaluate:
+    return lambda properties: None if part(properties) is None else False
+
+
+def _is_in(part: Evaluate, values: frozenset[str], inverted: bool) -> Evaluate:
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        value = part(properties)
+        return None if value is None else (value in values) != inverted
+
+    return evaluate

@@ -1,0 +1,76 @@
+"""The words of an SQL92 expression.
+
+    number     0 | 12 | 12L | 1.5 | .5 | 5E10       string   'it''s'
+    name       a letter, _ or $, then digits too    symbol   = <> > >= < <= ( ) , + -
+    word       NOT AND OR BETWEEN IN TRUE FALSE NULL IS, in any case
+    comment    -- to the end of its line, or between /* and */
+
+Source: the tokens of RocketMQ 4.6.0's SelectorParser.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from rocketpy.errors import UsageError
+
+__all__ = ["EXPRESSION_CHARACTERS_MAX", "ExpressionInvalid", "Token", "tokens"]
+
+EXPRESSION_CHARACTERS_MAX: Final = 16_384
+"""Ours; 4.6.0 has no limit."""
+
+_WORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
+
+# Possessive quantifiers, so that no input makes them go back and forth.
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>   [ \t\n\r\f]++ | --[^\n\r]*+(?:\r\n?|\n) | /\*(?:[^*]++|\*(?!/))*+\*/ )
+    | (?P<float>   [0-9]++\.[0-9]*+(?:E[+-]?[0-9]++)? | \.[0-9]++(?:E[+-]?[0-9]++)? | [0-9]++E[+-]?[0-9]++ )
+    | (?P<integer> 0 | [1-9][0-9]*+L? )
+    | (?P<string>  '(?:''|[^'])*+' )
+    | (?P<name>    [A-Z_$][A-Z0-9_$]*+ )
+    | (?P<symbol>  <> | >= | <= | [=<>(),+-] )
+    """,
+    re.VERBOSE | re.IGNORECASE | re.ASCII,
+)
+
+
+class ExpressionInvalid(UsageError):
+    """An expression that this broker does not understand."""
+
+
+class Token(NamedTuple):
+    """kind: integer, float, string, name, word (text in capitals), symbol, or end. at: its place, from 0."""
+
+    kind: str
+    text: str
+    at: int
+
+
+def tokens(text: str) -> list[Token]:
+    """Cut an expression into its words, an end at last. Raises ExpressionInvalid with the place."""
+    if len(text) > EXPRESSION_CHARACTERS_MAX:
+        raise ExpressionInvalid(
+            f"expression of {len(text)} characters, the limit is {EXPRESSION_CHARACTERS_MAX}"
+        )
+    found = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ExpressionInvalid(f"expression: {text[at : at + 20]!r} at {at} is not understood")
+        kind = match.lastgroup or ""
+        if kind != "space":
+            found.append(_token(kind, match.group(), at))
+        at = match.end()
+    found.append(Token("end", "", at))
+    return found
+
+
+def _token(kind: str, text: str, at: int) -> Token:
+    if kind == "name" and text.upper() in _WORDS:
+        return Token("word", text.upper(), at)
+    if kind == "string":
+        return Token(kind, text[1:-1].replace("''", "'"), at)
+    return Token(kind, text, at)
