@@ -15,17 +15,13 @@ from rocketpy.errors import RocketError, StoreError
 from rocketpy.protocol.record import host_bytes
 from rocketpy.transport import Address, Server, serve
 from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.consumers import ConsumerSide
 from rocketpy_broker.endpoint import BrokerEndpoint, handler_table
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
-from rocketpy_broker.handlers.clients import ClientHandler
-from rocketpy_broker.handlers.offsets import OffsetHandler
-from rocketpy_broker.handlers.pull import PullHandler
 from rocketpy_broker.handlers.query import QueryHandler
 from rocketpy_broker.handlers.send import SendHandler
 from rocketpy_broker.handlers.sync_flush import FlushWaiters
-from rocketpy_broker.services.clients import ClientRegistry
-from rocketpy_broker.services.offsets import ConsumerOffsets
 from rocketpy_broker.services.registration import Registrar
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
@@ -37,8 +33,6 @@ log = logging.getLogger("rocketpy.broker")
 
 _NO_HOST = "127.0.0.1"
 """Stands in message ids for an address that is no IP address (memory://, a host name)."""
-
-_CLIENT_SCAN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +54,14 @@ class Broker:
         self.config = config
         self.store = MessageStore(config.store)
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json")
-        self.offsets = ConsumerOffsets(config.store.root / "config" / "consumerOffset.json")
-        self.clients = ClientRegistry()
         self.recovery: RecoveryReport | None = None
         """What the store's recovery found, once started."""
         self._endpoint = BrokerEndpoint()
         self._driver = StoreDriver(self.store, on_failure=self._store_failed)
+        self.consumers = ConsumerSide(config, self.store, self._driver, self.topics)
         self._server: Server | None = None
         self._registrar: Registrar | None = None
         self._waiters: FlushWaiters | None = None
-        self._scan: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[RocketError] | None = None
         self._is_serving = False
@@ -111,7 +103,7 @@ class Broker:
         try:
             self.recovery = await self._driver.start()
             self.topics.load()
-            self.offsets.load()
+            self.consumers.load()
             self.store.dispatch()
             await self._listen()
             self._serve()
@@ -119,7 +111,6 @@ class Broker:
         except BaseException:
             await self.close()
             raise
-        self._scan_clients()
         self._saving = asyncio.create_task(self._save_offsets())
 
     async def _listen(self) -> None:
@@ -143,16 +134,16 @@ class Broker:
             schedule_dispatch=self._driver.schedule_dispatch,
             park=waiters.park if is_sync else None,
         )
-        clients = ClientHandler(self.clients)
+        consumers = self.consumers
         handlers = handler_table(
-            send=send,
-            pull=PullHandler(store, self.topics, self.clients, self.offsets, config),
-            query=QueryHandler(store),
-            clients=clients,
-            offsets=OffsetHandler(store, self.offsets),
-            admin=AdminHandler(store, self.topics, config, is_active=lambda: self.store.failure is None),
+            send,
+            QueryHandler(store),
+            AdminHandler(store, self.topics, config, is_active=lambda: self.store.failure is None),
+            *consumers.families,
         )
-        self._endpoint.serve(handlers, send=send, clients=clients)
+        store.set_arrival_listener(consumers.arrived)
+        consumers.start(host)
+        self._endpoint.serve(handlers, send=send, closed=consumers.closed)
         self._is_serving = True
 
     async def _register(self) -> None:
@@ -172,15 +163,10 @@ class Broker:
 
     # -- running ------------------------------------------------------------------------------
 
-    def _scan_clients(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.clients.drop_silent(int(loop.time() * 1000))
-        self._scan = loop.call_later(_CLIENT_SCAN_S, self._scan_clients)
-
     async def _save_offsets(self) -> None:
         while True:
             await asyncio.sleep(self.config.offset_interval_ms / 1000)
-            await self.offsets.save()
+            await self.consumers.save()
 
     def _store_failed(self, error: StoreError) -> None:
         log.critical("broker %s takes no more messages: %s", self.config.name, error)
@@ -194,8 +180,7 @@ class Broker:
     async def close(self) -> None:
         """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same."""
         self._is_serving = False
-        if self._scan is not None:
-            self._scan.cancel()
+        self.consumers.stop()
         if self._registrar is not None:
             await self._registrar.close()
         self._endpoint.refuse("the broker is shutting down")
@@ -207,7 +192,7 @@ class Broker:
             if self._saving is not None:
                 self._saving.cancel()
                 await asyncio.wait({self._saving})
-            await self.offsets.save()
+            await self.consumers.save()
         finally:
             await self._driver.close()
 

@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import KVTable, TopicConfig
-from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import VERSION, Command
 from rocketpy.protocol.headers import CreateTopicRequestHeader
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import MessageStore
 
@@ -38,6 +39,17 @@ class AdminHandler:
         self._config = config
         self._is_active = is_active
         self._booted_ms = time.time_ns() // 1_000_000
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.GET_BROKER_CONFIG: self.refuse_config,
+            RequestCode.UPDATE_BROKER_CONFIG: self.refuse_config,
+        }
 
     def all_topics(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_TOPIC_CONFIG."""

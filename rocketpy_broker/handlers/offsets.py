@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rocketpy.errors import UsageError
-from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import (
     QueryConsumerOffsetRequestHeader,
@@ -11,6 +11,7 @@ from rocketpy.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rocketpy.transport import Channel
+from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.services.offsets import ConsumerOffsets
 from rocketpy_broker.store import MessageStore
 
@@ -23,6 +24,15 @@ class OffsetHandler:
     def __init__(self, store: MessageStore, offsets: ConsumerOffsets) -> None:
         self._store = store
         self._offsets = offsets
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+        }
 
     def query(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUMER_OFFSET.
@@ -51,3 +61,7 @@ class OffsetHandler:
         except UsageError as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return request.reply()
+
+    def all_offsets(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_ALL_CONSUMER_OFFSET: what a slave copies."""
+        return request.reply(body=self._offsets.encode())

@@ -1,32 +1,38 @@
 """PULL_MESSAGE: messages of one queue from an offset on.
 
-Source: PullMessageProcessor of RocketMQ 4.6.0. Filters by tag; what finds nothing is answered at
-once, unless `hold` takes it (long polling).
+A pull that finds nothing may be held until a message arrives (long polling): it is parked, and answered by
+`arrived`, by `sweep` when its time is over, or never when its channel closes.
+Source: PullMessageProcessor, PullRequestHoldService of RocketMQ 4.6.0.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple, cast
 
-from rocketpy.protocol.bodies import SubscriptionData, TopicConfig
-from rocketpy.protocol.codes import ResponseCode
+from rocketpy.errors import RocketError
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
-from rocketpy.protocol.java import tags_code
 from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.transport import Channel
-from rocketpy_broker.config import BrokerConfig
-from rocketpy_broker.handlers.base import FAQ, refuse_topic
-from rocketpy_broker.services.clients import ClientRegistry
+from rocketpy_broker.config import ConsumeConfig
+from rocketpy_broker.filter import MessageFilter
+from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.pull_checks import PullChecks
+from rocketpy_broker.services.groups import SubscriptionGroups
+from rocketpy_broker.services.long_polling import HeldPull, PullHolds
 from rocketpy_broker.services.offsets import ConsumerOffsets
-from rocketpy_broker.services.topics import PERM_READ, TopicTable
+from rocketpy_broker.services.stats import BrokerStats
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageStore
 
-__all__ = ["PullHandler"]
+__all__ = ["OffsetMoved", "PullHandler"]
 
-Hold = Callable[[Channel, Command, PullMessageRequestHeader], bool]
-"""Whether a pull that found nothing is kept, to be handled again when there is something."""
+log = logging.getLogger("rocketpy.broker.pull")
+
+OffsetMoved = Callable[[PullMessageRequestHeader, int], None]
+"""Told of a pull from an offset that is not there, and the offset it is sent to."""
 
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -42,116 +48,174 @@ _CODES: Final = {
 """QUIRKS 34."""
 
 _MASTER_ID: Final = 0
+_SUSPEND_MS_MAX: Final = 120_000
+"""Ours: a consumer that asks for more is answered after this long."""
+
+
+class _Pull(NamedTuple):
+    """One pull that may be served."""
+
+    command: Command
+    header: PullMessageRequestHeader
+    wanted: MessageFilter
 
 
 class PullHandler:
-    """Serves pulls from the store. hold: see `Hold`; None answers every pull at once."""
+    """Serves pulls from the store.
+
+    holds: where pulls wait; whoever owns it calls `arrived`, `sweep` and `channel_closed`.
+    now_ms: of a clock that only goes forward. on_offset_moved: see `OffsetMoved`.
+    """
 
     def __init__(
         self,
         store: MessageStore,
-        topics: TopicTable,
-        clients: ClientRegistry,
+        checks: PullChecks,
+        groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
-        config: BrokerConfig,
+        config: ConsumeConfig,
         *,
-        hold: Hold | None = None,
+        holds: PullHolds,
+        stats: BrokerStats,
+        now_ms: Callable[[], float],
+        on_offset_moved: OffsetMoved,
     ) -> None:
         self._store = store
-        self._topics = topics
-        self._clients = clients
+        self._checks = checks
+        self._groups = groups
         self._offsets = offsets
         self._config = config
-        self._hold = hold
+        self._holds = holds
+        self._stats = stats
+        self._now_ms = now_ms
+        self._on_offset_moved = on_offset_moved
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {RequestCode.PULL_MESSAGE: self.pull}
 
     def pull(self, channel: Channel, request: Command) -> Command | None:
         """Handle PULL_MESSAGE."""
         header = request.header_as(PullMessageRequestHeader)
-        refusal = self._refusal(channel, request, header)
+        refusal = self._checks.refusal(channel, request, header)
         if refusal is not None:
             return refusal
-        wanted = self._subscription(header)
+        wanted = self._checks.filter(header)
         if isinstance(wanted, tuple):
             code, remark = wanted
-            return request.reply(code, remark=remark, header=_NOTHING)
+            return request.reply(code, remark=remark)
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        result = self._store.get_message(
+        pull = _Pull(request, header, wanted)
+        result = self._read(pull, header.queue_offset)
+        code = _code(result.status, header.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and self._hold(channel, pull):
+            return None
+        return self._answer(pull, code, result)
+
+    def _read(self, pull: _Pull, offset: int) -> GetMessageResult:
+        header, wanted = pull.header, pull.wanted
+        return self._store.get_message(
             header.topic,
             header.queue_id,
-            header.queue_offset,
+            offset,
             header.max_msg_nums,
-            tag_codes=_tag_codes(wanted),
+            tag_codes=wanted.tag_codes,
+            accepts=wanted.accepts,
         )
-        code = _code(result.status, header.queue_offset)
-        is_empty = code == ResponseCode.PULL_NOT_FOUND
-        if is_empty and self._hold is not None and self._hold(channel, request, header):
-            return None
-        return _answer(request, code, result)
 
-    def _refusal(
-        self, channel: Channel, request: Command, header: PullMessageRequestHeader
-    ) -> Command | None:
-        if not self._config.permission & PERM_READ:
-            return request.reply(
-                ResponseCode.NO_PERMISSION,
-                remark=f"the broker[{self._config.name}] pulling message is forbidden",
-            )
-        topic = self._topics.get(header.topic)
-        if topic is None:
-            return refuse_topic(request, header.topic)
-        if not topic.perm & PERM_READ:
-            return request.reply(
-                ResponseCode.NO_PERMISSION, remark=f"the topic[{header.topic}] pulling message is forbidden"
-            )
-        if not 0 <= header.queue_id < topic.read_queue_nums:
-            return request.reply(
-                ResponseCode.SYSTEM_ERROR, remark=_bad_queue(header, topic, channel.remote_address)
-            )
-        return None
+    def _answer(self, pull: _Pull, code: int, result: GetMessageResult) -> Command:
+        header = pull.header
+        body = b""
+        if code == ResponseCode.SUCCESS:
+            body = b"".join(result.chunks)
+            self._stats.got(header.topic, header.consumer_group, result.count, len(body))
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
+            self._on_offset_moved(header, result.next_begin_offset)
+        answer = PullMessageResponseHeader(
+            suggest_which_broker_id=self._broker_for(header.consumer_group, result),
+            next_begin_offset=result.next_begin_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+        )
+        return pull.command.reply(code, remark=result.status.name, header=answer, body=body)
 
-    def _subscription(self, header: PullMessageRequestHeader) -> SubscriptionData | tuple[int, str]:
-        """Return what the consumer wants of the topic, or the code and remark of a refusal.
+    def _broker_for(self, group: str, result: GetMessageResult) -> int:
+        """Return which broker a consumer should pull from next: a slave when it is far behind."""
+        if not self._config.slave_read:
+            return _MASTER_ID
+        settings = self._groups.find(group)
+        if settings is None:
+            return _MASTER_ID
+        return settings.which_broker_when_consume_slowly if result.suggest_slave else settings.broker_id
 
-        A pull consumer says it in the request, a push consumer said it in its heartbeat (QUIRKS 32).
-        """
-        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
-            wanted = SubscriptionData(
-                topic=header.topic,
-                sub_string=header.subscription,
-                expression_type=header.expression_type or "TAG",
-            )
-        else:
-            group = self._clients.consumer_group(header.consumer_group)
-            if group is None:
-                return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
-            found = group.subscriptions.get(header.topic)
-            if found is None:
-                return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
-            if found.sub_version < header.sub_version:
-                return ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
-            wanted = found
-        if wanted.expression_type not in ("TAG", ""):
-            return (
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {wanted.expression_type}",
-            )
-        return wanted
+    # -- long polling -------------------------------------------------------------------------
 
+    def _hold(self, channel: Channel, pull: _Pull) -> bool:
+        """Keep a pull until there is something; False when it does not want that or may not."""
+        header = pull.header
+        if not header.sys_flag & PullSysFlag.SUSPEND or pull.command.is_oneway:
+            return False
+        wait_ms = self._config.short_polling_ms
+        if self._config.long_polling:
+            wait_ms = min(header.suspend_timeout_millis, _SUSPEND_MS_MAX)
+        deadline_ms = self._now_ms() + wait_ms
+        held = HeldPull(channel, header.topic, header.queue_id, header.queue_offset, deadline_ms, pull)
+        if wait_ms <= 0 or not self._holds.hold(held):
+            return False
+        channel.park()
+        return True
 
-_NOTHING: Final = PullMessageResponseHeader(
-    suggest_which_broker_id=_MASTER_ID, next_begin_offset=0, min_offset=0, max_offset=0
-)
+    def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """Answer who waits for messages of a queue; part of the store's ArrivalListener."""
+        for held in self._holds.waiting_below(topic, queue_id, next_offset):
+            self._wake(held)
 
+    def _wake(self, held: HeldPull) -> None:
+        """Answer a held pull, unless its filter lets none of the new messages through."""
+        pull: _Pull = held.request
+        channel = cast(Channel, held.channel)
+        try:
+            answer = self._checks.refusal(channel, pull.command, pull.header)
+            if answer is None:
+                result = self._read(pull, held.offset)
+                code = _code(result.status, held.offset)
+                if code == ResponseCode.PULL_NOT_FOUND:
+                    return
+                if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                    held.offset = result.next_begin_offset
+                    return
+                answer = self._answer(pull, code, result)
+        except RocketError as error:
+            log.error("a held pull of %s failed: %s", held.topic, error)
+            answer = pull.command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        self._holds.release(held)
+        channel.reply_parked(answer)
 
-def _answer(request: Command, code: int, result: GetMessageResult) -> Command:
-    header = PullMessageResponseHeader(
-        suggest_which_broker_id=_MASTER_ID,
-        next_begin_offset=result.next_begin_offset,
-        min_offset=result.min_offset,
-        max_offset=result.max_offset,
-    )
-    return request.reply(code, remark=result.status.name, header=header, body=b"".join(result.chunks))
+    def sweep(self) -> None:
+        """Answer the pulls whose time is over; to be called a few times a second."""
+        for held in self._holds.expire(self._now_ms()):
+            pull: _Pull = held.request
+            cast(Channel, held.channel).reply_parked(self._expired(held, pull))
+
+    def _expired(self, held: HeldPull, pull: _Pull) -> Command:
+        try:
+            refusal = self._checks.refusal(cast(Channel, held.channel), pull.command, pull.header)
+            if refusal is not None:
+                return refusal
+            result = self._read(pull, held.offset)
+            code = _code(result.status, held.offset)
+            if code == ResponseCode.PULL_NOT_FOUND and held.offset > pull.header.queue_offset:
+                # It has looked at messages that it does not want: let it go on behind them.
+                result.status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
+            return self._answer(pull, code, result)
+        except RocketError as error:
+            return pull.command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Forget the held pulls of a channel that is gone."""
+        self._holds.drop(channel)
 
 
 def _code(status: GetMessageStatus, queue_offset: int) -> int:
@@ -159,20 +223,3 @@ def _code(status: GetMessageStatus, queue_offset: int) -> int:
         # An empty queue has no offset but 0; a consumer elsewhere is sent back there.
         return ResponseCode.PULL_NOT_FOUND if queue_offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     return _CODES[status]
-
-
-def _tag_codes(wanted: SubscriptionData) -> frozenset[int] | None:
-    """Return the hash codes of the tags that are wanted, None for all."""
-    if wanted.code_set:
-        return frozenset(wanted.code_set)
-    text = (wanted.sub_string or "").strip()
-    if text in ("", "*"):
-        return None
-    return frozenset(tags_code(tag.strip()) for tag in text.split("||") if tag.strip())
-
-
-def _bad_queue(header: PullMessageRequestHeader, topic: TopicConfig, consumer: str) -> str:
-    return (
-        f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-        f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{consumer}]"
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -23,6 +23,7 @@ from rocketpy.protocol.headers import (
     ViewMessageRequestHeader,
 )
 from rocketpy.transport import Channel
+from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.store import MessageStore
 
 __all__ = ["QueryHandler"]
@@ -36,6 +37,18 @@ class QueryHandler:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.QUERY_MESSAGE: self.query_message,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.offset_by_time,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
+        }
 
     def max_offset(self, channel: Channel, request: Command) -> Command:
         """Handle GET_MAX_OFFSET."""

@@ -17,7 +17,7 @@ from rocketpy.errors import RocketError, StoreError, UsageError
 from rocketpy.protocol import properties as props
 from rocketpy.protocol.batch import BatchMessage, decode_batch
 from rocketpy.protocol.bodies import TopicConfig
-from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import FLAG_ONEWAY, Command
 from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.record import host_bytes
@@ -25,7 +25,7 @@ from rocketpy.protocol.sysflag import MessageSysFlag, TopicSysFlag
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.handlers.answers import Parked, SendAnswers
-from rocketpy_broker.handlers.base import FAQ
+from rocketpy_broker.handlers.base import FAQ, Handler
 from rocketpy_broker.services.topics import NOT_WRITABLE, PERM_WRITE, TopicTable, perm_text
 from rocketpy_broker.store import MessageInner, MessageStore
 from rocketpy_broker.store.clock import Clock, system_clock
@@ -80,6 +80,15 @@ class SendHandler:
         self._waiting: list[Parked] = []
         self._is_run_open = False
         self._accepts_from_ms = config.send.start_accept_ms
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.SEND_MESSAGE_V2: self.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
+            RequestCode.SEND_MESSAGE: self.send_v1,
+        }
 
     # -- requests -----------------------------------------------------------------------------
 

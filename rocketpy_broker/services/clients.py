@@ -73,6 +73,8 @@ class ClientRegistry:
 
     def __init__(self) -> None:
         self._producers: dict[str, dict[Hashable, ClientInfo]] = {}
+        self._producer_channels: dict[str, Hashable] = {}
+        """By client id."""
         self._consumers: dict[str, ConsumerGroup] = {}
 
     def heartbeat(
@@ -85,6 +87,7 @@ class ClientRegistry:
         info = ClientInfo(beat.client_id, language, version, now_ms)
         for producer in beat.producer_data_set:
             self._producers.setdefault(producer.group_name, {})[channel] = info
+            self._producer_channels[beat.client_id] = channel
         changed = set()
         for data in beat.consumer_data_set:
             group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
@@ -147,6 +150,10 @@ class ClientRegistry:
         """Return a group that has members."""
         return self._consumers.get(name)
 
+    def producer_channel(self, client_id: str) -> Hashable | None:
+        """Return the channel of a client that produces, for replies to its requests; None when it is gone."""
+        return self._producer_channels.get(client_id)
+
     def producer_channels(self, group: str) -> list[Hashable]:
         """Return the channels of a producer group, for checks of its transactions."""
         return list(self._producers.get(group, ()))
@@ -162,11 +169,15 @@ class ClientRegistry:
         return list(self._consumers)
 
     def _drop_producer(self, group: str, channel: Hashable) -> None:
-        members = self._producers.get(group)
-        if members is not None:
-            members.pop(channel, None)
-            if not members:
-                del self._producers[group]
+        members = self._producers.get(group, {})
+        info = members.pop(channel, None)
+        if info is None:
+            return
+        if not members:
+            del self._producers[group]
+        is_last = not any(channel in others for others in self._producers.values())
+        if is_last and self._producer_channels.get(info.client_id) is channel:
+            del self._producer_channels[info.client_id]
 
     def _drop_consumer(self, name: str, channel: Hashable) -> bool:
         group = self._consumers.get(name)

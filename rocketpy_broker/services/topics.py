@@ -21,7 +21,15 @@ from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.disk import Disk, OsDisk
 from rocketpy_broker.store.state_file import load_state, save_state
 
-__all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "TopicTable", "check_topic_name", "perm_text"]
+__all__ = [
+    "PERM_INHERIT",
+    "PERM_READ",
+    "PERM_WRITE",
+    "TopicTable",
+    "check_topic_name",
+    "ensure_topic",
+    "perm_text",
+]
 
 log = logging.getLogger("rocketpy.broker.topics")
 
@@ -138,6 +146,22 @@ class TopicTable:
         log.info("created topic %s with %d queues after %s", name, queues, default_topic)
         return topic
 
+    def delete(self, name: str) -> bool:
+        """Remove a topic; False when it is not there, or one that every broker has. Raises StoreError."""
+        if name not in self._topics or name in self.system:
+            return False
+        self._save({other: topic for other, topic in self._topics.items() if other != name})
+        del self._topics[name]
+        self.plain_queues.pop(name, None)
+        self.on_change({})
+        log.info("deleted topic %s", name)
+        return True
+
+    @property
+    def names(self) -> list[str]:
+        """All topics."""
+        return list(self._topics)
+
     def apply_order_config(self, ordered: Mapping[str, str]) -> None:
         """Take over which topics are ordered, as a name server's ORDER_TOPIC_CONFIG has it."""
         changed = {
@@ -150,17 +174,36 @@ class TopicTable:
 
     def _change(self, changed: Mapping[str, TopicConfig]) -> None:
         """Save first, then use and tell: what was announced survives a restart."""
-        version = self.version.next(self._clock())
-        wrapper = TopicConfigSerializeWrapper(
-            topic_config_table={**self._topics, **changed}, data_version=version
-        )
-        save_state(self._disk, self._path, msgspec.json.format(wrapper.encode(), indent=2))
+        self._save({**self._topics, **changed})
         self._topics.update(changed)
         for name in changed:
             self.plain_queues.pop(name, None)
         self.plain_queues.update(_plain_queues(changed))
-        self.version = version
         self.on_change(changed)
+
+    def _save(self, topics: dict[str, TopicConfig]) -> None:
+        version = self.version.next(self._clock())
+        wrapper = TopicConfigSerializeWrapper(topic_config_table=topics, data_version=version)
+        save_state(self._disk, self._path, msgspec.json.format(wrapper.encode(), indent=2))
+        self.version = version
+
+
+def ensure_topic(topics: TopicTable, name: str, queues: int, perm: int, sys_flag: int = 0) -> TopicConfig:
+    """Return a topic that the broker itself writes, made if need be. Raises TopicInvalid, StoreError.
+
+    Source: TopicConfigManager.createTopicInSendMessageBackMethod of RocketMQ 4.6.0.
+    """
+    topic = topics.get(name)
+    if topic is None:
+        topic = TopicConfig(
+            topic_name=name,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=perm,
+            topic_sys_flag=sys_flag,
+        )
+        topics.update(topic)
+    return topic
 
 
 def _nobody_listens(changed: Mapping[str, TopicConfig]) -> None:
@@ -171,7 +214,10 @@ def _plain_queues(topics: Mapping[str, TopicConfig]) -> dict[str, int]:
     return {
         name: topic.write_queue_nums
         for name, topic in topics.items()
-        if name not in NOT_WRITABLE and topic.topic_filter_type == "SINGLE_TAG" and not topic.order
+        if name not in NOT_WRITABLE
+        and topic.topic_filter_type == "SINGLE_TAG"
+        and not topic.order
+        and not name.startswith("%RETRY%")  # these may go to the dead letters
     }
 
 

@@ -1,0 +1,163 @@
+"""The part of a broker that serves consumers: wires their services and handlers together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from rocketpy.errors import RocketError
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.headers import PullMessageRequestHeader
+from rocketpy.transport import Channel
+from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.endpoint import HandlesRequests
+from rocketpy_broker.handlers.clients import ClientHandler
+from rocketpy_broker.handlers.groups import GroupHandler
+from rocketpy_broker.handlers.locks import LockHandler
+from rocketpy_broker.handlers.offsets import OffsetHandler
+from rocketpy_broker.handlers.pull import PullHandler
+from rocketpy_broker.handlers.pull_checks import PullChecks
+from rocketpy_broker.services.clients import ClientRegistry
+from rocketpy_broker.services.groups import SubscriptionGroups
+from rocketpy_broker.services.locks import QueueLocks
+from rocketpy_broker.services.long_polling import PullHolds
+from rocketpy_broker.services.offset_moved import OffsetMovedEvent, event_message
+from rocketpy_broker.services.offsets import ConsumerOffsets
+from rocketpy_broker.services.put_counts import PutCounts
+from rocketpy_broker.services.stats import SAMPLE_MS, BrokerStats
+from rocketpy_broker.services.topics import TopicTable
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.clock import system_clock
+from rocketpy_broker.store.driver import StoreDriver
+from rocketpy_broker.sweeper import Sweeper
+
+__all__ = ["ConsumerSide"]
+
+log = logging.getLogger("rocketpy.broker.consumers")
+
+_PULL_SWEEP_S = 0.1
+_CLIENT_SWEEP_S = 10.0
+
+
+class ConsumerSide:
+    """Groups, clients, offsets, locks and held pulls of one broker.
+
+    `load` before requests come, `start` with them, `stop` when no more come.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, driver: StoreDriver, topics: TopicTable
+    ) -> None:
+        settings = config.store.root / "config"
+        self.offsets = ConsumerOffsets(settings / "consumerOffset.json")
+        self.groups = SubscriptionGroups(
+            settings / "subscriptionGroup.json", auto_create=config.consume.auto_create_group
+        )
+        self.clients = ClientRegistry()
+        self.locks = QueueLocks()
+        self.holds = PullHolds()
+        self.stats = BrokerStats(config.cluster_name)
+        self.puts = PutCounts(store)
+        self._config = config
+        self._store = store
+        self._driver = driver
+        self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
+        self._sweeper = Sweeper()
+        self._host = bytes(8)
+        self._client_handler = ClientHandler(
+            self.clients, self.groups, topics, config.consume, now_ms=_now_ms
+        )
+        self._pull_handler = PullHandler(
+            store,
+            PullChecks(topics, self.groups, self.clients, config),
+            self.groups,
+            self.offsets,
+            config.consume,
+            holds=self.holds,
+            stats=self.stats,
+            now_ms=_now_ms,
+            on_offset_moved=self._note_moved_offset,
+        )
+
+    @property
+    def families(self) -> Sequence[HandlesRequests]:
+        """Its handlers."""
+        return (
+            self._pull_handler,
+            self._client_handler,
+            OffsetHandler(self._store, self.offsets),
+            LockHandler(self.locks, now_ms=_now_ms),
+            GroupHandler(self.groups),
+        )
+
+    @property
+    def closed(self) -> Sequence[Callable[[Channel], None]]:
+        """Whom of it to tell that a channel is gone."""
+        return self._pull_handler.channel_closed, self._client_handler.channel_closed
+
+    def load(self) -> None:
+        """Read what was saved; the store is open. Raises StoreDamaged."""
+        self.offsets.load()
+        self.groups.load()
+        self.puts = PutCounts(self._store)
+
+    def start(self, host: bytes) -> None:
+        """Answer held pulls when messages arrive or their time is over, and forget who is gone.
+
+        host: of this broker, as in records.
+        """
+        self._host = host
+        self._driver.awaited = self.holds.queues
+        self._sweeper.every(_PULL_SWEEP_S, self._pull_handler.sweep)
+        self._sweeper.every(_CLIENT_SWEEP_S, self._sweep_clients)
+        self._sweeper.every(SAMPLE_MS / 1000, self._sample)
+        self._sample()
+
+    def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """A queue has new messages: an ArrivalListener of the store."""
+        self._pull_handler.arrived(topic, queue_id, next_offset)
+
+    async def save(self) -> None:
+        """Save what changed: offsets and groups. Failures are logged."""
+        await self.offsets.save()
+        await self.groups.save()
+
+    def stop(self) -> None:
+        """Sweep no more."""
+        self._sweeper.close()
+
+    # -- now and then -------------------------------------------------------------------------
+
+    def _sweep_clients(self) -> None:
+        self._client_handler.drop_silent()
+        self.locks.drop_expired(int(_now_ms()))
+
+    def _sample(self) -> None:
+        self.stats.sample(_now_ms(), self.puts)
+
+    def _note_moved_offset(self, header: PullMessageRequestHeader, offset: int) -> None:
+        """Store an event about it once no run of sends is open (QUIRKS 50)."""
+        queue = MessageQueue(header.topic, self._config.name, header.queue_id)
+        if not self._moved:
+            asyncio.get_running_loop().call_soon(self._store_events)
+        self._moved[header.consumer_group, header.topic, header.queue_id] = OffsetMovedEvent(
+            consumer_group=header.consumer_group,
+            message_queue=queue,
+            offset_new=offset,
+            offset_request=header.queue_offset,
+        )
+
+    def _store_events(self) -> None:
+        moved, self._moved = self._moved, {}
+        try:
+            for event in moved.values():
+                self._store.append(event_message(event, self._host, system_clock()))
+            self._store.write_out()
+        except RocketError as error:
+            log.warning("%d OFFSET_MOVED_EVENT messages are not stored: %s", len(moved), error)
+        self._driver.schedule_dispatch()
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

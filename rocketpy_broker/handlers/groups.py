@@ -1,0 +1,47 @@
+"""Consumer groups made, listed and removed by operators. Source: AdminBrokerProcessor of RocketMQ 4.6.0."""
+
+from __future__ import annotations
+
+from rocketpy.errors import UsageError
+from rocketpy.protocol.bodies import SubscriptionGroupConfig
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import DeleteSubscriptionGroupRequestHeader
+from rocketpy.transport import Channel
+from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.services.groups import SubscriptionGroups
+
+__all__ = ["GroupHandler"]
+
+
+class GroupHandler:
+    """Changes the table of groups; what was answered is on disk."""
+
+    def __init__(self, groups: SubscriptionGroups) -> None:
+        self._groups = groups
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+        }
+
+    def update(self, channel: Channel, request: Command) -> Command:
+        """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        try:
+            self._groups.update(SubscriptionGroupConfig.decode(request.body))
+        except UsageError as error:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return request.reply()
+
+    def all_groups(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        return request.reply(body=self._groups.snapshot().encode())
+
+    def delete(self, channel: Channel, request: Command) -> Command:
+        """Handle DELETE_SUBSCRIPTIONGROUP; a group that is not there is no error, as in 4.6.0."""
+        self._groups.delete(request.header_as(DeleteSubscriptionGroupRequestHeader).group_name)
+        return request.reply()

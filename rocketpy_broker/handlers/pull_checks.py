@@ -1,0 +1,126 @@
+"""What a pull may read: permissions, subscription, filter. Source: PullMessageProcessor of RocketMQ 4.6.0."""
+
+from __future__ import annotations
+
+from rocketpy.protocol.bodies import SubscriptionData, TopicConfig
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import PullMessageRequestHeader
+from rocketpy.protocol.sysflag import PullSysFlag
+from rocketpy.transport import Channel
+from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.filter import ExpressionInvalid, MessageFilter, filter_of, subscription_of
+from rocketpy_broker.filter.subscription import is_tag_type
+from rocketpy_broker.handlers.base import FAQ, refuse_topic
+from rocketpy_broker.services.clients import ClientRegistry
+from rocketpy_broker.services.groups import SubscriptionGroups
+from rocketpy_broker.services.topics import PERM_READ, TopicTable
+
+__all__ = ["PullChecks"]
+
+_BROADCASTING = "BROADCASTING"
+
+
+class PullChecks:
+    """Looks at topics, groups and clients; changes nothing but for groups made on the way."""
+
+    def __init__(
+        self, topics: TopicTable, groups: SubscriptionGroups, clients: ClientRegistry, config: BrokerConfig
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._config = config
+
+    def refusal(self, channel: Channel, request: Command, header: PullMessageRequestHeader) -> Command | None:
+        """Return the answer to a pull that may not be, None to one that may."""
+        if not self._config.permission & PERM_READ:
+            return _forbidden(request, f"the broker[{self._config.name}] pulling message is forbidden")
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            return request.reply(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
+            )
+        if not group.consume_enable:
+            return _forbidden(request, f"subscription group no permission, {header.consumer_group}")
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            return refuse_topic(request, header.topic)
+        if not topic.perm & PERM_READ:
+            return _forbidden(request, f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR, remark=_bad_queue(header, topic, channel.remote_address)
+            )
+        return None
+
+    def filter(self, header: PullMessageRequestHeader) -> MessageFilter | tuple[int, str]:
+        """Return which messages a pull wants, or the code and remark of a refusal.
+
+        A pull consumer says it in the request, a push consumer said it in its heartbeat (QUIRKS 32).
+        """
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            return self._filter_in_request(header)
+        wanted = self._subscription(header)
+        return wanted if isinstance(wanted, tuple) else self._filter_of_member(header, wanted)
+
+    def _filter_in_request(self, header: PullMessageRequestHeader) -> MessageFilter | tuple[int, str]:
+        try:
+            wanted = subscription_of(header.topic, header.subscription, header.expression_type)
+            found = filter_of(wanted)
+        except ExpressionInvalid as error:
+            return (
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed: {error}",
+            )
+        return self._unsupported(wanted) or found
+
+    def _filter_of_member(
+        self, header: PullMessageRequestHeader, wanted: SubscriptionData
+    ) -> MessageFilter | tuple[int, str]:
+        find = None
+        if self._config.consume.filter_retries:
+            group = self._clients.consumer_group(header.consumer_group)
+            find = group.subscriptions.get if group is not None else None
+        try:
+            found = filter_of(wanted, find=find)
+        except ExpressionInvalid as error:
+            remark = f"The broker's consumer filter data is not exist! Your expression may be wrong: {error}"
+            return ResponseCode.FILTER_DATA_NOT_EXIST, remark
+        return self._unsupported(wanted) or found
+
+    def _subscription(self, header: PullMessageRequestHeader) -> SubscriptionData | tuple[int, str]:
+        group = self._clients.consumer_group(header.consumer_group)
+        if group is None:
+            return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
+        settings = self._groups.find(header.consumer_group)
+        may_broadcast = settings is None or settings.consume_broadcast_enable
+        if group.message_model == _BROADCASTING and not may_broadcast:
+            remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+            return ResponseCode.NO_PERMISSION, remark
+        found = group.subscriptions.get(header.topic)
+        if found is None:
+            return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
+        if found.sub_version < header.sub_version:  # QUIRKS 35
+            return ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+        return found
+
+    def _unsupported(self, wanted: SubscriptionData) -> tuple[int, str] | None:
+        if is_tag_type(wanted.expression_type) or self._config.consume.property_filter:
+            return None
+        return (
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {wanted.expression_type}",
+        )
+
+
+def _forbidden(request: Command, remark: str) -> Command:
+    return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
+
+
+def _bad_queue(header: PullMessageRequestHeader, topic: TopicConfig, consumer: str) -> str:
+    return (
+        f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+        f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{consumer}]"
+    )
