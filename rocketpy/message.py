@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
+
+import msgspec
 
 from rocketpy.errors import GroupInvalid, MessageInvalid, TopicInvalid
 from rocketpy.protocol import properties as names
@@ -21,6 +23,7 @@ from rocketpy.protocol.record import MAX_TOPIC_BYTES, Record, host_text
 
 __all__ = [
     "DEFAULT_TOPIC",
+    "REPLY_TOPIC_SUFFIX",
     "RESERVED_PROPERTIES",
     "RETRY_TOPIC_PREFIX",
     "Message",
@@ -33,6 +36,8 @@ __all__ = [
 DEFAULT_TOPIC: Final = "TBW102"
 """The topic whose route a topic that does not exist yet borrows. Source: RocketMQ MixAll."""
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+"""Behind a cluster's name: where replies to its requests go."""
 MAX_GROUP_LENGTH: Final = 255
 
 RESERVED_PROPERTIES: Final = frozenset(
@@ -51,13 +56,27 @@ class Message:
     topic: letters, digits and ``% | _ -``, at most 127. body: 1 byte to 4 MiB (the producer's limit).
     tags: one tag, by which consumers filter on the broker. keys: for looking the message up later; a text
     is split at spaces, as RocketMQ does. delay_level: 1-18 are 1 s to 2 h with a broker's default table,
-    0 is no delay. wait_store: whether the broker answers only after its flush and replication, as it
-    is configured to. flag: any 32 bits, kept as they are. properties: yours; no reserved name, nothing empty.
+    0 is no delay; levels above the broker's last count as the last. wait_store: whether the broker answers
+    only after its flush and replication, as it is configured to. flag: any 32 bits, kept as they are.
+    buyer_id, instance_id: the properties BUYER_ID and INSTANCE_ID, which RocketMQ's brokers keep and do nothing
+    with; a client with a namespace sets the second itself. transaction_id: does not travel; a transactional
+    send sets it in the message that it hands to the local transaction. properties: yours; no reserved name,
+    nothing empty. The attribute `properties` also has those that buyer_id and instance_id became.
 
     Raises TopicInvalid or MessageInvalid, which say what is wrong.
     """
 
-    __slots__ = ("body", "delay_level", "flag", "keys", "properties", "tags", "topic", "wait_store")
+    __slots__ = (
+        "body",
+        "delay_level",
+        "flag",
+        "keys",
+        "properties",
+        "tags",
+        "topic",
+        "transaction_id",
+        "wait_store",
+    )
 
     topic: Final[str]
     body: Final[bytes]
@@ -67,6 +86,7 @@ class Message:
     wait_store: Final[bool]
     flag: Final[int]
     properties: Final[Mapping[str, str]]
+    transaction_id: Final[str | None]
 
     def __init__(
         self,
@@ -79,6 +99,9 @@ class Message:
         wait_store: bool = True,
         flag: int = 0,
         properties: Mapping[str, str] | None = None,
+        buyer_id: str | None = None,
+        instance_id: str | None = None,
+        transaction_id: str | None = None,
     ) -> None:
         self.topic = check_topic(topic)
         self.body = body if type(body) is bytes else _bytes(body)
@@ -91,12 +114,44 @@ class Message:
         self.delay_level = delay_level
         self.wait_store = wait_store
         self.flag = flag
-        self.properties = _user_properties(properties) if properties else _NO_PROPERTIES
+        self.transaction_id = transaction_id
+        found = _user_properties(properties) if properties else _NO_PROPERTIES
+        if buyer_id is not None or instance_id is not None:
+            found = _with_ids(found, buyer_id, instance_id)
+        self.properties = found
+
+    @property
+    def buyer_id(self) -> str | None:
+        """The property BUYER_ID."""
+        return self.properties.get(names.PROPERTY_BUYER_ID)
+
+    @property
+    def instance_id(self) -> str | None:
+        """The property INSTANCE_ID."""
+        return self.properties.get(names.PROPERTY_INSTANCE_ID)
+
+    @classmethod
+    def with_reserved(
+        cls, message: Message, reserved: Mapping[str, str], *, transaction_id: str | None = None
+    ) -> Self:
+        """A copy with properties that have reserved names, such as those of a half message.
+
+        For this package: what these names mean is not checked, only that they can travel.
+        """
+        for name, value in reserved.items():
+            _check_value(f"property {name}", value)
+        copy = cls.__new__(cls)
+        fields = {name: getattr(message, name) for name in Message.__slots__}
+        fields["properties"] = MappingProxyType({**message.properties, **reserved})
+        fields["transaction_id"] = transaction_id or message.transaction_id
+        for name, value in fields.items():
+            setattr(copy, name, value)
+        return copy
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in Message.__slots__)
 
     def __hash__(self) -> int:
         return hash((self.topic, self.body, self.tags, self.keys))
@@ -163,6 +218,14 @@ def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType(dict(properties))
 
 
+def _with_ids(
+    properties: Mapping[str, str], buyer_id: str | None, instance_id: str | None
+) -> Mapping[str, str]:
+    ids = {names.PROPERTY_BUYER_ID: buyer_id, names.PROPERTY_INSTANCE_ID: instance_id}
+    given = {name: _check_value(name, value) for name, value in ids.items() if value is not None}
+    return MappingProxyType({**properties, **given})
+
+
 class MessageExt:
     """A received message: what was sent, and where and when it was stored.
 
@@ -208,6 +271,33 @@ class MessageExt:
     def offset_message_id(self) -> str:
         """The broker's id: the store's address and the physical offset."""
         return message_id(self._record.store_host, self._record.physical_offset)
+
+    @property
+    def transaction_id(self) -> str | None:
+        """Of a transactional message: the id it has had since its producer began; None for any other."""
+        if names.PROPERTY_TRANSACTION_PREPARED not in self.properties:
+            return None
+        return self.properties.get(names.PROPERTY_UNIQ_KEY)
+
+    @property
+    def buyer_id(self) -> str | None:
+        """The property BUYER_ID."""
+        return self.properties.get(names.PROPERTY_BUYER_ID)
+
+    @property
+    def instance_id(self) -> str | None:
+        """The namespace of its producer, if that has one."""
+        return self.properties.get(names.PROPERTY_INSTANCE_ID)
+
+    @property
+    def correlation_id(self) -> str | None:
+        """Of a request or a reply: what ties them together; None for any other message."""
+        return self.properties.get(names.PROPERTY_CORRELATION_ID)
+
+    @property
+    def wait_store(self) -> bool:
+        """Whether its producer wanted the broker to wait for its flush and replication."""
+        return self.properties.get(names.PROPERTY_WAIT_STORE_MSG_OK) != "false"
 
     @property
     def queue_offset(self) -> int:
@@ -269,6 +359,22 @@ class MessageExt:
     def store_size(self) -> int:
         """Size of its record in bytes."""
         return self._record.size
+
+    @property
+    def queue_id(self) -> int:
+        """Number of the queue it is stored in."""
+        return self._record.queue_id
+
+    def with_queue(self, queue: MessageQueue) -> MessageExt:
+        """The same message, found in another queue."""
+        return MessageExt(self._record, queue, self.body)
+
+    def with_topic(self, topic: str) -> MessageExt:
+        """The same message under another topic: that which the application knows, without its namespace."""
+        if topic == self._record.topic:
+            return self
+        queue = MessageQueue(topic, self.queue.broker_name, self.queue.queue_id)
+        return MessageExt(msgspec.structs.replace(self._record, topic=topic), queue, self.body)
 
     def __repr__(self) -> str:
         return f"MessageExt({self.queue}, offset={self.queue_offset}, <{len(self.body)} bytes>)"

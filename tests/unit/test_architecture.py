@@ -40,6 +40,7 @@ NOT_PURE = frozenset({
 PURE_EXCEPTIONS: dict[tuple[str, str], str] = {
     ("rocketpy.protocol.message_id", "os"): "an id names its process, unless the caller says which",
     ("rocketpy.protocol.message_id", "time"): "ids count from the local month's start; `now` is an argument",
+    ("rocketpy.routing.selectors", "random"): "one selector chooses by chance",
     ("rocketpy.protocol.record", "socket"): "inet_pton turns an address into bytes; no socket is opened",
 }
 
