@@ -16,11 +16,11 @@ from rocketpy.protocol.record import host_bytes
 from rocketpy.transport import Address, Server, serve
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.consumers import ConsumerSide
+from rocketpy_broker.deferred import DeferredSide
 from rocketpy_broker.endpoint import BrokerEndpoint, handler_table
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
 from rocketpy_broker.handlers.query import QueryHandler
-from rocketpy_broker.handlers.send import SendHandler
 from rocketpy_broker.handlers.sync_flush import FlushWaiters
 from rocketpy_broker.services.registration import Registrar
 from rocketpy_broker.services.topics import TopicTable
@@ -59,6 +59,15 @@ class Broker:
         self._endpoint = BrokerEndpoint()
         self._driver = StoreDriver(self.store, on_failure=self._store_failed)
         self.consumers = ConsumerSide(config, self.store, self._driver, self.topics)
+        self.deferred = DeferredSide(
+            config,
+            self.store,
+            self._driver,
+            self.topics,
+            clients=self.consumers.clients,
+            find_group=self.consumers.groups.find,
+            offsets=self.consumers.offsets,
+        )
         self._server: Server | None = None
         self._registrar: Registrar | None = None
         self._waiters: FlushWaiters | None = None
@@ -105,6 +114,7 @@ class Broker:
             self.topics.load()
             self.consumers.load()
             self.store.dispatch()
+            self.deferred.load()
             await self._listen()
             self._serve()
             await self._register()
@@ -126,17 +136,10 @@ class Broker:
         answers = SendAnswers(store_host=host, region_id=config.send.region_id, trace_on=config.send.trace_on)
         waiters = FlushWaiters(self._driver, answers, timeout_ms=config.store.flush.sync_timeout_ms)
         self._waiters = waiters
-        send = SendHandler(
-            store,
-            self.topics,
-            config,
-            answers,
-            schedule_dispatch=self._driver.schedule_dispatch,
-            park=waiters.park if is_sync else None,
-        )
+        send, storing = self.deferred.start(host, answers, waiters.park if is_sync else None)
         consumers = self.consumers
         handlers = handler_table(
-            send,
+            *storing,
             QueryHandler(store),
             AdminHandler(store, self.topics, config, is_active=lambda: self.store.failure is None),
             *consumers.families,
@@ -192,6 +195,7 @@ class Broker:
             if self._saving is not None:
                 self._saving.cancel()
                 await asyncio.wait({self._saving})
+            await self.deferred.close()
             await self.consumers.save()
         finally:
             await self._driver.close()

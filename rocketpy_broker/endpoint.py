@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
-from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
@@ -50,7 +50,11 @@ class BrokerEndpoint:
         closed: Iterable[Callable[[Channel], None]] = (),
     ) -> None:
         """Answer from now on. closed: who else is told that a channel is gone."""
-        self._handlers = {code: handler for code, handler in handlers.items() if code in BROKER_PERMISSIONS}
+        self._handlers = {
+            code: handler if code in _JOINING_RUNS else _after_run(send, handler)
+            for code, handler in handlers.items()
+            if code in BROKER_PERMISSIONS
+        }
         self._opened = [send.channel_opened]
         self._closed = [send.channel_closed, *closed]
         self._end_of_buffer = send.end_of_buffer
@@ -92,6 +96,25 @@ class BrokerEndpoint:
         self._channels.discard(channel)
         for listener in self._closed:
             listener(channel)
+
+
+_JOINING_RUNS: Final = frozenset({
+    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION,
+})  # fmt: skip
+"""Requests whose messages are written together at the end of a socket buffer."""
+
+
+def _after_run(send: SendHandler, handler: Handler) -> Handler:
+    """Return a handler that sees every message which came before it in the same socket buffer."""
+
+    def handle(channel: Channel, request: Command) -> Command | bytes | None:
+        if send.is_run_open:
+            send.end_of_buffer()
+        return handler(channel, request)
+
+    return handle
 
 
 def _nothing() -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from rocketpy.errors import RocketError, StoreError, UsageError
 from rocketpy.protocol import properties as props
 from rocketpy.protocol.batch import BatchMessage, decode_batch
-from rocketpy.protocol.bodies import TopicConfig
+from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import FLAG_ONEWAY, Command
 from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
@@ -26,22 +26,37 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.handlers.answers import Parked, SendAnswers
 from rocketpy_broker.handlers.base import FAQ, Handler
-from rocketpy_broker.services.topics import NOT_WRITABLE, PERM_WRITE, TopicTable, perm_text
-from rocketpy_broker.store import MessageInner, MessageStore
+from rocketpy_broker.services.rerouting import HALF_TOPIC, as_delayed, as_half, delay_level, is_half
+from rocketpy_broker.services.topics import (
+    NOT_WRITABLE,
+    PERM_READ,
+    PERM_WRITE,
+    TopicTable,
+    ensure_topic,
+    perm_text,
+)
+from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.clock import Clock, system_clock
+from rocketpy_broker.store.delay import DelayLevels
 
-__all__ = ["SendHandler"]
+__all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "FindGroup", "SendHandler"]
 
 log = logging.getLogger("rocketpy.broker.send")
 
-_RETRY_PREFIX: Final = "%RETRY%"
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
 _UNKNOWN_HOST: Final = bytes(8)
 _TRANSACTION_MASK: Final = MessageSysFlag.TRANSACTION_MASK
 _WAIT_NOT: Final = "WAIT\x01false\x02"
 _tuple = tuple.__new__
 """Makes a named tuple in a third of the time that its own constructor takes."""
-_NOT_YET: Final = "this broker version does not store {} messages yet, and would deliver them too early"
+_V3_4_9: Final = 121
+"""Clients since this version say themselves how often a message is retried."""
 
+FindGroup = Callable[[str], SubscriptionGroupConfig | None]
+"""A consumer group's settings by its name; None for a group that may not be."""
+Stored = Callable[[StoreError | None], None]
+"""Told that a message is written, or why it is not."""
 Park = Callable[[list[Parked], int], None]
 """Takes sends whose answer must wait, and the log offset behind the last of them."""
 
@@ -51,7 +66,8 @@ class SendHandler:
 
     answers: made by the broker when it knows its address. schedule_dispatch: brings consume queues and
     index up to date in the loop's next turn. park: None when a written message is safe enough to be
-    acknowledged; else who answers later (SYNC_FLUSH, SYNC_MASTER).
+    acknowledged; else who answers later (SYNC_FLUSH, SYNC_MASTER). find_group: a consumer group's settings.
+    on_delayed: told the level of each delayed message.
     """
 
     def __init__(
@@ -62,6 +78,9 @@ class SendHandler:
         answers: SendAnswers,
         *,
         schedule_dispatch: Callable[[], None],
+        find_group: FindGroup,
+        delays: DelayLevels,
+        on_delayed: Callable[[int], None],
         park: Park | None = None,
         clock: Clock = system_clock,
     ) -> None:
@@ -77,8 +96,13 @@ class SendHandler:
         self._clock = clock
         self._cluster_property = f"CLUSTER\x01{config.cluster_name}\x02".encode()
         self._born_hosts: dict[Channel, bytes] = {}
+        self._find_group = find_group
+        self._level_max = delays.level_max
+        self._on_delayed = on_delayed
         self._waiting: list[Parked] = []
-        self._is_run_open = False
+        self._stored: list[Stored] = []
+        self.is_run_open = False
+        """Whether messages are appended and not written yet: what reads the store must flush before."""
         self._accepts_from_ms = config.send.start_accept_ms
 
     @property
@@ -126,20 +150,21 @@ class SendHandler:
             self._born_hosts.get(channel, _UNKNOWN_HOST),
             header.reconsume_times or 0,
         )
-        return self._append_one(channel, request, message, text)
+        return self._append_one(channel, request, message, text, queue_id)
 
     def _append_one(
-        self, channel: Channel, request: Command, message: MessageInner, text: str
+        self, channel: Channel, request: Command, message: MessageInner, text: str, queue_id: int
     ) -> Command | None:
+        """Append a message and park its answer. queue_id: the one asked for; it is answered (QUIRKS 20)."""
         try:
             position, _, queue_offset, _ = self._append(message)
         except RocketError as error:
             return self._failure(request, error)
-        self._is_run_open = True
+        self.is_run_open = True
         if not request.flag & FLAG_ONEWAY:
             waits = self._park is not None and _WAIT_NOT not in text
             self._waiting.append(
-                _tuple(Parked, (channel, request, message.queue_id, queue_offset, (position,), waits))
+                _tuple(Parked, (channel, request, queue_id, queue_offset, (position,), waits))
             )
         return None
 
@@ -147,6 +172,18 @@ class SendHandler:
         self, channel: Channel, request: Command, header: SendMessageRequestHeader
     ) -> Command | None:
         """Look at everything that the hot path found unusual."""
+        admitted = self.admit(channel, request, header)
+        if isinstance(admitted, Command):
+            return admitted
+        topic, queue_id = admitted
+        if header.batch:
+            return self._store_batch(channel, request, header, topic, queue_id)
+        return self._store_one(channel, request, header, topic, queue_id)
+
+    def admit(
+        self, channel: Channel, request: Command, header: SendMessageRequestHeader
+    ) -> tuple[TopicConfig, int] | Command:
+        """Return where a message may be stored, or the answer that refuses it."""
         refusal = self._refusal(request, header)
         if refusal is not None:
             return refusal
@@ -166,9 +203,7 @@ class SendHandler:
             return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))
-        if header.batch:
-            return self._store_batch(channel, request, header, topic, queue_id)
-        return self._store_one(channel, request, header, topic, queue_id)
+        return topic, queue_id
 
     def _refusal(self, request: Command, header: SendMessageRequestHeader) -> Command | None:
         """Return the answer to a send that is refused for what it is, whatever its topic's settings."""
@@ -182,20 +217,19 @@ class SendHandler:
         if header.topic in NOT_WRITABLE:
             remark = f"the topic[{header.topic}] is conflict with system reserved words."
             return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
-        special = _special_kind(header.properties or "", header.sys_flag)
-        if special is not None:
-            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, _NOT_YET.format(special))
         return None
 
     def _create_topic(self, channel: Channel, header: SendMessageRequestHeader) -> TopicConfig | None:
         sys_flag = 0
         if header.unit_mode:
-            is_retry = header.topic.startswith(_RETRY_PREFIX)
+            is_retry = header.topic.startswith(RETRY_PREFIX)
             sys_flag = TopicSysFlag.build(unit=not is_retry, unit_sub=is_retry)
         topic = self._topics.create_for_send(
             header.topic, header.default_topic, header.default_topic_queue_nums, sys_flag
         )
         if topic is None:
+            if header.topic.startswith(RETRY_PREFIX):
+                return ensure_topic(self._topics, header.topic, 1, PERM_READ | PERM_WRITE, sys_flag)
             log.info("%s sent to topic %s, which is not there", channel.remote_address, header.topic)
         return topic
 
@@ -210,12 +244,65 @@ class SendHandler:
         queue_id: int,
     ) -> Command | None:
         text = header.properties or ""
-        message = self._message(channel, header, topic, queue_id)
+        message = self.message(channel, header, topic, queue_id)
         message.body = request.body
         message.properties = _without_cluster(text).encode() + self._cluster_property
-        return self._append_one(channel, request, message, text)
+        if header.topic.startswith(RETRY_PREFIX):
+            refusal = self._give_up_retries(request, header, message)
+            if refusal is not None:
+                return refusal
+        if "DELAY\x01" in text or "TRAN_MSG\x01" in text or header.sys_flag & _TRANSACTION_MASK:
+            return self._store_special(channel, request, message, text, queue_id)
+        return self._append_one(channel, request, message, text, queue_id)
 
-    def _message(
+    def _store_special(
+        self, channel: Channel, request: Command, message: MessageInner, text: str, queue_id: int
+    ) -> Command | None:
+        """Store a message that is to be delayed, or that waits for the end of its transaction."""
+        properties = props.decode(message.properties)
+        level = 0
+        if is_half(properties):
+            if self._config.send.reject_transactions:
+                remark = f"the broker[{self._config.name}] sending transaction message is forbidden"
+                return self._refused(request, ResponseCode.NO_PERMISSION, remark)
+            ensure_topic(self._topics, HALF_TOPIC, 1, PERM_READ | PERM_WRITE)
+            as_half(message, properties)
+        elif message.sys_flag & MessageSysFlag.TRANSACTION_PREPARED:
+            remark = "a prepared message without the property TRAN_MSG=true would never be delivered"
+            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, remark)
+        elif not message.topic.startswith(DLQ_PREFIX):  # who gave up does not wait
+            try:
+                level = delay_level(properties)
+            except UsageError as error:
+                return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+            if level > 0 and self._level_max:
+                level = as_delayed(message, properties, level, self._level_max)
+        refusal = self._append_one(channel, request, message, text, queue_id)
+        if level > 0 and refusal is None:
+            self._on_delayed(level)
+        return refusal
+
+    def _give_up_retries(
+        self, request: Command, header: SendMessageRequestHeader, message: MessageInner
+    ) -> Command | None:
+        """Send a message of a retry topic to the dead letters once it was tried often enough.
+
+        A consumer sends these when it cannot say CONSUMER_SEND_MSG_BACK. Returns a refusal or None.
+        """
+        group = header.topic.removeprefix(RETRY_PREFIX)
+        settings = self._find_group(group)
+        if settings is None:
+            remark = f"subscription group not exist, {group} {FAQ}"
+            return self._refused(request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        times_max = settings.retry_max_times
+        if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
+            times_max = header.max_reconsume_times
+        if (header.reconsume_times or 0) >= times_max:
+            message.topic, message.queue_id = DLQ_PREFIX + group, 0
+            ensure_topic(self._topics, message.topic, 1, PERM_WRITE)
+        return None
+
+    def message(
         self, channel: Channel, header: SendMessageRequestHeader, topic: TopicConfig, queue_id: int
     ) -> MessageInner:
         """Return what the records of a request have in common."""
@@ -241,10 +328,10 @@ class SendHandler:
         topic: TopicConfig,
         queue_id: int,
     ) -> Command | None:
-        if header.topic.startswith(_RETRY_PREFIX):
+        if header.topic.startswith(RETRY_PREFIX):
             remark = f"batch request does not support retry group {header.topic}"
             return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, remark)
-        shared = self._message(channel, header, topic, queue_id)
+        shared = self.message(channel, header, topic, queue_id)
         try:
             entries = decode_batch(request.body)
             fault = _batch_fault(entries)
@@ -253,7 +340,7 @@ class SendHandler:
             receipts = self._store.append_batch(shared, entries)
         except RocketError as error:
             return self._failure(request, error)
-        self._is_run_open = True
+        self.is_run_open = True
         if not request.is_oneway:
             positions = tuple([receipt.physical_offset for receipt in receipts])
             waits = self._park is not None and _WAIT_NOT not in (header.properties or "")
@@ -261,13 +348,23 @@ class SendHandler:
             self._waiting.append(Parked(channel, request, queue_id, first, positions, waits))
         return None
 
+    def store(self, message: MessageInner, stored: Stored) -> AppendReceipt:
+        """Append a message that is no send to the run of this socket buffer.
+
+        stored: told when the run is written. Raises RocketError when it cannot be appended.
+        """
+        receipt = self._append(message)
+        self.is_run_open = True
+        self._stored.append(stored)
+        return receipt
+
     # -- answering ----------------------------------------------------------------------------
 
     def end_of_buffer(self) -> None:
         """Write the run, answer what is in it, and let consume queues and index follow."""
-        if not self._is_run_open:
+        if not self.is_run_open:
             return
-        self._is_run_open = False
+        self.is_run_open = False
         waiting, self._waiting = self._waiting, []
         try:
             self._store.write_out()
@@ -275,13 +372,21 @@ class SendHandler:
             log.error("%d sends are not stored: %s", len(waiting), error)
             for parked in waiting:
                 parked.channel.reply(self._failure(parked.request, error))
+            self._tell_stored(error)
             return
         if self._park is not None:
             waiting = self._without_parked(waiting, self._park)
         stored = self._answers.stored
         for parked in waiting:
             parked[0].reply(stored(parked))
+        if self._stored:
+            self._tell_stored(None)
         self._schedule_dispatch()
+
+    def _tell_stored(self, error: StoreError | None) -> None:
+        listeners, self._stored = self._stored, []
+        for listener in listeners:
+            listener(error)
 
     def _without_parked(self, waiting: list[Parked], park: Park) -> list[Parked]:
         """Hand over those whose sender wants more than a written message; return the others."""
@@ -329,18 +434,6 @@ def _without_cluster(text: str) -> str:
     return text if not text or text[-1] == "\x02" else text + "\x02"
 
 
-def _special_kind(text: str, sys_flag: int) -> str | None:
-    """Return what is special about a message: not one to be delivered now, and once."""
-    found = props.decode(text) if "\x01" in text else {}
-    if found.get(props.PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
-        return "transactional"
-    if sys_flag & MessageSysFlag.TRANSACTION_MASK:
-        return "transactional"
-    if _is_delayed(found.get(props.PROPERTY_DELAY_TIME_LEVEL, "0")):
-        return "delayed"
-    return None
-
-
 def _batch_fault(entries: list[BatchMessage]) -> str | None:
     """Return why a batch cannot be stored."""
     if not entries:
@@ -348,13 +441,6 @@ def _batch_fault(entries: list[BatchMessage]) -> str | None:
     if any(b"DELAY\x01" in entry.properties for entry in entries):
         return "messages of a batch cannot be delayed"
     return None
-
-
-def _is_delayed(level: str) -> bool:
-    try:
-        return int(level) > 0
-    except ValueError:
-        return True
 
 
 def _topic_text(topic: TopicConfig) -> str:

@@ -171,8 +171,8 @@ async def test_the_first_form_of_a_send_works(client: RawClient) -> None:
         ({"topic": "a/b"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"topic": "x" * 128}, ResponseCode.MESSAGE_ILLEGAL),
         ({"topic": "New", "default_topic": "nothing"}, ResponseCode.TOPIC_NOT_EXIST),
-        ({"text": "DELAY\x013\x02"}, ResponseCode.MESSAGE_ILLEGAL),
-        ({"text": "TRAN_MSG\x01true\x02", "sys_flag": 4}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"text": "DELAY\x01soon\x02"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"text": "TRAN_MSG\x01no\x02", "sys_flag": 4}, ResponseCode.MESSAGE_ILLEGAL),
         ({"text": "big\x01" + "x" * 32_767 + "\x02"}, ResponseCode.MESSAGE_ILLEGAL),
     ],
 )

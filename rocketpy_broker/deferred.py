@@ -1,0 +1,121 @@
+"""The part of a broker that sees to messages which are not delivered as they are sent, and at once:
+delayed, transactional and sent back ones, and replies. Wires their services and handlers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from rocketpy.transport import Channel
+from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.endpoint import HandlesRequests
+from rocketpy_broker.handlers.answers import SendAnswers
+from rocketpy_broker.handlers.reply import ReplyHandler
+from rocketpy_broker.handlers.send import FindGroup, Park, SendHandler
+from rocketpy_broker.handlers.send_back import SendBackHandler
+from rocketpy_broker.handlers.transactions import TransactionHandler
+from rocketpy_broker.services.clients import ClientRegistry
+from rocketpy_broker.services.delay import DelayService
+from rocketpy_broker.services.offsets import ConsumerOffsets
+from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable, ensure_topic
+from rocketpy_broker.services.transaction_check import TransactionChecker
+from rocketpy_broker.services.transactions import Transactions
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.driver import StoreDriver
+
+__all__ = ["DeferredSide"]
+
+
+class DeferredSide:
+    """Delay levels and transactions of one broker, and the handlers of all that stores messages.
+
+    `load` before requests come, `start` with them, `close` when no more come and the store is still open.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        driver: StoreDriver,
+        topics: TopicTable,
+        *,
+        clients: ClientRegistry,
+        find_group: FindGroup,
+        offsets: ConsumerOffsets,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._driver = driver
+        self._topics = topics
+        self._clients = clients
+        self._find_group = find_group
+        self._offsets = offsets
+        self.delay = DelayService(
+            store,
+            driver,
+            config.store.root / "config" / "delayOffset.json",
+            interval_ms=config.delay_offset_interval_ms,
+        )
+        self._checker: TransactionChecker | None = None
+
+    def load(self) -> None:
+        """Read what was saved; the store is open and dispatched. Raises StoreDamaged."""
+        self.delay.load()
+
+    def start(
+        self, host: bytes, answers: SendAnswers, park: Park | None
+    ) -> tuple[SendHandler, Sequence[HandlesRequests]]:
+        """Deliver and check from now on. Returns the send handler, and all handlers that store messages.
+
+        host: of this broker, as in records. answers, park: as `SendHandler` takes them.
+        """
+        config, store, delay = self._config, self._store, self.delay
+        transactions = Transactions(store, self._offsets, host)
+        transactions.load()
+        send = SendHandler(
+            store,
+            self._topics,
+            config,
+            answers,
+            schedule_dispatch=self._driver.schedule_dispatch,
+            find_group=self._find_group,
+            delays=delay.levels,
+            on_delayed=delay.scheduled,
+            park=park,
+        )
+        send_back = SendBackHandler(
+            store,
+            self._topics,
+            config,
+            send,
+            find_group=self._find_group,
+            delays=delay.levels,
+            on_delayed=delay.scheduled,
+        )
+        reply = ReplyHandler(send, config.send, store_host=host, channel_of=self._producer)
+        self._checker = TransactionChecker(
+            store,
+            self._driver,
+            transactions,
+            config.transactions,
+            channels=self._producers,
+            make_topic=lambda name: ensure_topic(self._topics, name, 1, PERM_READ | PERM_WRITE),
+        )
+        delay.start()
+        self._checker.start()
+        return send, (send, send_back, reply, TransactionHandler(store, transactions, send))
+
+    async def close(self) -> None:
+        """Deliver and check no more; note how far both are."""
+        await self.delay.close()
+        if self._checker is not None:
+            await self._checker.close()
+
+    # The registry knows channels as any object that stands for a connection; a broker puts channels in.
+
+    def _producer(self, client_id: str) -> Channel | None:
+        return cast(Channel | None, self._clients.producer_channel(client_id))
+
+    def _producers(self, group: str) -> Sequence[Channel]:
+        return cast(Sequence[Channel], self._clients.producer_channels(group))
