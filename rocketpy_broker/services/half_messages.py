@@ -106,8 +106,8 @@ class HalfMessages:
             self._open(half_offset, half)
 
     def replace(self, old: int, new: int, half: Half) -> None:
-        """A copy takes the place of an open half message. new: its queue offset."""
-        half.earlier = [*self.open.pop(old).earlier, old]
+        """A copy takes the place of an open half message. new: its queue offset; it may be open already."""
+        half.earlier += [*self.open.pop(old).earlier, old]
         if old >= self.next_half:
             self._ended_unseen.add(old)
         self._open(new, half)

@@ -45,6 +45,7 @@ class ConsumerOffsets:
         self._disk = disk or OsDisk()
         self._table: dict[str, dict[int, int]] = {}
         self._is_changed = False
+        self._saving = asyncio.Lock()
 
     def load(self) -> None:
         """Read consumerOffset.json, if there is one. Raises StoreDamaged."""
@@ -117,15 +118,16 @@ class ConsumerOffsets:
 
     async def save(self) -> None:
         """Write the file if something changed; failures are logged and tried again at the next call."""
-        if not self._is_changed:
-            return
-        self._is_changed = False
-        data = self.encode()
-        try:
-            await asyncio.to_thread(save_state, self._disk, self._path, data)
-        except StoreError as error:
-            self._is_changed = True
-            log.error("consumer offsets are not saved: %s", error)
+        async with self._saving:
+            if not self._is_changed:
+                return
+            self._is_changed = False
+            data = self.encode()
+            try:
+                await asyncio.to_thread(save_state, self._disk, self._path, data)
+            except StoreError as error:
+                self._is_changed = True
+                log.error("consumer offsets are not saved: %s", error)
 
 
 def _decode(data: bytes) -> ConsumerOffsetSerializeWrapper:

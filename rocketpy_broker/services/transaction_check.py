@@ -113,7 +113,7 @@ class TransactionChecker:
         except StoreError as error:
             log.error("it is not noted how far transactions are: %s", error)
             return
-        self._transactions.save_progress(progress)
+        await self._transactions.save_progress(progress)
 
     def _check_some(self, offsets: list[int]) -> bool:
         """Look at some; returns False when the others are too young."""

@@ -53,8 +53,7 @@ class Transactions:
         for offset, physical, size in self._units(OP_TOPIC, op_offset):
             self._take_op(offset, physical, size)
         self.catch_up()
-        for offset in list(table.open):
-            self._find_name(offset)
+        self._connect_copies()
         if table.open:
             log.info("%d transactions are open", len(table.open))
 
@@ -96,11 +95,12 @@ class Transactions:
         half = Half(receipt.physical_offset, receipt.size)
         self.table.replace(old, receipt.queue_offset, half)
 
-    def save_progress(self, progress: tuple[int, int]) -> None:
-        """Hand `table.progress()` to the offsets of groups; what it is behind of must be flushed."""
+    async def save_progress(self, progress: tuple[int, int]) -> None:
+        """Save `table.progress()` with the offsets of groups; what it is behind of must be flushed."""
         for topic, offset in zip((HALF_TOPIC, OP_TOPIC), progress, strict=True):
             if self._offsets.get(_GROUP, topic, _QUEUE) is not None or offset:
                 self._offsets.commit(_GROUP, topic, _QUEUE, offset)
+        await self._offsets.save()
 
     def _saved(self, topic: str) -> int:
         """The next offset of one of the two queues, within what is there: recovery may have cut it."""
@@ -125,11 +125,25 @@ class Transactions:
         except ValueError:
             log.error("op record %d at %d says %r, no queue offset", offset, physical, body[:50])
 
-    def _find_name(self, offset: int) -> None:
-        """Connect a copy made for CHECK_IMMUNITY_TIME_IN_SECONDS with what its producer knows."""
-        found = self.read(offset)
-        if found is None:
-            return
-        text = props.find(found.record.properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
-        if text is not None and text.isdigit():
-            self.table.name(offset, int(text))
+    def _connect_copies(self) -> None:
+        """Find out which open half messages are copies of earlier ones.
+
+        After a kill, one that was replaced is open again beside its copy: they have the same id and birth. A
+        copy made for CHECK_IMMUNITY_TIME_IN_SECONDS says itself by which offset its producer knows it.
+        """
+        table = self.table
+        newest: dict[tuple[bytes | None, int], int] = {}
+        for offset in sorted(table.open):
+            found = self.read(offset)
+            if found is None:
+                continue
+            properties, born_ms = found.record.properties, found.record.born_timestamp
+            key = props.find(properties, props.PROPERTY_UNIQ_KEY.encode()), born_ms
+            if key in newest and key[0] is not None:
+                table.replace(newest[key], offset, table.open[offset])
+            newest[key] = offset
+            name = props.find(properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
+            if name is not None and name.isdigit():
+                table.name(offset, int(name))
+                if offset not in table.open:
+                    del newest[key]
