@@ -19,14 +19,17 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from rocketpy import embedded
-from rocketpy.config import CODECS, ClientConfig
+from rocketpy.config import CODECS, ClientConfig, Credentials
+from rocketpy.embedded import Lease, is_embedded, lease
 from rocketpy.errors import ClientClosed, ConnectionLost, RocketError, RouteNotFound
 from rocketpy.links import Link, Links
+from rocketpy.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.name_servers import NameServers, split_addresses
+from rocketpy.namespace import wrap
+from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.bodies import HeartbeatData, ProducerData, TopicRouteData
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
@@ -43,6 +46,7 @@ _LOOPBACK: Final = bytes((127, 0, 0, 1))
 _UNREGISTER_TIMEOUT_MS: Final = 1000
 
 Then = Callable[[RocketError | None], None]
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,10 @@ class KnownTopic:
 
 
 class ClientInstance:
-    """One client towards name servers and brokers. Get it by `acquire`, give it back by `release`."""
+    """One client towards name servers and brokers. Get it by `acquire`, give it back by `release`.
+
+    forked: called in a forked child with the reason why this client is of no use there.
+    """
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
@@ -90,8 +97,10 @@ class ClientInstance:
         self.client_id = ""
         self.tasks = Tasks()
         options = replace(config.channel, codec=CODECS[config.codec])
-        self.links = Links(self.tasks, options, self._greet)
-        self._lease: embedded.Lease | None = None
+        self.links = Links(
+            self.tasks, options, self._greet, signer=_signer(config.credentials), hooks=config.rpc_hooks
+        )
+        self._lease: Lease | None = None
         self._name_servers: NameServers | None = None
         self._topics: dict[str, KnownTopic] = {}
         self._producers: Counter[str] = Counter()
@@ -99,6 +108,10 @@ class ClientInstance:
         self._started = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._parts: dict[object, object] = {}
+        self._introduced: set[tuple[str, tuple[str, ...]]] = set()
+        self._pid = os.getpid()
+        self.forked: list[Callable[[RocketError], None]] = []
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -108,7 +121,11 @@ class ClientInstance:
 
         Raises ConfigInvalid. A name server that cannot be reached is no error yet: see `health`.
         """
-        config = config if config.namesrv else replace(config, namesrv=os.environ.get("NAMESRV_ADDR", ""))
+        config = replace(
+            config,
+            namesrv=config.namesrv or os.environ.get("NAMESRV_ADDR", ""),
+            credentials=config.credentials or Credentials.from_environment(),
+        )
         instances = _instances.setdefault(asyncio.get_running_loop(), {})
         client = instances.get(config)
         if client is None:
@@ -126,7 +143,7 @@ class ClientInstance:
     async def release(self) -> None:
         """Give it back; the last one closes connections and ends the background work."""
         self._users -= 1
-        if self._users or self._closed:
+        if self._users or self._closed or self.is_foreign:
             return
         self._closed = True
         instances = _instances.get(asyncio.get_running_loop(), {})
@@ -142,8 +159,8 @@ class ClientInstance:
 
     async def _start(self) -> None:
         namesrv = self.config.namesrv
-        if embedded.is_embedded(namesrv):
-            self._lease = await embedded.lease(namesrv)
+        if is_embedded(namesrv):
+            self._lease = await lease(namesrv)
             namesrv = self._lease.namesrv_address
         servers = NameServers(
             split_addresses(namesrv), self.links, self.config.request_timeout_ms, random.randrange(1 << 16)
@@ -157,6 +174,24 @@ class ClientInstance:
         self._name_servers = servers
         self.tasks.spawn(self._every(self.config.route_refresh_ms, self._refresh), "route refresh")
         self.tasks.spawn(self._every(self.config.heartbeat_ms, self._heartbeat), "heartbeat")
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this is a copy in a forked child of the process it belongs to.
+
+        Its connections are the parent's: closing them here would take them out of the parent's event loop.
+        """
+        return self._pid != os.getpid()
+
+    def abandon(self) -> None:
+        """In a forked child: refuse everything, with a clear error, and touch nothing of the parent's."""
+        reason = ClientClosed(
+            f"this client was made in process {self._pid}, before a fork; "
+            f"make a new one in process {os.getpid()}"
+        )
+        self.links.abandon(reason)
+        for tell in self.forked:
+            tell(reason)
 
     def now_ms(self) -> float:
         """The event loop's steady clock, in ms."""
@@ -306,6 +341,35 @@ class ClientInstance:
                 raise
             return await link.request(Command.request(command.code, command.header, command.body), timeout_ms)
 
+    def part(self, make: Callable[[ClientInstance], P]) -> P:
+        """This client's one object of a class, made when first wanted: what its producers share."""
+        if make not in self._parts:
+            self._parts[make] = make(self)
+        return cast(P, self._parts[make])
+
+    async def introduce(self, topic: str, timeout_ms: float | None = None) -> None:
+        """See to it that every master which may ask this client something about a topic knows it.
+
+        That is those of the topic and those of their clusters' reply topics. Does its work once a topic and
+        set of producer groups; what fails is left to the next heartbeat.
+        """
+        done = (topic, tuple(sorted(self._producers)))
+        if done in self._introduced:
+            return
+        timeout_s = (timeout_ms or self.config.request_timeout_ms) / 1000
+        with contextlib.suppress(RocketError, TimeoutError):
+            async with asyncio.timeout(timeout_s / 2):
+                name = wrap(self.config.namespace, topic)
+                try:
+                    route = await self.route(name)
+                except RouteNotFound:
+                    route = await self.route(DEFAULT_TOPIC)
+                for cluster in {data.cluster for data in route.broker_datas}:
+                    with contextlib.suppress(RouteNotFound):
+                        await self.route(f"{cluster}{REPLY_TOPIC_SUFFIX}")
+                await self._heartbeat()
+                self._introduced.add(done)
+
     def add_producer(self, group: str) -> None:
         """Put a producer group into the heartbeats."""
         self._producers[group] += 1
@@ -341,7 +405,7 @@ class ClientInstance:
             and link.channel is not None
             and link.address in self._addresses(masters_only=True)
         ):
-            answer = link.channel.request(self._heartbeat_command(), self.config.request_timeout_ms)
+            answer = link.put(self._heartbeat_command(), self.config.request_timeout_ms)
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _tell(self, links: list[Link], make: Callable[[], Command], timeout_ms: float) -> None:
@@ -380,6 +444,25 @@ _instances: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ClientConfig, Clie
 )
 _client_ids: set[str] = set()
 """Those in use by this process."""
+
+
+def _forget_parent() -> None:
+    """In a forked child: connections, background tasks and their event loops are the parent's."""
+    for clients in list(_instances.values()):
+        for client in clients.values():
+            client.abandon()
+    _instances.clear()
+    _client_ids.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_forget_parent)
+
+
+def _signer(credentials: Credentials | None) -> Signer | None:
+    if credentials is None:
+        return None
+    return Signer(credentials.access_key, credentials.secret_key, credentials.security_token)
 
 
 def _client_id(address: bytes, instance_name: str) -> str:

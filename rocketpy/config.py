@@ -5,15 +5,18 @@ Each field names its unit, its default and the RocketMQ property that it mirrors
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from rocketpy.errors import ConfigInvalid
+from rocketpy.hooks import RpcHook
 from rocketpy.message import DEFAULT_TOPIC
 from rocketpy.protocol.checksum import BODY_CHECKSUMS
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.compression import DEFAULT_LEVEL
 from rocketpy.protocol.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ, MAX_FRAME_BYTES
+from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy.transport import ChannelOptions
 
 __all__ = [
@@ -21,11 +24,20 @@ __all__ = [
     "ClientConfig",
     "CompressionConfig",
     "ConsumerConfig",
+    "Credentials",
+    "LatencyConfig",
     "ProducerConfig",
     "RetryConfig",
 ]
 
 CODECS: Final = {"json": CODEC_JSON, "rocketmq": CODEC_ROCKETMQ, "msgpack": CODEC_MSGPACK}
+
+COMPRESSION_TYPES: Final = {
+    "zlib": 0,
+    "lz4": MessageSysFlag.COMPRESSION_LZ4,
+    "zstd": MessageSysFlag.COMPRESSION_ZSTD,
+}
+"""The bits of a message's sysFlag; plain zlib has none, since 4.x knows no other type."""
 
 RETRIED_CODES: Final = frozenset(
     {
@@ -60,8 +72,11 @@ class RetryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionConfig:
-    """Which bodies are compressed, by zlib."""
+    """Which bodies are compressed, and how."""
 
+    type: Literal["zlib", "lz4", "zstd"] = "zlib"
+    """Brokers and clients of RocketMQ 4.x read zlib only; take lz4 or zstd where every consumer is of 5.0 or
+    later, or ours. They need the package lz4 or zstandard. RocketMQ (5.x): compressType."""
     above_bytes: int = 4096
     """Bodies longer than this. RocketMQ: compressMsgBodyOverHowmuch."""
     level: int = DEFAULT_LEVEL
@@ -72,6 +87,10 @@ class CompressionConfig:
     would be lost. RocketMQ: none."""
 
     def __post_init__(self) -> None:
+        if self.type not in COMPRESSION_TYPES:
+            raise ConfigInvalid(
+                f"compression.type is {self.type!r}; choose one of {', '.join(COMPRESSION_TYPES)}"
+            )
         _check("compression.above_bytes", self.above_bytes, 0)
         _check("compression.level", self.level, 1, 9)
         _check("compression.off_loop_above_bytes", self.off_loop_above_bytes, 0)
@@ -79,13 +98,44 @@ class CompressionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """How `send_batch` cuts a long list into requests."""
+    """How `send_batch` cuts a long list into requests, and how sends in flight are gathered into batches."""
 
     max_bytes: int = 1024 * 1024
     """Bytes of the stored records of one request; 1 MiB, well below a broker's 4 MiB."""
+    max_gathered: int = 512
+    """Sends that are gathered into one request at most. RocketMQ: none, its 4.x clients gather nothing."""
+    linger_ms: int = 0
+    """How long a send waits for others to join it. 0: not at all, only sends of one turn of the event
+    loop travel together. The time-out of a gathered send begins when this ends."""
 
     def __post_init__(self) -> None:
         _check("batch.max_bytes", self.max_bytes, 1)
+        _check("batch.max_gathered", self.max_gathered, 1)
+        _check("batch.linger_ms", self.linger_ms, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyConfig:
+    """Latency fault tolerance: a broker that answered slowly, or not at all, is left out for a while."""
+
+    enabled: bool = False
+    """Whether to do that. RocketMQ: sendLatencyFaultEnable."""
+    latency_ms: tuple[int, ...] = (50, 100, 550, 1000, 2000, 3000, 15_000)
+    """Latencies, rising. RocketMQ: latencyMax."""
+    away_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
+    """How long a broker is left out after an answer that took at least the entry of `latency_ms` at the
+    same place. RocketMQ: notAvailableDuration."""
+    failed_ms: int = 30_000
+    """The latency that a failed attempt counts as. RocketMQ: 30000, fixed."""
+
+    def __post_init__(self) -> None:
+        if len(self.latency_ms) != len(self.away_ms) or list(self.latency_ms) != sorted(self.latency_ms):
+            raise ConfigInvalid(
+                f"latency.latency_ms has {len(self.latency_ms)} entries, latency.away_ms {len(self.away_ms)}; "
+                "they must be as many, and latencies must rise"
+            )
+        for value in (*self.latency_ms, *self.away_ms, self.failed_ms):
+            _check("a time in latency", value, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +161,13 @@ class ProducerConfig:
     body_checksum: str = ""
     """Name of a checksum (`protocol.checksum.BODY_CHECKSUMS`) that travels with each message and that our
     consumers verify; empty for none. RocketMQ: none, others ignore it."""
+    batching: bool = True
+    """Whether `send` and `send_nowait` gather what is in flight at the same time into batches
+    (`BatchConfig`). A broker adds its CLUSTER property only to messages that come singly. RocketMQ: none."""
     retry: RetryConfig = field(default_factory=RetryConfig)
     compression: CompressionConfig = field(default_factory=CompressionConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
 
     def __post_init__(self) -> None:
         _check("send_timeout_ms", self.send_timeout_ms, 1)
@@ -150,6 +204,39 @@ class ConsumerConfig:
         _check("max_body_bytes", self.max_body_bytes, 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Who a client is, for brokers that check access keys. RocketMQ: SessionCredentials."""
+
+    access_key: str
+    """The account's name."""
+    secret_key: str = field(repr=False)
+    """Signs requests, and never travels."""
+    security_token: str | None = field(default=None, repr=False)
+    """Of a temporary account. It travels with each request."""
+
+    def __post_init__(self) -> None:
+        if not self.access_key or not self.secret_key or self.security_token == "":
+            raise ConfigInvalid(
+                "credentials need an access_key and a secret_key, and no empty security_token"
+            )
+
+    @classmethod
+    def from_environment(cls) -> Self | None:
+        """Those in ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY and ROCKETMQ_SECURITY_TOKEN, or None.
+
+        Raises ConfigInvalid when only one of the two is there.
+        """
+        names = ("ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY", "ROCKETMQ_SECURITY_TOKEN")
+        access_key, secret_key, token = (os.environ.get(name, "") for name in names)
+        if not access_key and not secret_key:
+            return None
+        if not access_key or not secret_key:
+            missing = names[0] if not access_key else names[1]
+            raise ConfigInvalid(f"{missing} is not set, while its other half is")
+        return cls(access_key=access_key, secret_key=secret_key, security_token=token or None)
+
+
 def _client_channel() -> ChannelOptions:
     # The answer to a batch carries one id a message in its header.
     return ChannelOptions(max_header_bytes=MAX_FRAME_BYTES)
@@ -176,6 +263,14 @@ class ClientConfig:
     RocketMQ: the system property rocketmq.serialize.type."""
     channel: ChannelOptions = field(default_factory=_client_channel)
     """Limits of connections, and the TLS context."""
+    namespace: str = ""
+    """What is put before the names of topics and groups, ``namespace%topic``, so that several tenants can
+    share brokers. Applications see their names without it. RocketMQ: namespace."""
+    credentials: Credentials | None = None
+    """Access key and secret key, with which every request is signed. None: those of the environment, if
+    any (`Credentials.from_environment`). RocketMQ: the AclClientRPCHook given to a client."""
+    rpc_hooks: tuple[RpcHook, ...] = ()
+    """See requests and responses; they take the fast way of sending away. RocketMQ: RPCHook."""
 
     def __post_init__(self) -> None:
         _check("route_refresh_ms", self.route_refresh_ms, 10)

@@ -5,12 +5,12 @@ The tree::
     RocketError
       UsageError            the caller's mistake, nothing was sent
         TopicInvalid  GroupInvalid  MessageInvalid  MessageTooLarge
-        ConfigInvalid  ClientClosed  FlowControlled
+        ConfigInvalid  ClientClosed  FlowControlled  SendForbidden
       ProtocolError         bytes that are not RocketMQ's format
         LocalProtocolError    ours: we were asked to write something the format cannot hold
         RemoteProtocolError   theirs: the peer sent something no RocketMQ peer sends
       TransportError
-        ConnectFailed  ConnectionLost  RequestTimeout
+        ConnectFailed  ConnectionLost  RequestTimeout  ReplyTimeout
       RouteNotFound         no name server knows a broker for the topic
       BrokerError           the peer answered with a response code that means failure
       BatchIncomplete       the first requests of a long batch were stored, a later one failed
@@ -52,10 +52,12 @@ __all__ = [
     "RecordCorrupt",
     "RemoteProtocolError",
     "ReplicationError",
+    "ReplyTimeout",
     "RequestTimeout",
     "Retry",
     "RocketError",
     "RouteNotFound",
+    "SendForbidden",
     "StoreDamaged",
     "StoreError",
     "StoreLocked",
@@ -143,6 +145,10 @@ class FlowControlled(UsageError):
     default_retry = Retry.SAME_BROKER
 
 
+class SendForbidden(UsageError):
+    """A check of the application's own (`rocketpy.hooks.SendCheck`) did not let the message pass."""
+
+
 class ProtocolError(RocketError):
     """Bytes outside RocketMQ's format. Raised as one of the two children, never itself."""
 
@@ -177,6 +183,13 @@ class ConnectionLost(TransportError):
 
 class RequestTimeout(TransportError):
     """No answer in time. The request may have been handled."""
+
+
+class ReplyTimeout(TransportError):
+    """The request of a request-reply pair is stored, but nobody replied in time; perhaps it is being worked on."""
+
+    default_outcome = Outcome.STORED
+    default_retry = Retry.NONE
 
 
 class RouteNotFound(RocketError):

@@ -1,17 +1,29 @@
-"""Listeners: how telemetry and traces follow a send without the client knowing them.
+"""Hooks: places where applications and telemetry look at what a client does, or have a say in it.
+
+- `SendListener` follows each send from acceptance to end: telemetry, traces, logs.
+- `SendCheck` may forbid a message before it leaves.
+- `RpcHook` sees every request and response, and may add fields to requests.
 
 A client without listeners pays one test of an empty tuple a send.
+
+Source: RocketMQ 4.6 SendMessageHook, CheckForbiddenHook, RPCHook.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rocketpy.message import Message
+from rocketpy.message import Message, MessageQueue
+from rocketpy.protocol.command import Command
 from rocketpy.results import SendResult
 
-__all__ = ["SendEvent", "SendListener"]
+__all__ = ["RpcHook", "SendCheck", "SendEvent", "SendListener"]
+
+SendCheck = Callable[[Message, MessageQueue, str], None]
+"""Called with a message, the queue it is to go to and the producer group, before each attempt to send it, so
+it must be quick. It forbids the message by raising: a RocketError as it is, anything else as `SendForbidden`.
+A producer with checks does not gather sends into batches. Source: RocketMQ CheckForbiddenHook."""
 
 
 class SendEvent:
@@ -48,3 +60,18 @@ class SendListener(Protocol):
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
         """The send ended without a result. A cancelled one fails with CancelledError."""
+
+
+class RpcHook(Protocol):
+    """Sees what a client asks of name servers and brokers (not what they ask of it). Must not block.
+
+    Several run in their order. What one raises fails the request, and nothing is sent.
+    """
+
+    def before_request(self, address: str, request: Command) -> None:
+        """A request is about to leave. Its fields are in `request.ext`, a map that may be added to; they are
+        signed after this, when the client has credentials.
+        """
+
+    def after_response(self, address: str, request: Command, response: Command) -> None:
+        """Its response has come, whatever its code. Not called for oneway requests, nor without an answer."""

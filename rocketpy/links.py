@@ -1,4 +1,8 @@
-"""Links: at most one connection to each peer, made when first wanted, by one attempt at a time."""
+"""Links: at most one connection to each peer, made when first wanted, by one attempt at a time.
+
+Whatever a client asks of a peer leaves through its link, where hooks see it and credentials sign it. (Only
+the producer's ready-made frames do not; their template signs them.)
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from rocketpy.errors import ClientClosed, RocketError
+import msgspec
+
+from rocketpy.errors import ClientClosed, LocalProtocolError, RocketError
+from rocketpy.hooks import RpcHook
+from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.tasks import Tasks
@@ -39,6 +48,9 @@ class Link:
         Everyone who asks meanwhile shares one attempt and is called in the order in which they asked, with
         nothing in between; so requests keep their order.
         """
+        if self._links.refusal is not None:
+            then(self._links.refusal)
+            return
         if self.channel is not None and not self.channel.is_closed:
             then(None)
             return
@@ -66,8 +78,28 @@ class Link:
 
     async def request(self, command: Command, timeout_ms: float) -> Command:
         """Send a request and wait for its response, whatever its code. Raises TransportError."""
-        channel = await self.open()
-        return await channel.request(command, timeout_ms)
+        await self.open()
+        return await self.put(command, timeout_ms)
+
+    def put(self, command: Command, timeout_ms: float) -> asyncio.Future[Command]:
+        """Send a request on the open connection; see `Channel.request`. Raises ClientClosed without one."""
+        links = self._links
+        if links.signer is None and not links.hooks:
+            return self._open_channel().request(command, timeout_ms)
+        dressed = links.dress(self.address, command)
+        answer = self._open_channel().request(dressed, timeout_ms)
+        if links.hooks:
+            answer.add_done_callback(partial(links.tell_response, self.address, dressed))
+        return answer
+
+    def put_oneway(self, command: Command) -> None:
+        """Send a request that nobody answers on the open connection. Raises ClientClosed without one."""
+        self._open_channel().oneway(self._links.dress(self.address, command))
+
+    def _open_channel(self) -> Channel:
+        if self.channel is None:
+            raise ClientClosed(f"there is no connection to {self.address}")
+        return self.channel
 
     async def _connect(self) -> None:
         error: RocketError | None = ClientClosed(f"stopped connecting to {self.address}")
@@ -122,13 +154,16 @@ class Links:
     """All links of a client.
 
     opened: called with each new connection before anyone sends on it. handlers: by request code, for what
-    peers ask of us.
+    peers ask of us. signer: signs requests. hooks: see them before that. refusal: why no request may leave.
     """
 
     tasks: Tasks
     options: ChannelOptions
     opened: Callable[[Link], None]
     handlers: dict[int, RequestHandler] = field(default_factory=dict)
+    signer: Signer | None = None
+    hooks: tuple[RpcHook, ...] = ()
+    refusal: RocketError | None = None
     _links: dict[str, Link] = field(default_factory=dict)
 
     def to(self, address: str) -> Link:
@@ -142,11 +177,45 @@ class Links:
         """Every link, in order of address."""
         return [self._links[address] for address in sorted(self._links)]
 
+    def dress(self, address: str, command: Command) -> Command:
+        """The request as it leaves: seen by the hooks, then signed. The command itself stays as it is.
+
+        Raises LocalProtocolError when a hook raises.
+        """
+        if self.signer is None and not self.hooks:
+            return command
+        dressed = msgspec.structs.replace(command, header=None, ext=dict(command.ext_fields()))
+        for hook in self.hooks:
+            try:
+                hook.before_request(address, dressed)
+            except Exception as error:  # the application's code; its error is the request's
+                raise LocalProtocolError(f"an RPC hook failed: {error!r}") from error
+        if self.signer is not None:
+            dressed.ext = self.signer.sign(dressed.ext_fields(), dressed.body)
+        return dressed
+
+    def tell_response(self, address: str, request: Command, answer: asyncio.Future[Command]) -> None:
+        """Tell the hooks of a response, if there is one."""
+        if answer.cancelled() or answer.exception() is not None:
+            return
+        for hook in self.hooks:
+            try:
+                hook.after_response(address, request, answer.result())
+            except Exception:
+                # The response is there and belongs to whoever asked.
+                log.exception("an RPC hook failed on the response to request code %d", request.code)
+
     def drop(self, address: str) -> None:
         """Close the connection to an address that is of no further use."""
         link = self._links.pop(address, None)
         if link is not None and link.channel is not None:
             link.channel.close()
+
+    def abandon(self, reason: RocketError) -> None:
+        """Use no connection any more, but leave each as it is: after a fork they belong to the parent."""
+        self.refusal = reason
+        for link in self._links.values():
+            link.channel = None
 
     async def close(self) -> None:
         """Close all connections and wait until they are gone."""

@@ -7,7 +7,7 @@ the caller's future.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -18,13 +18,12 @@ from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
 from rocketpy.producer.answers import read_answer, read_batch_answer
 from rocketpy.producer.publisher import Publisher
-from rocketpy.producer.requests import json_text
 from rocketpy.producer.retry import Attempt, SendRules
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
 from rocketpy.results import SendResult
 
-__all__ = ["BatchSend", "OnewaySend", "Owner", "Pending", "SingleSend"]
+__all__ = ["BatchRequest", "BatchSend", "LoneSend", "OnewaySend", "Owner", "Pending", "SingleSend"]
 
 R = TypeVar("R")
 
@@ -42,16 +41,17 @@ class Owner(Protocol):
 class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
     """One send with all its attempts. (A Struct, since making one is a third of the time of a plain class.)
 
-    message_ids: the unique ids of its messages. size: bytes of its body as it counts against the bounds.
-    given: the queue that the caller chose. queue: that of the current attempt. on_wire: whether an
-    attempt waits for its answer now.
+    messages, message_ids: what is sent, and the unique ids. futures: what the callers wait for. body: of the
+    request. size, count: how it counts against the bounds. given: the queue that the caller chose. events: a
+    listener's. queue: that of the current attempt. sent_ms: when that began, where it matters. on_wire:
+    whether an attempt waits for its answer now.
     """
 
     owner: Owner
     publisher: Publisher
     messages: Sequence[Message]
     message_ids: Sequence[str]
-    future: asyncio.Future[R]
+    futures: Sequence[asyncio.Future[R]]
     body: bytes
     size: int
     properties: str
@@ -60,11 +60,18 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
     born_ms: int
     accepted_ms: float
     deadline_ms: float
-    event: SendEvent | None = None
+    events: Sequence[SendEvent] = ()
     sys_flag: int = 0
     attempts: tuple[Attempt, ...] = ()
     queue: MessageQueue | None = None
+    count: int = 1
+    sent_ms: float = 0.0
     on_wire: bool = False
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return all(future.done() for future in self.futures)
 
     def rules(self, retry: RetryConfig) -> SendRules:
         """What `decide` has to know of it."""
@@ -73,7 +80,7 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """Its request with a JSON header."""
         return self.publisher.single.frame(
-            queue_id, self.sys_flag, self.born_ms, self.flag, json_text(self.properties), opaque, self.body
+            queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, opaque, self.body
         )
 
     def command(self, queue_id: int) -> Command:
@@ -87,8 +94,21 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
         raise NotImplementedError
 
     def resolve(self, results: Sequence[SendResult]) -> None:
-        """Give the caller what it waits for."""
+        """Give the callers what they wait for."""
         raise NotImplementedError
+
+    def fail(self, error: RocketError) -> None:
+        """Give the callers an error."""
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)
+
+    def ends(
+        self, end: RocketError | Sequence[SendResult]
+    ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
+        """How it ended, for the listeners."""
+        for event, future in zip(self.events, self.futures, strict=True):
+            yield event, asyncio.CancelledError() if future.cancelled() else end
 
     # -- as the Waiter of a request -----------------------------------------------------------
 
@@ -124,18 +144,21 @@ class SingleSend(Pending[SendResult]):
 
     def resolve(self, results: Sequence[SendResult]) -> None:
         """The future of `send`."""
-        if not self.future.done():
-            self.future.set_result(results[0])
+        future = self.futures[0]
+        if not future.done():
+            future.set_result(results[0])
 
 
-class BatchSend(Pending[Sequence[SendResult]]):
+class LoneSend(SingleSend):
+    """One message that never travels with others, whatever the settings say."""
+
+
+class BatchRequest(Pending[R]):
     """Several messages in one request, to one queue."""
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """A batch has its own request code."""
-        return self.publisher.batch.frame(
-            queue_id, 0, self.born_ms, 0, json_text(self.properties), opaque, self.body
-        )
+        return self.publisher.batch.frame(queue_id, 0, self.born_ms, 0, self.properties, opaque, self.body)
 
     def command(self, queue_id: int) -> Command:
         """The same for any header codec."""
@@ -145,10 +168,14 @@ class BatchSend(Pending[Sequence[SendResult]]):
         """One result a message."""
         return read_batch_answer(answer, queue, self.message_ids)
 
+
+class BatchSend(BatchRequest[Sequence[SendResult]]):
+    """One request of `send_batch`."""
+
     def resolve(self, results: Sequence[SendResult]) -> None:
-        """The future of one request of `send_batch`."""
-        if not self.future.done():
-            self.future.set_result(results)
+        """One future for all."""
+        if not self.futures[0].done():
+            self.futures[0].set_result(results)
 
 
 class OnewaySend(Pending[None]):
@@ -157,10 +184,10 @@ class OnewaySend(Pending[None]):
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """A request that says so."""
         return self.publisher.single.oneway_frame(
-            queue_id, self.sys_flag, self.born_ms, self.flag, json_text(self.properties), self.body
+            queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body
         )
 
     def resolve(self, results: Sequence[SendResult]) -> None:
         """It was written."""
-        if not self.future.done():
-            self.future.set_result(None)
+        if not self.futures[0].done():
+            self.futures[0].set_result(None)

@@ -11,9 +11,10 @@ from rocketpy.config import ProducerConfig
 from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
 from rocketpy.producer.batching import split_batch
+from rocketpy.producer.gathered import GatheredSend
 from rocketpy.producer.pending import BatchSend, Owner, Pending
 from rocketpy.producer.publisher import Publisher
-from rocketpy.producer.requests import properties_text
+from rocketpy.producer.requests import head_text, properties_text, tail_text
 from rocketpy.protocol.batch import encode_batch
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message_id import UniqueIdGenerator
@@ -41,7 +42,8 @@ class Preparer:
         self._owner = owner
         self._config = config
         self._checksum = config.body_checksum
-        self._next_id = UniqueIdGenerator(address).next
+        self._ids = UniqueIdGenerator(address)
+        self._head_bytes = len(head_text("0" * (24 + 2 * len(address)), wait_store=False))
         self._steady = asyncio.get_running_loop().time
 
     def single(
@@ -55,30 +57,74 @@ class Preparer:
     ) -> Pending[R]:
         """A send of one message. Its deadline is to be set. Raises MessageTooLarge for its properties."""
         born_ms = time.time_ns() // 1_000_000
-        message_id = self._next_id(born_ms)
-        extra = event.extra_properties[0] if event is not None else None
+        message_id = self._ids.next(born_ms)
         now_ms = self._steady() * 1000
+        tail = self.tail(message, event)
         return kind(
             self._owner,
             publisher,
             (message,),
             (message_id,),
-            future,
+            (future,),
             message.body,
             len(message.body),
-            properties_text(message, message_id, self._checksum, extra),
+            head_text(message_id, wait_store=message.wait_store) + tail,
             message.flag,
             queue,
             born_ms,
             now_ms,
             now_ms,
-            event,
+            (event,) if event is not None else (),
         )
+
+    def tail(self, message: Message, event: SendEvent | None) -> str:
+        """Its properties behind those that all messages have. Raises MessageTooLarge."""
+        extra = event.extra_properties[0] if event is not None else None
+        if (
+            message.properties
+            or message.tags
+            or message.keys
+            or message.delay_level
+            or self._checksum
+            or extra
+        ):
+            return tail_text(message, self._head_bytes, self._checksum, extra)
+        return ""
+
+    def gathered(
+        self, publisher: Publisher, queue: MessageQueue | None, wait: bool, timeout_ms: int
+    ) -> GatheredSend:
+        """An empty batch, to be filled. `stamp` it when it leaves."""
+        now_ms = self._steady() * 1000
+        return GatheredSend(
+            self._owner,
+            publisher,
+            [],
+            [],
+            [],
+            b"",
+            0,
+            _BATCH_PROPERTIES[wait],
+            0,
+            queue,
+            0,
+            now_ms,
+            now_ms + timeout_ms,
+            count=0,
+            wait=wait,
+            timeout_ms=timeout_ms,
+        )
+
+    def stamp(self, send: GatheredSend) -> None:
+        """Give a batch that leaves its times, and its messages their ids."""
+        send.born_ms = time.time_ns() // 1_000_000
+        send.message_ids = self._ids.take(send.born_ms, len(send.messages))
+        send.accepted_ms = self._steady() * 1000
+        send.deadline_ms = send.accepted_ms + send.timeout_ms
 
     def batch_parts(self, messages: Sequence[Message], event: SendEvent | None) -> Iterator[BatchPart]:
         """The requests that a batch takes. Raises MessageTooLarge before the first."""
-        born_ms = time.time_ns() // 1_000_000
-        ids = [self._next_id(born_ms) for _ in messages]
+        ids = self._ids.take(time.time_ns() // 1_000_000, len(messages))
         extras = event.extra_properties if event is not None else [{}] * len(messages)
         properties = [
             properties_text(message, message_id, self._checksum, extra).encode()
@@ -104,7 +150,7 @@ class Preparer:
             publisher,
             part.messages,
             part.message_ids,
-            future,
+            (future,),
             part.body,
             len(part.body),
             _BATCH_PROPERTIES[part.messages[0].wait_store],

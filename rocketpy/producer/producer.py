@@ -10,28 +10,42 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypeVar, cast
 
+from rocketpy.admin import Lookups
 from rocketpy.client import ClientInstance, Health
-from rocketpy.config import ClientConfig, ProducerConfig
+from rocketpy.config import COMPRESSION_TYPES, ClientConfig, ProducerConfig
 from rocketpy.errors import (
     BatchIncomplete,
     ClientClosed,
     ConfigInvalid,
     FlowControlled,
+    MessageInvalid,
     MessageTooLarge,
     RocketError,
 )
-from rocketpy.hooks import SendListener
-from rocketpy.message import Message, check_group
+from rocketpy.hooks import SendCheck, SendListener
+from rocketpy.message import Message, MessageExt, check_group
+from rocketpy.namespace import wrap
 from rocketpy.producer.batching import check_batch
-from rocketpy.producer.pending import OnewaySend, Pending, SingleSend
+from rocketpy.producer.listening import Listeners
+from rocketpy.producer.pending import LoneSend, OnewaySend, Pending, SingleSend
 from rocketpy.producer.preparing import BatchPart
+from rocketpy.producer.publisher import Publisher
+from rocketpy.producer.request_reply import ReplyMessage, ReplySend, Requests
+from rocketpy.producer.selecting import submit_selected
 from rocketpy.producer.sending import Engine
+from rocketpy.producer.transaction import (
+    HalfSend,
+    LocalTransaction,
+    TransactionCheck,
+    Transactions,
+    TransactionSendResult,
+)
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.compression import compress_if_worth
 from rocketpy.results import SendResult, Unfinished
-from rocketpy.routing import publish_route
+from rocketpy.routing.selectors import QueueSelector
 
 __all__ = ["Producer"]
 
@@ -40,7 +54,7 @@ log = logging.getLogger("rocketpy.producer")
 R = TypeVar("R")
 
 
-class Producer:
+class Producer(Lookups):
     """Sends messages. One serves a whole event loop: share it between tasks.
 
         async with Producer("orders", "127.0.0.1:9876") as producer:
@@ -48,8 +62,8 @@ class Producer:
 
     group: name of the producer group. namesrv: addresses of name servers, ``host:port;host:port``, or
     ``embedded:``; without it that of `client`, then the environment's NAMESRV_ADDR. config: how it sends.
-    client: how it connects; producers and consumers with equal settings share connections. listeners:
-    see `rocketpy.hooks`.
+    client: how it connects; producers and consumers with equal settings share connections. listeners,
+    checks: see `rocketpy.hooks`.
 
     May be made outside of an event loop; `start` (or `async with`) binds it to the running one.
     Raises GroupInvalid, ConfigInvalid.
@@ -63,16 +77,24 @@ class Producer:
         config: ProducerConfig | None = None,
         client: ClientConfig | None = None,
         listeners: Iterable[SendListener] = (),
+        checks: Iterable[SendCheck] = (),
     ) -> None:
         self.group: Final = check_group(group)
         self.config: Final = config or ProducerConfig()
         client = client or ClientConfig()
         self._client_config = replace(client, namesrv=namesrv) if namesrv is not None else client
         self._listeners = tuple(listeners)
+        self._checks = tuple(checks)
+        self._gathers = self.config.batching and not self._checks
         self._client: ClientInstance | None = None
         self._engine: Engine | None = None
         self._compress_above = self.config.compression.above_bytes
+        self._gather_up_to = min(self._compress_above, self.config.max_message_bytes)
         self._closing: asyncio.Task[list[Unfinished]] | None = None
+        self._wire_group = self.group
+        self._transactions: Transactions | None = None
+        self._requests: Requests | None = None
+        self._check: TransactionCheck | None = None
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -84,8 +106,14 @@ class Producer:
         if self._client is not None:
             raise ConfigInvalid(f"producer {self.group} was started before; make a new one")
         self._client = client = await ClientInstance.acquire(self._client_config)
-        client.add_producer(self.group)
-        self._engine = Engine(client, self.group, self.config, self._listeners)
+        self._wire_group = wrap(client.config.namespace, self.group)
+        client.add_producer(self._wire_group)
+        listeners = Listeners(self._listeners, self.group, client.client_id)
+        self._engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
+        self._transactions = Transactions(client, self._wire_group, self._send_half)
+        self._requests = Requests(client)
+        if self._check is not None:
+            self._transactions.check_with(self._check)
 
     async def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
         """Accept no more, wait for the answers to what was accepted, then disconnect.
@@ -94,10 +122,12 @@ class Producer:
         answers had not come by then, each with whether a broker may have it; their futures fail with
         ClientClosed, which says the same. Safe to call again: the second call waits for the first.
         """
-        if self._engine is None or self._client is None:
+        if self._engine is None or self._client is None or self._client.is_foreign:
             return []
         if self._closing is None:
             self._engine.refuse()
+            self.transactions.close()
+            self._requests_of_ours().close()
             wait_ms = self.config.close_timeout_ms if timeout_ms is None else timeout_ms
             self._closing = asyncio.create_task(self._close(self._engine, self._client, wait_ms))
         return await asyncio.shield(self._closing)
@@ -107,7 +137,7 @@ class Producer:
             unfinished = await engine.close(wait_ms)
             if unfinished:
                 log.warning("producer %s closed with %d messages unanswered", self.group, len(unfinished))
-            await client.remove_producer(self.group)
+            await client.remove_producer(self._wire_group)
         finally:
             await client.release()
         return unfinished
@@ -139,13 +169,20 @@ class Producer:
     # -- sending ------------------------------------------------------------------------------
 
     async def send(
-        self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+        timeout_ms: int | None = None,
     ) -> SendResult:
         """Send one message and wait for the broker's answer.
 
-        queue: where to; then it is tried once. Without it the topic's queues take turns, and failed
-        attempts are repeated (`RetryConfig`). timeout_ms: for all attempts together, waiting included;
-        `ProducerConfig.send_timeout_ms` when None.
+        queue: where to; then it is tried once. selector, arg: the same with a queue that the selector
+        chooses, called with the topic's queues, the message and `arg` (see `rocketpy.routing.selectors`).
+        Without either the topic's queues take turns, and failed attempts are repeated (`RetryConfig`).
+        timeout_ms: for all attempts together, waiting included; `ProducerConfig.send_timeout_ms` when None.
 
         Returns the result, whose status may be other than SEND_OK. Raises a RocketError that tells by
         `outcome` whether the message may be stored: UsageErrors and RouteNotFound mean NOT_SENT, BrokerError
@@ -153,16 +190,27 @@ class Producer:
         Cancelling it does not call the message back: it may be stored.
         """
         try:
-            return await self.send_nowait(message, queue=queue, timeout_ms=timeout_ms)
+            return await self.send_nowait(
+                message, queue=queue, selector=selector, arg=arg, timeout_ms=timeout_ms
+            )
         except FlowControlled:
             engine = self._running()
         left_ms = await engine.room.wait(len(message.body), timeout_ms or self.config.send_timeout_ms)
         future: asyncio.Future[SendResult] = engine.loop.create_future()
-        self._submit(SingleSend, engine, message, future, queue, left_ms)
+        if selector is not None:
+            self._select(_kind_of(message), engine, message, future, queue, selector, arg, left_ms)
+        else:
+            self._submit(_kind_of(message), engine, message, future, queue, left_ms)
         return await future
 
     def send_nowait(
-        self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+        timeout_ms: int | None = None,
     ) -> asyncio.Future[SendResult]:
         """Hand over one message; return the future of its result. RocketMQ's asynchronous send.
 
@@ -175,10 +223,20 @@ class Producer:
         if engine.room.refuses(len(message.body)):
             engine.room.check(len(message.body))
         future: asyncio.Future[SendResult] = engine.loop.create_future()
-        self._submit(SingleSend, engine, message, future, queue, timeout_ms)
+        if selector is not None:
+            self._select(_kind_of(message), engine, message, future, queue, selector, arg, timeout_ms)
+        else:
+            self._submit(_kind_of(message), engine, message, future, queue, timeout_ms)
         return future
 
-    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> None:
         """Hand over one message that nobody answers: it is not repeated, and may be lost without a word.
 
         Raises UsageErrors, among them FlowControlled: `await drain()` in loops.
@@ -187,7 +245,10 @@ class Producer:
         engine.room.check(len(message.body))
         future: asyncio.Future[None] = engine.loop.create_future()
         future.add_done_callback(_log_oneway)
-        self._submit(OnewaySend, engine, message, future, queue, None)
+        if selector is not None:
+            self._select(OnewaySend, engine, message, future, queue, selector, arg, None)
+        else:
+            self._submit(OnewaySend, engine, message, future, queue, None)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -204,7 +265,8 @@ class Producer:
         """
         check_batch(messages)
         engine = self._running()
-        event = engine.announce(messages)
+        listeners = engine.listeners
+        event = listeners.announce(messages) if listeners else None
         results: list[SendResult] = []
         try:
             for part in engine.preparer.batch_parts(messages, event):
@@ -217,10 +279,10 @@ class Producer:
                 queue = results[-1].queue  # the rest follows to the same place
         except BaseException as error:
             if event is not None:
-                engine.tell_ended(event, error)
+                engine.listeners.ended(event, error)
             raise
         if event is not None:
-            engine.tell_ended(event, results)
+            engine.listeners.ended(event, results)
         return results
 
     async def drain(self) -> None:
@@ -228,13 +290,150 @@ class Producer:
         await self._running().drain()
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that messages of a topic may be sent to. Raises RouteNotFound, TransportError."""
-        self._running()
-        if self._client is None:
-            raise ClientClosed("the producer was not started")
-        return publish_route(topic, await self._client.route(topic, fresh=True)).queues
+        """Short for `fetch_publish_message_queues`."""
+        return await self.fetch_publish_message_queues(topic)
+
+    # -- transactions and requests ------------------------------------------------------------
+
+    def check_transactions(self, check: TransactionCheck) -> None:
+        """Register what says how transactions of this group ended.
+
+        check: gets a half message whose end the broker has not heard of (`MessageExt.transaction_id`), also
+        one that another producer of the group sent, before a restart, say. Returns, or is awaited for, a
+        `LocalTransactionState`; UNKNOWN, or an exception, makes the broker ask again later. A plain function
+        runs in the event loop and must not block. May be called before `start`.
+        """
+        self._check = check
+        if self._transactions is not None:
+            self._transactions.check_with(check)
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        *,
+        local_transaction: LocalTransaction,
+        check: TransactionCheck | None = None,
+        timeout_ms: int | None = None,
+    ) -> TransactionSendResult:
+        """Send a message that consumers see only when your own transaction commits.
+
+        The broker keeps the message unseen (*half*). Then `local_transaction` is called with it, its
+        `transaction_id` set, and returns, or is awaited for, a `LocalTransactionState`: COMMIT shows the
+        message to consumers, ROLLBACK drops it, UNKNOWN leaves it to `check`. When it raises, the state is
+        UNKNOWN: the error is logged, and does not come out of here. When the broker stored the half message
+        with less than SEND_OK, nothing is called and the state is ROLLBACK.
+        check: registered as by `check_transactions`; the group needs one. timeout_ms: for the half message.
+
+        Raises what `send` raises for the half message, ConfigInvalid without a check, MessageInvalid for a
+        message with a delay.
+        """
+        transactions = self.transactions
+        if check is not None:
+            self.check_transactions(check)
+        return await transactions.run(message, local_transaction, timeout_ms)
+
+    @property
+    def transactions(self) -> Transactions:
+        """The parts of `send_in_transaction`, for shells of their own. Raises ClientClosed."""
+        if self._transactions is None:
+            raise ClientClosed("the producer was not started: use `async with`, or `await producer.start()`")
+        return self._transactions
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,  # noqa: ASYNC109 - it travels with the request, as its TTL
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> MessageExt:
+        """Send a message and wait for the reply that one of its consumers sends.
+
+        timeout: in seconds, for both ways together. queue, selector, arg: as in `send`.
+        Returns the reply. Raises ReplyTimeout when the request is stored but nobody replied in time, and
+        what `send` raises. A reply that comes later is dropped, with a line in the log.
+        The consumer replies by `create_reply_message` and `send`.
+        """
+        timeout_ms = max(1, round(timeout * 1000))
+
+        async def send_singly(request: Message, left_ms: int) -> SendResult:
+            return await self._send_single(SingleSend, request, queue, selector, arg, left_ms)
+
+        return await self._requests_of_ours().request(message, timeout_ms, send_singly)
+
+    def request_nowait(
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> asyncio.Future[MessageExt]:
+        """`request` as a future, for callbacks or to have several on their way. Raises ClientClosed."""
+        loop = self._running().loop
+        return loop.create_task(
+            self.request(message, timeout=timeout, queue=queue, selector=selector, arg=arg)
+        )
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _asking(self) -> ClientInstance:
+        if self._client is None or self._closing is not None:
+            raise ClientClosed("the producer was not started, or is closed")
+        return self._client
+
+    def _requests_of_ours(self) -> Requests:
+        if self._requests is None:
+            raise ClientClosed("the producer was not started: use `async with`, or `await producer.start()`")
+        return self._requests
+
+    async def _send_half(self, message: Message, timeout_ms: int | None) -> SendResult:
+        return await self._send_single(HalfSend, message, None, None, None, timeout_ms)
+
+    async def _send_single(
+        self,
+        kind: type[SingleSend],
+        message: Message,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        arg: object,
+        timeout_ms: int | None,
+    ) -> SendResult:
+        """Send a message that must never travel in a batch."""
+        kind = LoneSend if kind is SingleSend else kind
+        engine = self._running()
+        if engine.room.refuses(len(message.body)):
+            timeout_ms = await engine.room.wait(len(message.body), timeout_ms or self.config.send_timeout_ms)
+        future: asyncio.Future[SendResult] = engine.loop.create_future()
+        if selector is not None:
+            self._select(kind, engine, message, future, queue, selector, arg, timeout_ms)
+        else:
+            self._submit(kind, engine, message, future, queue, timeout_ms)
+        return await future
+
+    def _select(
+        self,
+        kind: type[Pending[R]],
+        engine: Engine,
+        message: Message,
+        future: asyncio.Future[R],
+        queue: MessageQueue | None,
+        selector: QueueSelector,
+        arg: object,
+        timeout_ms: int | None,
+    ) -> None:
+        """Submit one message to the queue that a selector chooses."""
+        if queue is not None:
+            raise MessageInvalid(f"both queue={queue} and a selector were given; a message goes to one queue")
+
+        def submit(chosen: MessageQueue, left_ms: int) -> None:
+            self._submit(kind, engine, message, future, chosen, left_ms)
+
+        submit_selected(
+            engine, message, future, selector, arg, timeout_ms or self.config.send_timeout_ms, submit
+        )
 
     def _running(self) -> Engine:
         if self._engine is None:
@@ -251,31 +450,63 @@ class Producer:
         timeout_ms: int | None,
     ) -> None:
         """Check one message, accept it, and send it as far as that goes without waiting."""
-        config = self.config
         size = len(message.body)
+        publisher = engine.publisher(message.topic)
+        if (
+            kind is SingleSend
+            and self._gathers
+            and size <= self._gather_up_to
+            and not message.delay_level
+            and publisher.takes_batches
+        ):
+            joining = cast("asyncio.Future[SendResult]", future)
+            self._gather(engine, publisher, message, joining, queue, timeout_ms)
+            return
+        config = self.config
         if size > config.max_message_bytes:
             raise MessageTooLarge(f"a body of {size} bytes, {config.max_message_bytes} are allowed")
-        event = engine.announce((message,), oneway=kind is OnewaySend) if self._listeners else None
+        listeners = engine.listeners
+        event = listeners.announce((message,), oneway=kind is OnewaySend) if self._listeners else None
         try:
-            send = engine.preparer.single(
-                kind, engine.publisher(message.topic), message, future, queue, event
-            )
+            send = engine.preparer.single(kind, publisher, message, future, queue, event)
         except RocketError as error:
             if event is not None:
-                engine.tell_ended(event, error)
+                listeners.ended(event, error)
             raise
         send.deadline_ms = send.accepted_ms + (timeout_ms or config.send_timeout_ms)
+        if self._gathers:
+            engine.accumulator.flush_topic(publisher)
         engine.accept(send)
         if size <= self._compress_above:
             engine.begin(send)
         else:
             self._compress(engine, send)
 
+    def _gather(
+        self,
+        engine: Engine,
+        publisher: Publisher,
+        message: Message,
+        future: asyncio.Future[SendResult],
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+    ) -> None:
+        """Accept a message that travels with others, should there be any."""
+        event = engine.listeners.announce((message,)) if self._listeners else None
+        try:
+            engine.gather(publisher, message, future, event, queue, timeout_ms or self.config.send_timeout_ms)
+        except RocketError as error:
+            if event is not None:
+                engine.listeners.ended(event, error)
+            raise
+
     def _compress(self, engine: Engine, send: Pending[R]) -> None:
         """Compress its body, then begin. On a thread when it is long and no order would be lost by that."""
         config = self.config.compression
         if send.given is not None or send.size <= config.off_loop_above_bytes:
-            send.body, send.sys_flag = compress_if_worth(send.body, 0, config.level)
+            send.body, send.sys_flag = compress_if_worth(
+                send.body, COMPRESSION_TYPES[config.type], config.level
+            )
             engine.begin(send)
         elif self._client is not None:
             self._client.tasks.spawn(self._compress_on_thread(engine, send), "compression")
@@ -283,7 +514,11 @@ class Producer:
     async def _compress_on_thread(self, engine: Engine, send: Pending[R]) -> None:
         try:
             send.body, send.sys_flag = await engine.loop.run_in_executor(
-                None, compress_if_worth, send.body, 0, self.config.compression.level
+                None,
+                compress_if_worth,
+                send.body,
+                COMPRESSION_TYPES[self.config.compression.type],
+                self.config.compression.level,
             )
         finally:
             # Also when that failed: the body is then as it was, and goes like that.
@@ -302,6 +537,10 @@ class Producer:
         engine.accept(send)
         engine.begin(send)
         return await future
+
+
+def _kind_of(message: Message) -> type[SingleSend]:
+    return ReplySend if isinstance(message, ReplyMessage) else SingleSend
 
 
 def _log_oneway(future: asyncio.Future[None]) -> None:

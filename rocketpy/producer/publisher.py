@@ -7,6 +7,8 @@ from collections.abc import Callable
 from rocketpy.client import ClientInstance
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.links import Link
+from rocketpy.message import RETRY_TOPIC_PREFIX, check_topic
+from rocketpy.namespace import wrap
 from rocketpy.producer.requests import SendTemplate
 from rocketpy.producer.retry import RouteView
 from rocketpy.protocol.bodies import MessageQueue
@@ -19,8 +21,11 @@ __all__ = ["Publisher"]
 class Publisher:
     """One topic of one producer.
 
-    places: the queues in their turn, each with the link to its broker; empty while no route is known.
-    turn: the next one's number. single, batch: the frames of its requests.
+    places: the queues in their turn, each with the link to its broker; empty while no route is known. links:
+    those to the brokers.
+    turn: the next one's number. single, batch, reply: the frames of its requests.
+    topic: as the application knows it, without its namespace. takes_batches: whether a broker
+    may take batches for this topic.
     """
 
     __slots__ = (
@@ -33,8 +38,11 @@ class Publisher:
         "_template",
         "_waiting",
         "batch",
+        "links",
         "places",
+        "reply",
         "single",
+        "takes_batches",
         "topic",
         "turn",
     )
@@ -51,11 +59,20 @@ class Publisher:
         self.topic = topic
         self.turn = turn
         self.places: list[tuple[MessageQueue, Link]] = []
-        self.single = SendTemplate(RequestCode.SEND_MESSAGE_V2, group, topic, default_topic, default_queues)
-        self.batch = SendTemplate(RequestCode.SEND_BATCH_MESSAGE, group, topic, default_topic, default_queues)
+        self.links: list[Link] = []
+        self.takes_batches = not topic.startswith(RETRY_TOPIC_PREFIX)
+        name = check_topic(wrap(client.config.namespace, topic)) if client.config.namespace else topic
+        self.single, self.batch, self.reply = (
+            SendTemplate(code, group, name, default_topic, default_queues, client.links.signer)
+            for code in (
+                RequestCode.SEND_MESSAGE_V2,
+                RequestCode.SEND_BATCH_MESSAGE,
+                RequestCode.SEND_REPLY_MESSAGE_V2,
+            )
+        )
         self._client = client
         self._default_queues = default_queues
-        self._own = client.topic(topic)
+        self._own = client.topic(name)
         self._template = client.topic(default_topic)
         self._route: PublishRoute | None = None
         self._asked_ms = float("-inf")
@@ -121,6 +138,7 @@ class Publisher:
             return
         self._route = route
         links = {name: self._client.links.to(address) for name, address in route.masters.items()}
+        self.links = list(links.values())
         self.places = [
             (queue, links[queue.broker_name]) for queue in route.queues if queue.broker_name in links
         ]

@@ -15,18 +15,23 @@ import msgspec
 
 from rocketpy.errors import MessageTooLarge
 from rocketpy.message import Message
+from rocketpy.protocol.acl import SIGNATURE, Signer
 from rocketpy.protocol.checksum import PROPERTY_BODY_CHECKSUM, body_checksum
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import FLAG_ONEWAY, LANGUAGE, VERSION, Command
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
 
-__all__ = ["ONEWAY_OPAQUE", "SendTemplate", "json_text", "properties_text"]
+__all__ = ["ONEWAY_OPAQUE", "SendTemplate", "head_text", "json_text", "properties_text", "tail_text"]
 
 ONEWAY_OPAQUE: Final = 0x7FFF_FFFF
 """Nobody answers a oneway request, so one number does for all."""
 
 _FRAME_START: Final = Struct(">iI").pack
+
+_NUMBERS: Final = ("e", "f", "g", "h")
+"""Fields that change from send to send: queue id, sysFlag, born time, flag."""
+_PROPERTIES: Final = "i"
 
 json_text: Final = msgspec.json.Encoder().encode
 """A text as JSON, with its quotes; control characters as ``\\u0001``."""
@@ -40,10 +45,25 @@ def properties_text(
     checksum: name of the end-to-end body checksum to add. extra: a listener's, which never replace the
     user's. Raises MessageTooLarge above 32,767 bytes.
     """
-    wait = "true" if message.wait_store else "false"
-    text = f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{wait}\x02"
+    head = head_text(unique_id, wait_store=message.wait_store)
+    return head + tail_text(message, len(head), checksum, extra)
+
+
+def head_text(unique_id: str, *, wait_store: bool) -> str:
+    """The two properties that every message has."""
+    return f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{'true' if wait_store else 'false'}\x02"
+
+
+def tail_text(
+    message: Message, head_bytes: int, checksum: str = "", extra: Mapping[str, str] | None = None
+) -> str:
+    """The properties behind those of `head_text`, which have `head_bytes`.
+
+    Raises MessageTooLarge when both together are above 32,767 bytes.
+    """
+    text = ""
     if message.tags is not None:
-        text += f"TAGS\x01{message.tags}\x02"
+        text = f"TAGS\x01{message.tags}\x02"
     if message.keys:
         text += f"KEYS\x01{' '.join(message.keys)}\x02"
     if message.delay_level:
@@ -53,13 +73,13 @@ def properties_text(
     if message.properties or extra:
         for name, value in {**(extra or {}), **message.properties}.items():
             text += f"{name}\x01{value}\x02"
-    if len(text) * 4 > MAX_PROPERTIES_BYTES:
-        _check_length(text)
+    if len(text) * 4 + head_bytes > MAX_PROPERTIES_BYTES:
+        _check_length(text, head_bytes)
     return text
 
 
-def _check_length(text: str) -> None:
-    size = len(text.encode())
+def _check_length(text: str, head_bytes: int) -> None:
+    size = len(text.encode()) + head_bytes
     if size > MAX_PROPERTIES_BYTES:
         raise MessageTooLarge(f"properties of {size} bytes, {MAX_PROPERTIES_BYTES} are allowed")
 
@@ -67,15 +87,23 @@ def _check_length(text: str) -> None:
 class SendTemplate:
     """The requests of one producer group for one topic.
 
-    code: SEND_MESSAGE_V2, or SEND_BATCH_MESSAGE for a batch.
+    code: SEND_MESSAGE_V2, or SEND_BATCH_MESSAGE for a batch. signer: signs the frames (not the commands,
+    which their link signs).
     """
 
-    __slots__ = ("_code", "_header", "_oneway_text", "_text")
+    __slots__ = ("_code", "_header", "_oneway_text", "_signed_text", "_signer", "_text")
 
     def __init__(
-        self, code: RequestCode, group: str, topic: str, default_topic: str, default_topic_queues: int
+        self,
+        code: RequestCode,
+        group: str,
+        topic: str,
+        default_topic: str,
+        default_topic_queues: int,
+        signer: Signer | None = None,
     ) -> None:
         self._code = code
+        self._signer = signer
         self._header = SendMessageRequestHeaderV2(
             producer_group=group,
             topic=topic,
@@ -90,27 +118,30 @@ class SendTemplate:
         )
         self._text = self._make_text(0)
         self._oneway_text = self._make_text(FLAG_ONEWAY)
+        self._signed_text = self._make_signed_text()
 
     def frame(
-        self,
-        queue_id: int,
-        sys_flag: int,
-        born_ms: int,
-        flag: int,
-        properties: bytes,
-        opaque: int,
-        body: bytes,
+        self, queue_id: int, sys_flag: int, born_ms: int, flag: int, properties: str, opaque: int, body: bytes
     ) -> bytes:
-        """A whole frame with a JSON header. properties: by `json_text`."""
-        header = self._text % (queue_id, sys_flag, born_ms, flag, properties, opaque)
+        """A whole frame with a JSON header."""
+        values = (queue_id, sys_flag, born_ms, flag, json_text(properties), opaque)
+        if self._signer is None:
+            header = self._text % values
+        else:
+            header = self._text % (self._sign(queue_id, sys_flag, born_ms, flag, properties, body), *values)
         size = len(header)
         return _FRAME_START(4 + size + len(body), size) + header + body
 
     def oneway_frame(
-        self, queue_id: int, sys_flag: int, born_ms: int, flag: int, properties: bytes, body: bytes
+        self, queue_id: int, sys_flag: int, born_ms: int, flag: int, properties: str, body: bytes
     ) -> bytes:
         """The same for a request that nobody answers."""
-        header = self._oneway_text % (queue_id, sys_flag, born_ms, flag, properties, ONEWAY_OPAQUE)
+        values = (queue_id, sys_flag, born_ms, flag, json_text(properties), ONEWAY_OPAQUE)
+        if self._signer is None:
+            header = self._oneway_text % values
+        else:
+            sign = self._sign(queue_id, sys_flag, born_ms, flag, properties, body)
+            header = self._oneway_text % (sign, *values)
         size = len(header)
         return _FRAME_START(4 + size + len(body), size) + header + body
 
@@ -128,14 +159,36 @@ class SendTemplate:
         )
         return Command.request(self._code, header, body)
 
+    def _sign(
+        self, queue_id: int, sys_flag: int, born_ms: int, flag: int, properties: str, body: bytes
+    ) -> bytes:
+        if self._signer is None:
+            return b""
+        content = self._signed_text % (queue_id, sys_flag, born_ms, flag, properties.encode()) + body
+        return self._signer.signature(content).encode("ascii")
+
+    def _fields(self) -> dict[str, str]:
+        """The fields that never change, with those that say who signs."""
+        return self._header.ext_fields() | (self._signer.fields if self._signer is not None else {})
+
     def _make_text(self, command_flag: int) -> bytes:
-        """The JSON header with places for queue id, sysFlag, born time, flag, properties and opaque."""
-        fields = {name: json_text(value) for name, value in self._header.ext_fields().items()}
-        fixed = {name: value.replace(b"%", b"%%") for name, value in fields.items()}
-        fixed |= {"e": b'"%d"', "f": b'"%d"', "g": b'"%d"', "h": b'"%d"', "i": b"%b"}
+        """The JSON header with places for queue id, sysFlag, born time, flag, properties and opaque.
+
+        Fields stand in the order of their names, so a signature has the first place.
+        """
+        fixed = {name: json_text(value).replace(b"%", b"%%") for name, value in self._fields().items()}
+        fixed |= dict.fromkeys(_NUMBERS, b'"%d"') | {_PROPERTIES: b"%b"}
+        if self._signer is not None:
+            fixed[SIGNATURE] = b'"%b"'
         ext = b",".join(b'"%b":%b' % (name.encode(), fixed[name]) for name in sorted(fixed))
         return (
             b'{"code":%d,"extFields":{%b},"flag":%d,"language":"%b","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
             % (self._code, ext, command_flag, LANGUAGE.encode(), VERSION)
         )
+
+    def _make_signed_text(self) -> bytes:
+        """What a signature covers, but for the body, with places for the same values."""
+        fixed = {name: value.encode().replace(b"%", b"%%") for name, value in self._fields().items()}
+        fixed |= dict.fromkeys(_NUMBERS, b"%d") | {_PROPERTIES: b"%b"}
+        return b"".join([fixed[name] for name in sorted(fixed)])

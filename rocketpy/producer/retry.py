@@ -21,7 +21,7 @@ sends are not repeated after a response; both kinds are treated alike here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rocketpy.config import RetryConfig
@@ -40,6 +40,7 @@ from rocketpy.routing import PublishRoute, select_queue
 
 __all__ = [
     "Attempt",
+    "Choose",
     "Decision",
     "GiveUp",
     "RefreshRoute",
@@ -108,12 +109,22 @@ class SendRules:
     queue: MessageQueue | None = None
 
 
+Choose = Callable[[Sequence[MessageQueue], int, str | None], MessageQueue]
+"""As `select_queue`: a queue for a turn, on another broker than one that has just failed if possible."""
+
+
 def decide(
-    known: RouteView, attempts: Sequence[Attempt], now_ms: float, rules: SendRules, turn: int = 0
+    known: RouteView,
+    attempts: Sequence[Attempt],
+    now_ms: float,
+    rules: SendRules,
+    turn: int = 0,
+    choose: Choose = select_queue,
 ) -> Decision:
     """What to do with a send.
 
-    attempts: those made, oldest first. turn: for round robin. All times are ms of one steady clock.
+    attempts: those made, oldest first. turn: for round robin. choose: by which rule. All times are ms of one
+    steady clock.
     """
     last = attempts[-1] if attempts else None
     if last is not None and not _may_repeat(attempts, rules):
@@ -126,8 +137,8 @@ def decide(
         end = _final(attempts) if attempts else _no_route(known, rules)
         return GiveUp(end) if asked_since else RefreshRoute()
     if last is None:
-        return SendTo(select_queue(queues, turn))
-    queue = select_queue(queues, turn, last.queue.broker_name)
+        return SendTo(choose(queues, turn, None))
+    queue = choose(queues, turn, last.queue.broker_name)
     alone = queue.broker_name == last.queue.broker_name
     if not asked_since and _route_is_doubtful(last, alone):
         return RefreshRoute()

@@ -73,9 +73,9 @@ class Room:
             raise self.closed
         return max(1, int((until - loop.time()) * 1000))
 
-    def free(self, size: int) -> None:
-        """Something is no longer in flight."""
-        self.count -= 1
+    def free(self, size: int, count: int = 1) -> None:
+        """So many are no longer in flight."""
+        self.count -= count
         self.bytes -= size
         if self._waiting:
             self._give()

@@ -10,16 +10,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from rocketpy.client import ClientInstance
 from rocketpy.config import ProducerConfig
-from rocketpy.errors import ClientClosed, Outcome, RocketError, RouteNotFound
-from rocketpy.hooks import SendEvent, SendListener
+from rocketpy.errors import (
+    BrokerError,
+    ClientClosed,
+    Outcome,
+    RemoteProtocolError,
+    RocketError,
+    RouteNotFound,
+    SendForbidden,
+    TransportError,
+)
+from rocketpy.hooks import SendCheck, SendEvent
 from rocketpy.links import Link
 from rocketpy.message import Message
+from rocketpy.producer.accumulator import Accumulator
+from rocketpy.producer.batch_takers import BatchTakers
+from rocketpy.producer.gathered import GatheredSend
+from rocketpy.producer.listening import Listeners
 from rocketpy.producer.pending import OnewaySend, Pending
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
@@ -29,6 +42,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.frame import CODEC_JSON
 from rocketpy.results import SendResult, SendStatus, Unfinished
+from rocketpy.routing import BrokerLatencies, select_queue
 
 __all__ = ["Engine"]
 
@@ -39,28 +53,48 @@ Send = Pending[Any]
 _FOREVER_MS = 10**9
 _SWEEP_MS = 10
 """Grain of time-outs of sends that wait for a route or a connection."""
+_BROKERS_FAULT = (TransportError, BrokerError, RemoteProtocolError)
 
 
 class Engine:
-    """All sends of one producer. room: its bounds. preparer: makes what `accept` takes."""
+    """All sends of one producer.
+
+    room: its bounds. preparer: makes what `accept` takes. accumulator: gathers sends. listeners: are told.
+    """
 
     def __init__(
-        self, client: ClientInstance, group: str, config: ProducerConfig, listeners: Sequence[SendListener]
+        self,
+        client: ClientInstance,
+        group: str,
+        config: ProducerConfig,
+        listeners: Listeners,
+        checks: Sequence[SendCheck],
     ) -> None:
         self.room = Room(config.max_in_flight, config.max_in_flight_bytes)
+        self.listeners = listeners
+        self.loop = asyncio.get_running_loop()
+        self.preparer = Preparer(self, config, client.address)
+        self.accumulator = Accumulator(config.batch, self.preparer.gathered, self._begin_gathered, self._push)
         self._client = client
         self._group = group
         self._config = config
-        self._listeners = tuple(listeners)
-        self.loop = asyncio.get_running_loop()
-        self.preparer = Preparer(self, config, client.address)
-        self._json = client.links.options.codec == CODEC_JSON
+        self._checks = tuple(checks)
+        self._frames = client.links.options.codec == CODEC_JSON and not client.links.hooks
+        self._takers = BatchTakers()
+        latency = config.latency
+        self._latencies = (
+            BrokerLatencies(latency.latency_ms, latency.away_ms, latency.failed_ms)
+            if latency.enabled
+            else None
+        )
         self._publishers: dict[str, Publisher] = {}
         self._live: dict[Send, None] = {}
         self._waiting: dict[Send, None] = {}
         self._written: list[Send] = []
+        self._unpushed: dict[Publisher, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
+        client.forked.append(self._forked)
 
     # -- accepting ----------------------------------------------------------------------------
 
@@ -94,11 +128,27 @@ class Engine:
         self.room.count += 1
         self.room.bytes += send.size
 
+    def gather(
+        self,
+        publisher: Publisher,
+        message: Message,
+        future: asyncio.Future[SendResult],
+        event: SendEvent | None,
+        queue: MessageQueue | None,
+        timeout_ms: int,
+    ) -> None:
+        """Take a message that may travel with others. Raises MessageTooLarge for its properties."""
+        tail = self.preparer.tail(message, event)
+        room = self.room
+        room.count += 1
+        room.bytes += len(message.body)
+        self.accumulator.add(publisher, message, tail, future, event, queue, timeout_ms)
+
     def begin(self, send: Send) -> None:
         """Make the first attempt of an accepted send."""
         publisher = send.publisher
         places = publisher.places
-        if places and send.given is None:
+        if places and send.given is None and self._latencies is None:
             turn = publisher.turn
             publisher.turn = turn + 1
             queue, link = places[turn % len(places)]
@@ -113,10 +163,73 @@ class Engine:
     def begin_late(self, send: Send) -> None:
         """Make the first attempt of a send that was accepted a while ago, unless it has ended meanwhile."""
         if send in self._live:
-            if send.future.cancelled():
+            if send.abandoned:
                 self._end(send, ClientClosed("the send was cancelled"))
             else:
                 self.begin(send)
+
+    # -- batches ------------------------------------------------------------------------------
+
+    def _begin_gathered(self, batch: GatheredSend) -> None:
+        """A batch has been gathered and leaves; its messages are counted already."""
+        self._live[batch] = None
+        self._unpushed[batch.publisher] = None
+        if not self._still_wanted(batch):
+            return
+        self.preparer.stamp(batch)
+        if batch.count == 1:
+            self._split(batch)
+        else:
+            self.begin(batch)
+
+    def _still_wanted(self, send: Send) -> bool:
+        """Whether somebody waits for it. What nobody waits for any more is taken out of a batch."""
+        if type(send) is GatheredSend:
+            shed = send.shed()
+            if shed is not None:
+                self.room.free(shed.size, shed.messages)
+                for event in shed.events:
+                    self.listeners.ended(event, asyncio.CancelledError())
+        if send.abandoned:
+            self._end(send, ClientClosed("the send was cancelled"))
+            return False
+        return True
+
+    def _split(self, batch: GatheredSend) -> None:
+        """Send the messages of a batch one by one."""
+        del self._live[batch]
+        parts = list(batch.parts())
+        for part in parts:
+            self._live[part] = None
+        for part in parts:
+            if not self._still_wanted(part):
+                continue
+            if part.attempts:
+                self._go_on(part)
+            else:
+                self.begin(part)
+
+    def _is_held(self, send: Send, queue: MessageQueue, link: Link) -> bool:
+        """Whether a send may not leave as it is: see `BatchTakers`."""
+        name = queue.broker_name
+        if name in self._takers.asked:
+            self._hang(send)
+            self._takers.wait(name, partial(self._opened, send, queue, link, None))
+            return True
+        if type(send) is GatheredSend:
+            if name in self._takers.refusing:
+                self._split(send)
+                return True
+            self._takers.ask(name, send)
+        return False
+
+    def _push(self) -> None:
+        """Put on the wire what batches have written."""
+        unpushed, self._unpushed = self._unpushed, {}
+        for publisher in unpushed:
+            for link in publisher.links:
+                if link.channel is not None:
+                    link.channel.flush()
 
     # -- attempts -----------------------------------------------------------------------------
 
@@ -127,39 +240,56 @@ class Engine:
             self._hang(send)
             link.when_open(partial(self._opened, send, queue, link))
             return
+        if (type(send) is GatheredSend or self._takers.asked) and self._is_held(send, queue, link):
+            return
         send.queue = queue
+        send.sent_ms = now_ms
+        if self._checks and not self._passes_checks(send, queue):
+            return
         try:
-            if not self._json:
-                self._write_command(send, link)
+            if not self._frames:
+                self._write_command(send, queue, link)
             elif type(send) is OnewaySend:
                 channel.write(send.frame(queue.queue_id, 0))
                 self._release_later(send)
             else:
                 send.on_wire = True
-                opaque = channel.expect(send, send.deadline_ms - now_ms)
+                opaque = channel.expect(send, send.deadline_ms)
                 channel.write(send.frame(queue.queue_id, opaque))
         except ClientClosed:
             # The connection is just ending, and nothing was written: this was no attempt yet.
             send.on_wire = False
-            link.channel = None
+            if link.channel is channel:
+                link.channel = None
             self._transmit(send, queue, link, now_ms)
         except RocketError as error:
             send.on_wire = False
             self.failed(send, error)
 
-    def _write_command(self, send: Send, link: Link) -> None:
-        """The way of the other header codecs."""
-        channel, queue = link.channel, send.queue
-        if channel is None or queue is None:
-            return
+    def _write_command(self, send: Send, queue: MessageQueue, link: Link) -> None:
+        """The way of the other header codecs, and of RPC hooks."""
         command = send.command(queue.queue_id)
         if type(send) is OnewaySend:
-            channel.oneway(command)
+            link.put_oneway(command)
             self._release_later(send)
             return
-        answer = channel.request(command, send.deadline_ms - self._client.now_ms())
+        answer = link.put(command, send.deadline_ms - self._client.now_ms())
         send.on_wire = True
         answer.add_done_callback(partial(_hand_over, send))
+
+    def _passes_checks(self, send: Send, queue: MessageQueue) -> bool:
+        """Let the application's checks see each message; fail the send where one of them forbids it."""
+        for check in self._checks:
+            for message in send.messages:
+                try:
+                    check(message, queue, self._group)
+                except RocketError as error:
+                    self.failed(send, error)
+                    return False
+                except Exception as error:  # noqa: BLE001 - the application's way to say no
+                    self.failed(send, _forbidden(error))
+                    return False
+        return True
 
     def _opened(self, send: Send, queue: MessageQueue, link: Link, error: RocketError | None) -> None:
         if not self._unhang(send):
@@ -174,8 +304,9 @@ class Engine:
         """Do what `decide` says."""
         publisher = send.publisher
         now_ms = self._client.now_ms()
+        choose = select_queue if self._latencies is None else self._latencies.chooser(now_ms)
         decision = decide(
-            publisher.view, send.attempts, now_ms, send.rules(self._config.retry), publisher.turn
+            publisher.view, send.attempts, now_ms, send.rules(self._config.retry), publisher.turn, choose
         )
         if isinstance(decision, GiveUp):
             self._end(send, decision.end)
@@ -200,40 +331,62 @@ class Engine:
 
     def answered(self, send: Send, results: Sequence[SendResult]) -> None:
         """The broker has stored the messages of a send."""
+        if self._latencies is not None and send.queue is not None:
+            now_ms = self._client.now_ms()
+            self._latencies.update(send.queue.broker_name, now_ms - send.sent_ms, now_ms)
+        if type(send) is GatheredSend:
+            self._takers.learn(send)
         if results[0].status is not SendStatus.SEND_OK and self._config.retry.another_broker_when_not_ok:
             self._attempt_ended(send, results)
         else:
             self._end(send, results)
+        if type(send) is GatheredSend:
+            self._takers.go_on()
 
     def failed(self, send: Send, error: RocketError) -> None:
         """An attempt of a send has failed."""
-        self._attempt_ended(send, error)
+        if isinstance(send, GatheredSend):
+            self._batch_failed(send, error)
+        else:
+            self._attempt_ended(send, error)
+
+    def _batch_failed(self, batch: GatheredSend, error: RocketError) -> None:
+        if self._takers.learn(batch, error) and batch in self._live:
+            log.info("%s; it takes no batches, so messages for it go singly from now on", error)
+            self._split(batch)
+        else:
+            self._attempt_ended(batch, error)
+        self._takers.go_on()
 
     def _attempt_ended(self, send: Send, end: RocketError | Sequence[SendResult]) -> None:
         if send not in self._live or send.queue is None:
             return
-        send.attempts += (Attempt(send.queue, end, self._client.now_ms()),)
-        if send.event is not None:
-            send.event.attempts = len(send.attempts)
-        if type(send) is OnewaySend or send.future.done():
+        now_ms = self._client.now_ms()
+        if self._latencies is not None and isinstance(end, _BROKERS_FAULT):
+            self._latencies.update(send.queue.broker_name, 0, now_ms, failed=True)
+        send.attempts += (Attempt(send.queue, end, now_ms),)
+        for event in send.events:
+            event.attempts = len(send.attempts)
+        if type(send) is OnewaySend:
             self._end(send, end)
-        else:
+        elif self._still_wanted(send):
             self._go_on(send)
 
     # -- ends ---------------------------------------------------------------------------------
 
     def _end(self, send: Send, end: RocketError | Sequence[SendResult]) -> None:
-        """Take a send off the bounds and tell its caller."""
+        """Take a send off the bounds and tell its callers."""
         if send not in self._live:
             return
         del self._live[send]
-        self.room.free(send.size)
-        if send.event is not None:
-            self.tell_ended(send.event, asyncio.CancelledError() if send.future.cancelled() else end)
-        if not isinstance(end, RocketError):
+        self.room.free(send.size, send.count)
+        if send.events:
+            for event, how in send.ends(end):
+                self.listeners.ended(event, how)
+        if isinstance(end, RocketError):
+            send.fail(end)
+        else:
             send.resolve(end)
-        elif not send.future.done():
-            send.future.set_exception(end)
         if self._idle is not None and not self._live and not self._idle.done():
             self._idle.set_result(None)
 
@@ -261,22 +414,24 @@ class Engine:
         if send not in self._waiting:
             return False
         del self._waiting[send]
-        if send.future.cancelled():
-            self._end(send, ClientClosed("the send was cancelled"))
-            return False
-        return True
+        return self._still_wanted(send)
 
     def _sweep(self) -> None:
         self._sweeper = None
         now_ms = self._client.now_ms()
-        for send in [send for send in self._waiting if send.deadline_ms <= now_ms or send.future.done()]:
+        for send in [send for send in self._waiting if send.deadline_ms <= now_ms or send.abandoned]:
             self._resume(send)
         if self._waiting:
             self._hang(min(self._waiting, key=lambda send: send.deadline_ms))
 
     def refuse(self) -> None:
-        """Accept no more."""
+        """Accept no more; what was gathered leaves."""
         self.room.close(ClientClosed("the producer is closed"))
+        self.accumulator.flush()
+
+    def _forked(self, reason: RocketError) -> None:
+        """In a forked child: refuse with the reason. Nobody there waits for room: no task of ours is run."""
+        self.room.closed = reason
 
     async def close(self, timeout_ms: float) -> list[Unfinished]:
         """Wait for what was accepted, and end the rest; return its messages. After `refuse`."""
@@ -294,34 +449,14 @@ class Engine:
             publisher.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self._client.forked.remove(self._forked)
         return unfinished
 
-    # -- listeners ----------------------------------------------------------------------------
 
-    def announce(self, messages: Sequence[Message], *, oneway: bool = False) -> SendEvent | None:
-        """Tell listeners of a send that is about to be accepted; None when there are none."""
-        if not self._listeners:
-            return None
-        event = SendEvent(messages, self._group, self._client.client_id, oneway=oneway)
-        for listener in self._listeners:
-            _guarded(partial(listener.started, event))
-        return event
-
-    def tell_ended(self, event: SendEvent, end: BaseException | Sequence[SendResult]) -> None:
-        """Tell listeners how a send that was announced ended."""
-        for listener in self._listeners:
-            if isinstance(end, BaseException):
-                _guarded(partial(listener.failed, event, end))
-            else:
-                _guarded(partial(listener.completed, event, end))
-
-
-def _guarded(call: Callable[[], None]) -> None:
-    try:
-        call()
-    except Exception:
-        # Telemetry that fails must not take the message down with it.
-        log.exception("a send listener failed")
+def _forbidden(reason: Exception) -> SendForbidden:
+    error = SendForbidden(f"a check forbids the message: {reason!r}")
+    error.__cause__ = reason
+    return error
 
 
 def _unknown(attempt: Attempt) -> bool:

@@ -306,7 +306,8 @@ async def test_bounds_make_send_wait_and_send_nowait_refuse() -> None:
         held.append((channel, request))
         return None
 
-    async with one_broker(hold, ProducerConfig(max_in_flight=3)) as (producer, broker, _):
+    config = ProducerConfig(max_in_flight=3, batching=False)
+    async with one_broker(hold, config) as (producer, broker, _):
         sends = [asyncio.create_task(producer.send(Message("T", b"%d" % number))) for number in range(10)]
         await broker.until(lambda: len(held) == 3)
         assert producer.health().in_flight == 3
@@ -395,7 +396,8 @@ async def test_close_tells_what_was_not_answered_in_time() -> None:
 
 async def test_cancelling_sends_leaves_the_client_sound() -> None:
     """One impatient caller would break the sends of all others, or leak room for good."""
-    async with one_broker(silent, ProducerConfig(max_in_flight=5)) as (producer, broker, _):
+    config = ProducerConfig(max_in_flight=5, batching=False)
+    async with one_broker(silent, config) as (producer, broker, _):
         tasks = [asyncio.create_task(producer.send(MESSAGE)) for _ in range(9)]
         await broker.until(lambda: len(broker.sends) == 5)
         for task in tasks:

@@ -126,14 +126,20 @@ async def test_a_given_queue_keeps_the_order(producer: Producer, consumer: PullC
     assert bodies == [b"%d" % number for number in range(100)]
 
 
-async def test_order_holds_from_the_very_first_message(producer: Producer) -> None:
+@pytest.mark.parametrize(("batching", "queues"), [(True, 1), (False, 4)])
+async def test_order_holds_from_the_very_first_message(
+    cluster: EmbeddedCluster, batching: bool, queues: int
+) -> None:
     """Those that had to wait for the route or the connection would arrive behind later ones."""
-    sends = [producer.send_nowait(Message("Early", b"%d" % number)) for number in range(40)]
-    results = await asyncio.gather(*sends)
+    async with Producer(
+        "senders", cluster.namesrv_address, config=ProducerConfig(batching=batching)
+    ) as producer:
+        sends = [producer.send_nowait(Message("Early", b"%d" % number)) for number in range(40)]
+        results = await asyncio.gather(*sends)
     by_queue: dict[int, list[int]] = {}
     for result in results:
         by_queue.setdefault(result.queue.queue_id, []).append(result.queue_offset)
-    assert [offsets == sorted(offsets) for offsets in by_queue.values()] == [True] * 4
+    assert [offsets == sorted(offsets) for offsets in by_queue.values()] == [True] * queues
 
 
 async def test_large_bodies_travel_compressed(producer: Producer, consumer: PullConsumer) -> None:

@@ -1,0 +1,152 @@
+"""Sends of several callers that travel as one batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rocketpy.errors import RocketError
+from rocketpy.hooks import SendEvent
+from rocketpy.message import Message
+from rocketpy.producer.pending import BatchRequest, SingleSend
+from rocketpy.producer.requests import head_text
+from rocketpy.protocol.batch import encode_batch
+from rocketpy.protocol.command import Command
+from rocketpy.results import SendResult
+
+__all__ = ["GatheredSend", "Shed"]
+
+
+class Shed(NamedTuple):
+    """What callers who have gone leave behind: messages, their bodies' bytes, and what listeners follow."""
+
+    messages: int
+    size: int
+    events: list[SendEvent]
+
+
+class GatheredSend(BatchRequest[SendResult]):
+    """As many sends as were gathered; each caller gets a result of its own.
+
+    Grows while it is gathered, one entry a message in `messages`, `futures`, `tails` and, with listeners,
+    `events`. Its ids and its times come when it leaves.
+
+    tails: the properties of each message behind the two that all have. wait: their wait_store. timeout_ms: of
+    the one with the longest. wire_bytes: what the stored records will take, about.
+    """
+
+    messages: list[Message]
+    message_ids: list[str]
+    futures: list[asyncio.Future[SendResult]]
+    events: list[SendEvent] = []  # noqa: RUF012 - a Struct gives each its own
+    tails: list[str] = []  # noqa: RUF012
+    wait: bool = True
+    timeout_ms: int = 0
+    wire_bytes: int = 0
+
+    def frame(self, queue_id: int, opaque: int) -> bytes:
+        """Its body is made for each attempt, and not kept."""
+        return self.publisher.batch.frame(
+            queue_id, 0, self.born_ms, 0, self.properties, opaque, self._encode()
+        )
+
+    def command(self, queue_id: int) -> Command:
+        """The same for any header codec."""
+        return self.publisher.batch.command(queue_id, 0, self.born_ms, 0, self.properties, self._encode())
+
+    def _encode(self) -> bytes:
+        wait = self.wait
+        return encode_batch(
+            [
+                (message.flag, message.body, (head_text(message_id, wait_store=wait) + tail).encode())
+                for message, message_id, tail in zip(self.messages, self.message_ids, self.tails, strict=True)
+            ]
+        )
+
+    def resolve(self, results: Sequence[SendResult]) -> None:
+        """A result for each."""
+        for future, result in zip(self.futures, results, strict=True):
+            if not future.done():
+                future.set_result(result)
+
+    def fail(self, error: RocketError) -> None:
+        """An error for each: an error of its own, since raising one writes into it."""
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(_copy(error))
+
+    def ends(
+        self, end: RocketError | Sequence[SendResult]
+    ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
+        """Each ended by itself."""
+        for number, event in enumerate(self.events):
+            if self.futures[number].cancelled():
+                yield event, asyncio.CancelledError()
+            else:
+                yield event, end if isinstance(end, RocketError) else end[number : number + 1]
+
+    def shed(self) -> Shed | None:
+        """Part with the messages whose callers have gone; None when all are there."""
+        kept = [number for number, future in enumerate(self.futures) if not future.done()]
+        if len(kept) == len(self.futures):
+            return None
+        gone = sorted(set(range(len(self.futures))) - set(kept))
+        shed = Shed(
+            len(gone),
+            sum([len(self.messages[number].body) for number in gone]),
+            [self.events[number] for number in gone if self.events],
+        )
+        self.messages = [self.messages[number] for number in kept]
+        self.futures = [self.futures[number] for number in kept]
+        self.tails = [self.tails[number] for number in kept]
+        self.message_ids = [self.message_ids[number] for number in kept if self.message_ids]
+        self.events = [self.events[number] for number in kept if self.events]
+        self.count -= shed.messages
+        self.size -= shed.size
+        return shed
+
+    def parts(self) -> Iterable[SingleSend]:
+        """Each message as a send of its own, with the same id and what is left of the time."""
+        events: Sequence[SendEvent | None] = self.events or [None] * len(self.messages)
+        for message, message_id, tail, future, event in zip(
+            self.messages, self.message_ids, self.tails, self.futures, events, strict=True
+        ):
+            yield self._part(message, message_id, tail, future, event)
+
+    def _part(
+        self,
+        message: Message,
+        message_id: str,
+        tail: str,
+        future: asyncio.Future[SendResult],
+        event: SendEvent | None,
+    ) -> SingleSend:
+        return SingleSend(
+            self.owner,
+            self.publisher,
+            (message,),
+            (message_id,),
+            (future,),
+            message.body,
+            len(message.body),
+            head_text(message_id, wait_store=self.wait) + tail,
+            message.flag,
+            self.given,
+            self.born_ms,
+            self.accepted_ms,
+            self.deadline_ms,
+            (event,) if event is not None else (),
+            0,
+            self.attempts,
+        )
+
+
+def _copy(error: RocketError) -> RocketError:
+    copy = error.__class__.__new__(error.__class__, *error.args)
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    if notes := getattr(error, "__notes__", None):
+        copy.__notes__ = list(notes)
+    copy.__cause__ = error.__cause__
+    return copy
