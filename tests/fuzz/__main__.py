@@ -9,10 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.fuzz.control import ControlClient
 from tests.fuzz.engine import Failure, Result, run_offline
-from tests.fuzz.live import LIVE_TARGETS, run_live
-from tests.fuzz.servers import running_servers
+from tests.fuzz.live import LIVE_TARGETS, fuzz_port
 from tests.fuzz.targets import TARGETS
 
 _NAMES = (*(target.name for target in TARGETS), *LIVE_TARGETS)
@@ -47,16 +45,9 @@ def _run(name: str, options: argparse.Namespace) -> Result:
     for target in TARGETS:
         if target.name == name:
             return run_offline(target, options.inputs, options.seed, options.first)
-    return asyncio.run(_run_port(name, options))
-
-
-async def _run_port(name: str, options: argparse.Namespace) -> Result:
     with tempfile.TemporaryDirectory(prefix="rocketpy-fuzz-") as store:
-        async with running_servers(Path(store)) as server, ControlClient(server.namesrv):
-            address = server.broker if name == LIVE_TARGETS[0] else server.namesrv
-            return await run_live(
-                name, address, server, inputs=options.inputs, seed=options.seed, first=options.first
-            )
+        port = fuzz_port(name, Path(store), inputs=options.inputs, seed=options.seed, first=options.first)
+        return asyncio.run(port)
 
 
 def _row(result: Result) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import TracebackType
 from typing import Self
 
 from rocketpy import ClientConfig, Message, Producer, ProducerConfig, PullConsumer, PullStatus
-from rocketpy.errors import RocketError
+from rocketpy.errors import RocketError, RouteNotFound
 from tests.fuzz.engine import Failure
 
 __all__ = ["ControlClient"]
 
 TOPIC = "FuzzControl"
 _PAUSE_SECONDS = 0.02
+_READY_SECONDS = 20
 _PATIENT = ProducerConfig(send_timeout_ms=10_000)
 
 
@@ -31,7 +33,10 @@ class ControlClient:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        """Returns when its topic is known to the name server, so that no fuzzed broker gets a share of it."""
         self._task = asyncio.create_task(self._send())
+        async with asyncio.timeout(_READY_SECONDS):
+            await self._wait_for_route()
         return self
 
     async def __aexit__(
@@ -39,6 +44,10 @@ class ControlClient:
     ) -> None:
         self._stop.set()
         assert self._task is not None
+        if error is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            return
         try:
             await self._task
             received = await self._receive()
@@ -46,6 +55,14 @@ class ControlClient:
             raise Failure(f"the control client got {type(problem).__name__}: {problem}") from problem
         if sorted(received) != sorted(self._sent):
             raise Failure(f"the control client sent {len(self._sent)} messages and received {len(received)}")
+
+    async def _wait_for_route(self) -> None:
+        async with PullConsumer("fuzz_control_readers", client=self._config) as consumer:
+            while True:
+                with contextlib.suppress(RouteNotFound):
+                    await consumer.fetch_queues(TOPIC)
+                    return
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _send(self) -> None:
         async with Producer("fuzz_control", client=self._config, config=_PATIENT) as producer:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from random import Random
 from time import perf_counter
 
@@ -25,12 +26,13 @@ from rocketpy.protocol.command import Command, decode_command, encode_command
 from rocketpy.protocol.frame import CODEC_JSON, CODEC_ROCKETMQ, Frame, FrameDecoder, encode_frame
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PERMISSIONS
 from tests.fuzz import corpus
+from tests.fuzz.control import ControlClient
 from tests.fuzz.engine import Failure, Result, memory_bound, replay_line
 from tests.fuzz.mutation import Mutator, draw_for
-from tests.fuzz.servers import ServerProcess
+from tests.fuzz.servers import ServerProcess, running_servers
 from tests.fuzz.targets import odd_header
 
-__all__ = ["LIVE_TARGETS", "make_input", "run_live"]
+__all__ = ["LIVE_TARGETS", "fuzz_port", "make_input", "run_live"]
 
 _SERVED: dict[str, Container[int]] = {
     "broker port": BROKER_PERMISSIONS,
@@ -183,6 +185,14 @@ def _name(code: int) -> str:
 
 
 # -- the run ------------------------------------------------------------------------------------
+
+
+async def fuzz_port(target: str, store: Path, *, inputs: int, seed: int, first: int = 0) -> Result:
+    """Start servers and an ordinary client of theirs, and fuzz one of the ports. Raises Failure."""
+    make_input(target, Random(seed))  # reads the recordings, which would hold up the client's event loop
+    async with running_servers(store) as server, ControlClient(server.namesrv):
+        address = server.broker if target == "broker port" else server.namesrv
+        return await run_live(target, address, server, inputs=inputs, seed=seed, first=first)
 
 
 async def run_live(

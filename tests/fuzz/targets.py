@@ -282,7 +282,7 @@ def _make_compressed(draw: Random) -> bytes:
 
 def _check_compressed(data: bytes, _: Random) -> None:
     plain = inflate(data)
-    assert len(plain) <= min(MAX_INFLATED_BYTES, max(65536, 100 * len(data))), "inflated beyond the limits"
+    assert len(plain) <= min(MAX_INFLATED_BYTES, max(4 << 20, 100 * len(data))), "inflated beyond the limits"
 
 
 _PEER = (RemoteProtocolError,)

@@ -8,10 +8,8 @@ from random import Random
 import pytest
 
 from rocketpy.errors import RemoteProtocolError
-from tests.fuzz.control import ControlClient
 from tests.fuzz.engine import Failure, run_offline
-from tests.fuzz.live import LIVE_TARGETS, run_live
-from tests.fuzz.servers import running_servers
+from tests.fuzz.live import LIVE_TARGETS, fuzz_port
 from tests.fuzz.targets import TARGETS, Target
 
 SEED = 1
@@ -30,9 +28,7 @@ def test_reader_refuses_wrong_bytes_with_its_own_error(target: Target) -> None:
 @pytest.mark.parametrize("target", LIVE_TARGETS)
 async def test_port_serves_others_while_it_is_fuzzed(target: str, tmp_path: Path) -> None:
     """One hostile client would stop a broker or a name server for everybody."""
-    async with running_servers(tmp_path) as server, ControlClient(server.namesrv):
-        address = server.broker if target == LIVE_TARGETS[0] else server.namesrv
-        result = await run_live(target, address, server, inputs=PORT_INPUTS, seed=SEED)
+    result = await fuzz_port(target, tmp_path, inputs=PORT_INPUTS, seed=SEED)
     assert result.inputs == PORT_INPUTS
     assert result.outcomes["SUCCESS"] > PORT_INPUTS // 50, "the inputs are too wrong to reach a handler"
 
