@@ -58,9 +58,9 @@ class Message:
     is split at spaces, as RocketMQ does. delay_level: 1-18 are 1 s to 2 h with a broker's default table,
     0 is no delay; levels above the broker's last count as the last. wait_store: whether the broker answers
     only after its flush and replication, as it is configured to. flag: any 32 bits, kept as they are.
-    buyer_id, instance_id: the properties BUYER_ID and INSTANCE_ID, which RocketMQ's brokers keep and do nothing
-    with; a client with a namespace sets the second itself. transaction_id: does not travel; a transactional
-    send sets it in the message that it hands to the local transaction. properties: yours; no reserved name,
+    buyer_id, instance_id: the properties BUYER_ID and INSTANCE_ID, which brokers keep and do nothing with; a
+    client with a namespace sets the second itself. transaction_id: does not travel; a transactional send
+    sets it in the message that it hands to the local transaction. properties: yours; no reserved name,
     nothing empty. The attribute `properties` also has those that buyer_id and instance_id became.
 
     Raises TopicInvalid or MessageInvalid, which say what is wrong.

@@ -1,4 +1,4 @@
-"""The same clients for blocking code: `rocketpy.sync.Producer` and `rocketpy.sync.PullConsumer`.
+"""The same clients for blocking code: `rocketpy.sync.Producer`, `PullConsumer` and `AdminClient`.
 
 All of them in a process run on one event loop in one background thread, so they share connections as
 the asyncio ones do. The methods are those of the asyncio classes, waited for; they may be called
@@ -16,20 +16,82 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rocketpy import consumer, producer
+from rocketpy import admin, consumer, producer
+from rocketpy.admin import FOREVER_MS, Lookups, QueryResult
 from rocketpy.client import Health
 from rocketpy.config import ClientConfig, ConsumerConfig, ProducerConfig
 from rocketpy.errors import ClientClosed, FlowControlled
 from rocketpy.hooks import SendListener
-from rocketpy.message import Message, MessageExt, MessageQueue
-from rocketpy.results import PullResult, SendResult, Unfinished
+from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
+from rocketpy.producer.transaction import (
+    LocalTransactionState,
+    TransactionCheck,
+    TransactionSendResult,
+    outcome_of,
+)
+from rocketpy.results import PullResult, SendResult, SendStatus, Unfinished
+from rocketpy.routing.selectors import QueueSelector
 
-__all__ = ["Producer", "PullConsumer"]
+__all__ = ["AdminClient", "Producer", "PullConsumer", "SyncCheck", "SyncLocalTransaction"]
 
 T = TypeVar("T")
 
+SyncLocalTransaction = Callable[[Message], LocalTransactionState]
+SyncCheck = Callable[[MessageExt], LocalTransactionState]
 
-class Producer:
+
+class _Lookups:
+    """What any client may ask, waited for."""
+
+    def _asked(self) -> tuple[Lookups, _Background]:
+        raise NotImplementedError
+
+    def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """See `rocketpy.AdminClient.fetch_publish_message_queues`."""
+        inner, background = self._asked()
+        return background.run(inner.fetch_publish_message_queues(topic))
+
+    def create_topic(
+        self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
+    ) -> None:
+        """See `rocketpy.AdminClient.create_topic`."""
+        inner, background = self._asked()
+        background.run(inner.create_topic(topic, queue_count, key=key, topic_sys_flag=topic_sys_flag))
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """See `rocketpy.AdminClient.search_offset`."""
+        inner, background = self._asked()
+        return background.run(inner.search_offset(queue, timestamp_ms))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """See `rocketpy.AdminClient.max_offset`."""
+        inner, background = self._asked()
+        return background.run(inner.max_offset(queue))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """See `rocketpy.AdminClient.min_offset`."""
+        inner, background = self._asked()
+        return background.run(inner.min_offset(queue))
+
+    def earliest_message_store_time(self, queue: MessageQueue) -> int:
+        """See `rocketpy.AdminClient.earliest_message_store_time`."""
+        inner, background = self._asked()
+        return background.run(inner.earliest_message_store_time(queue))
+
+    def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
+        """See `rocketpy.AdminClient.view_message`."""
+        inner, background = self._asked()
+        return background.run(inner.view_message(message_id, topic))
+
+    def query_message(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> QueryResult:
+        """See `rocketpy.AdminClient.query_message`."""
+        inner, background = self._asked()
+        return background.run(inner.query_message(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms))
+
+
+class Producer(_Lookups):
     """`rocketpy.Producer` for blocking code.
 
         with Producer("orders", "127.0.0.1:9876") as producer:
@@ -70,10 +132,18 @@ class Producer:
         self.close()
 
     def send(
-        self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+        timeout_ms: int | None = None,
     ) -> SendResult:
-        """See `rocketpy.Producer.send`."""
-        return self._loop().run(self._inner.send(message, queue=queue, timeout_ms=timeout_ms))
+        """See `rocketpy.Producer.send`. A selector is called in the background thread."""
+        return self._loop().run(
+            self._inner.send(message, queue=queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
+        )
 
     def send_async(
         self,
@@ -81,6 +151,8 @@ class Producer:
         callback: Callable[[Future[SendResult]], object] | None = None,
         *,
         queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
         timeout_ms: int | None = None,
     ) -> Future[SendResult]:
         """Hand over one message; return the future of its result. See `rocketpy.Producer.send_nowait`.
@@ -102,9 +174,13 @@ class Producer:
 
         def hand_over() -> None:
             try:
-                answer = self._inner.send_nowait(message, queue=queue, timeout_ms=timeout_ms)
+                answer = self._inner.send_nowait(
+                    message, queue=queue, selector=selector, arg=arg, timeout_ms=timeout_ms
+                )
             except FlowControlled:  # by bytes; `send` waits for room
-                answer = asyncio.ensure_future(self._inner.send(message, queue=queue, timeout_ms=timeout_ms))
+                answer = asyncio.ensure_future(
+                    self._inner.send(message, queue=queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
+                )
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
                 future.set_exception(error)
                 return
@@ -113,12 +189,19 @@ class Producer:
         background.call(hand_over)
         return future
 
-    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> None:
         """See `rocketpy.Producer.send_oneway`; waits while too much is unsent."""
 
         async def send_when_room() -> None:
             await self._inner.drain()
-            self._inner.send_oneway(message, queue=queue)
+            self._inner.send_oneway(message, queue=queue, selector=selector, arg=arg)
 
         self._loop().run(send_when_room())
 
@@ -128,9 +211,68 @@ class Producer:
         """See `rocketpy.Producer.send_batch`."""
         return self._loop().run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
 
+    def check_transactions(self, check: SyncCheck) -> None:
+        """See `rocketpy.Producer.check_transactions`. It is called in a thread of its own and may block."""
+        self._inner.check_transactions(_on_thread(check))
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        *,
+        local_transaction: SyncLocalTransaction,
+        check: SyncCheck | None = None,
+        timeout_ms: int | None = None,
+    ) -> TransactionSendResult:
+        """See `rocketpy.Producer.send_in_transaction`. `local_transaction` runs in the caller's thread."""
+        background = self._loop()
+        if check is not None:
+            self.check_transactions(check)
+
+        transactions = self._inner.transactions
+        half = background.run(transactions.begin(message, timeout_ms))
+        state, error = LocalTransactionState.ROLLBACK, None
+        if half.result.status is SendStatus.SEND_OK:
+            state, error = outcome_of(local_transaction, half.message)
+        return background.run(transactions.end(half, state, error))
+
+    def request(
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> MessageExt:
+        """See `rocketpy.Producer.request`."""
+        return self._loop().run(
+            self._inner.request(message, timeout=timeout, queue=queue, selector=selector, arg=arg)
+        )
+
+    def request_async(
+        self,
+        message: Message,
+        callback: Callable[[Future[MessageExt]], object] | None = None,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> Future[MessageExt]:
+        """Send a request; return the future of its reply. See `rocketpy.Producer.request`.
+
+        callback: called with that future when it is done, in the background thread: it must not block.
+        """
+        future = self._loop().begin(
+            self._inner.request(message, timeout=timeout, queue=queue, selector=selector, arg=arg)
+        )
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
+
     def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """See `rocketpy.Producer.fetch_publish_queues`."""
-        return self._loop().run(self._inner.fetch_publish_queues(topic))
+        """Short for `fetch_publish_message_queues`."""
+        return self.fetch_publish_message_queues(topic)
 
     def health(self) -> Health:
         """See `rocketpy.Producer.health`."""
@@ -140,6 +282,45 @@ class Producer:
         if self._background is None:
             raise ClientClosed("the producer was not started: use `with`, or `producer.start()`")
         return self._background
+
+    def _asked(self) -> tuple[Lookups, _Background]:
+        return self._inner, self._loop()
+
+
+class AdminClient(_Lookups):
+    """`rocketpy.AdminClient` for blocking code. Arguments as there."""
+
+    def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
+        self._inner = admin.AdminClient(namesrv, client=client)
+        self._background: _Background | None = None
+
+    def start(self) -> None:
+        """See `rocketpy.AdminClient.start`."""
+        self._background = _Background.get()
+        self._background.run(self._inner.start())
+
+    def close(self) -> None:
+        """See `rocketpy.AdminClient.close`."""
+        if self._background is not None:
+            self._background.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def health(self) -> Health:
+        """See `rocketpy.AdminClient.health`."""
+        return self._asked()[1].run(_later(self._inner.health))
+
+    def _asked(self) -> tuple[Lookups, _Background]:
+        if self._background is None:
+            raise ClientClosed("the admin client was not started: use `with`, or `admin.start()`")
+        return self._inner, self._background
 
 
 class PullConsumer:
@@ -234,17 +415,21 @@ class _Background:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine. Ctrl-C while waiting cancels it."""
-        try:
-            self._check_caller()
-        except ClientClosed:
-            work.close()
-            raise
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.begin(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine; return the future of what it returns."""
+        try:
+            self._check_caller()
+        except ClientClosed:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, function: Callable[[], None]) -> None:
         """Have a function called soon; those that come close together cost one wake-up."""
@@ -269,6 +454,13 @@ class _Background:
                 "a blocking method was called in the client's own thread, as in a callback; it would wait "
                 "for itself"
             )
+
+
+def _on_thread(check: SyncCheck) -> TransactionCheck:
+    async def check_on_thread(message: MessageExt) -> LocalTransactionState:
+        return await asyncio.to_thread(check, message)
+
+    return check_on_thread
 
 
 async def _later(function: Callable[[], T]) -> T:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge
 from rocketpy.message import RETRY_TOPIC_PREFIX, Message
+from rocketpy.protocol.properties import PROPERTY_MESSAGE_TYPE
 from rocketpy.protocol.record import record_size
 from rocketpy.protocol.sysflag import MessageSysFlag
 
@@ -33,6 +34,8 @@ def check_batch(messages: Sequence[Message]) -> None:
             raise MessageInvalid(
                 f"message {index} has delay level {message.delay_level}; a batch has no delay"
             )
+        if PROPERTY_MESSAGE_TYPE in message.properties:
+            raise MessageInvalid(f"message {index} is a reply; replies are sent singly")
         if message.wait_store != first.wait_store:
             raise MessageInvalid(
                 f"message {index} differs from message 0 in wait_store; a batch has one value"

@@ -18,6 +18,7 @@ from rocketpy.producer.requests import head_text, properties_text, tail_text
 from rocketpy.protocol.batch import encode_batch
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message_id import UniqueIdGenerator
+from rocketpy.protocol.properties import PROPERTY_INSTANCE_ID
 from rocketpy.results import SendResult
 
 __all__ = ["BatchPart", "Preparer"]
@@ -36,12 +37,13 @@ class BatchPart(NamedTuple):
 
 
 class Preparer:
-    """Makes the sends of one producer. address: the client's, for unique ids."""
+    """Makes the sends of one producer. address: the client's, for unique ids. namespace: the client's."""
 
-    def __init__(self, owner: Owner, config: ProducerConfig, address: bytes) -> None:
+    def __init__(self, owner: Owner, config: ProducerConfig, address: bytes, namespace: str = "") -> None:
         self._owner = owner
         self._config = config
         self._checksum = config.body_checksum
+        self._instance = {PROPERTY_INSTANCE_ID: namespace} if namespace else None
         self._ids = UniqueIdGenerator(address)
         self._head_bytes = len(head_text("0" * (24 + 2 * len(address)), wait_store=False))
         self._steady = asyncio.get_running_loop().time
@@ -80,6 +82,8 @@ class Preparer:
     def tail(self, message: Message, event: SendEvent | None) -> str:
         """Its properties behind those that all messages have. Raises MessageTooLarge."""
         extra = event.extra_properties[0] if event is not None else None
+        if self._instance is not None:
+            extra = {**self._instance, **(extra or {})}
         if (
             message.properties
             or message.tags

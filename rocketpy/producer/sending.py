@@ -73,7 +73,7 @@ class Engine:
         self.room = Room(config.max_in_flight, config.max_in_flight_bytes)
         self.listeners = listeners
         self.loop = asyncio.get_running_loop()
-        self.preparer = Preparer(self, config, client.address)
+        self.preparer = Preparer(self, config, client.address, client.config.namespace)
         self.accumulator = Accumulator(config.batch, self.preparer.gathered, self._begin_gathered, self._push)
         self._client = client
         self._group = group

@@ -81,6 +81,34 @@ def test_values_of_a_message() -> None:
     assert Message("T", b"x", tags="").tags is None
 
 
+def test_ids_become_properties() -> None:
+    """A buyer or instance id would not reach the consumer, or could smuggle in other properties."""
+    message = Message("T", b"x", buyer_id="b7", instance_id="NS", transaction_id="tx", properties={"a": "1"})
+    assert dict(message.properties) == {"a": "1", "BUYER_ID": "b7", "INSTANCE_ID": "NS"}
+    assert (message.buyer_id, message.instance_id, message.transaction_id) == ("b7", "NS", "tx")
+    assert (Message("T", b"x").buyer_id, Message("T", b"x").transaction_id) == (None, None)
+    with pytest.raises(MessageInvalid, match="BUYER_ID"):
+        Message("T", b"x", buyer_id="a\x01b")
+
+
+def test_a_copy_with_reserved_properties() -> None:
+    """A half message would lose a part of the message it was made from, or change it."""
+    message = Message("T", b"x", tags="t", keys="k", flag=3, properties={"a": "1"}, wait_store=False)
+    half = Message.with_reserved(message, {"TRAN_MSG": "true"}, transaction_id="tx")
+    assert dict(half.properties) == {"a": "1", "TRAN_MSG": "true"}
+    assert (half.topic, half.body, half.tags, half.keys, half.flag, half.wait_store) == (
+        "T",
+        b"x",
+        "t",
+        ("k",),
+        3,
+        False,
+    )
+    assert (half.transaction_id, dict(message.properties)) == ("tx", {"a": "1"})
+    with pytest.raises(MessageInvalid, match="U\\+0001"):
+        Message.with_reserved(message, {"PGROUP": "a\x02b"})
+
+
 def test_properties_are_kept_apart_from_the_callers_map() -> None:
     """Changing the map after the call would change, or break, a message on its way."""
     mine = {"a": "1"}

@@ -1,0 +1,364 @@
+"""Look-ups: queues and their offsets, messages by id and by key; and making topics.
+
+`Producer` has all of this too, as in RocketMQ; `AdminClient` is for programs that send nothing.
+
+Source: RocketMQ 4.6 MQAdmin, MQAdminImpl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, NamedTuple, Self, TypeVar
+
+from rocketpy.client import ClientInstance, Health
+from rocketpy.config import ClientConfig
+from rocketpy.consumer.decoding import decode_message, decode_messages
+from rocketpy.errors import (
+    BrokerError,
+    ClientClosed,
+    ConfigInvalid,
+    Outcome,
+    RequestTimeout,
+    Retry,
+    RocketError,
+    RouteNotFound,
+)
+from rocketpy.message import DEFAULT_TOPIC, MessageExt, check_topic
+from rocketpy.namespace import unwrap, wrap, wrap_queue
+from rocketpy.protocol.bodies import BrokerData, MessageQueue
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import (
+    CreateTopicRequestHeader,
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    Header,
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    ViewMessageRequestHeader,
+)
+from rocketpy.protocol.message_id import decode_message_id, unique_id_time_ms
+from rocketpy.protocol.record import host_text
+from rocketpy.routing import publish_route
+from rocketpy.routing.routes import MASTER_ID
+
+__all__ = ["FOREVER_MS", "AdminClient", "Lookups", "QueryResult"]
+
+log = logging.getLogger("rocketpy.client")
+
+H = TypeVar("H", bound=Header)
+
+_TIMEOUT_MS: Final = 6000
+"""RocketMQ: MQAdminImpl timeoutMillis."""
+_QUERY_TIMEOUT_MS: Final = 18_000
+FOREVER_MS: Final = 2**63 - 1
+"""Later than any message."""
+_MAX_BODY_BYTES: Final = 16 << 20
+_CREATE_ATTEMPTS: Final = 5
+_READ_WRITE: Final = 6
+_ROUTE_POLL_S: Final = 0.05
+
+
+class QueryResult(NamedTuple):
+    """What a look-up by key found. index_updated_ms: when a broker last added to its index."""
+
+    messages: list[MessageExt]
+    index_updated_ms: int
+
+
+class Lookups:
+    """What any client may ask. Every method raises RouteNotFound, TransportError and BrokerError."""
+
+    def _asking(self) -> ClientInstance:
+        """The running client. Raises ClientClosed."""
+        raise NotImplementedError
+
+    # -- topics -------------------------------------------------------------------------------
+
+    async def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that messages of a topic may be sent to, as the name server tells now."""
+        client = self._asking()
+        route = await client.route(wrap(client.config.namespace, topic), fresh=True)
+        return publish_route(topic, route).queues
+
+    async def create_topic(
+        self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
+    ) -> None:
+        """Make a topic with so many queues on each broker, or change their number.
+
+        key: a topic that these brokers have; each has the template topic, and one named like its cluster,
+        which is the one to take where brokers make no topics by themselves. Returns when the name server
+        knows the topic. When only some brokers could make it, the rest is logged, as in RocketMQ.
+        """
+        client = self._asking()
+        name = wrap(client.config.namespace, check_topic(topic))
+        masters = [
+            data
+            for data in (await client.route(key, fresh=True)).broker_datas
+            if MASTER_ID in data.broker_addrs
+        ]
+        if not masters:
+            raise RouteNotFound(f"no broker with a master has topic {key}, so {topic} cannot be made there")
+        header = CreateTopicRequestHeader(
+            topic=name,
+            default_topic=key,
+            read_queue_nums=queue_count,
+            write_queue_nums=queue_count,
+            perm=_READ_WRITE,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=topic_sys_flag,
+        )
+        made = await _of_each(masters, [self._create_at(client, data, header) for data in masters])
+        await self._until_known(client, name, {data.broker_name for data in made})
+
+    async def _create_at(
+        self, client: ClientInstance, data: BrokerData, header: CreateTopicRequestHeader
+    ) -> BrokerData:
+        error: RocketError | None = None
+        for _ in range(_CREATE_ATTEMPTS):
+            try:
+                command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+                answer = await client.ask(data.broker_addrs[MASTER_ID], command, _TIMEOUT_MS)
+                _check(answer, data.broker_name)
+            except RocketError as failed:
+                error = failed
+            else:
+                return data
+        raise error or RouteNotFound(data.broker_name)
+
+    async def _until_known(self, client: ClientInstance, topic: str, brokers: set[str]) -> None:
+        """Wait for brokers to register a topic, which they do right after making it."""
+        until = time.monotonic() + _TIMEOUT_MS / 1000
+        while True:
+            try:
+                route = await client.route(topic, fresh=True)
+                if brokers <= {data.broker_name for data in route.queue_datas}:
+                    return
+            except RouteNotFound:
+                pass
+            if time.monotonic() > until:
+                raise RequestTimeout(
+                    f"brokers {sorted(brokers)} made topic {topic}, but the name server does not know it "
+                    f"after {_TIMEOUT_MS} ms",
+                    outcome=Outcome.STORED,
+                )
+            await asyncio.sleep(_ROUTE_POLL_S)
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message stored at or after a time, in ms since 1970."""
+        name = self._wrapped(queue)
+        header = SearchOffsetRequestHeader(topic=name.topic, queue_id=name.queue_id, timestamp=timestamp_ms)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return (await self._ask_queue(name, code, header, SearchOffsetResponseHeader)).offset
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        name = self._wrapped(queue)
+        header = GetMaxOffsetRequestHeader(topic=name.topic, queue_id=name.queue_id)
+        code = RequestCode.GET_MAX_OFFSET
+        return (await self._ask_queue(name, code, header, GetMaxOffsetResponseHeader)).offset
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset that can still be read."""
+        name = self._wrapped(queue)
+        header = GetMinOffsetRequestHeader(topic=name.topic, queue_id=name.queue_id)
+        code = RequestCode.GET_MIN_OFFSET
+        return (await self._ask_queue(name, code, header, GetMinOffsetResponseHeader)).offset
+
+    async def earliest_message_store_time(self, queue: MessageQueue) -> int:
+        """When the oldest message of a queue was stored, in ms since 1970; -1 for an empty queue."""
+        name = self._wrapped(queue)
+        header = GetEarliestMsgStoretimeRequestHeader(topic=name.topic, queue_id=name.queue_id)
+        code = RequestCode.GET_EARLIEST_MSG_STORETIME
+        return (await self._ask_queue(name, code, header, GetEarliestMsgStoretimeResponseHeader)).timestamp
+
+    # -- messages -----------------------------------------------------------------------------
+
+    async def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
+        """One message by its id.
+
+        Without a topic: by the broker's id (`SendResult.offset_message_id`), from the broker that the id
+        names. With one: by the unique id that its producer gave it (`SendResult.message_id`); when no
+        broker of the topic has it, as a broker's id. Of several messages with one unique id (a send that
+        was repeated) the first.
+
+        Raises RemoteProtocolError when the text is no id, BrokerError when there is no such message.
+        Differs from RocketMQ, which tries a unique id as a broker's id first, and connects to what it reads
+        there.
+        """
+        if topic is None:
+            return await self._view_by_offset(message_id)
+        begin_ms = unique_id_time_ms(message_id, time.time_ns() // 1_000_000) - 1000
+        found = await self._query(topic, message_id, 32, begin_ms, FOREVER_MS, unique=True)
+        if found.messages:
+            return min(found.messages, key=lambda message: message.store_timestamp)
+        try:
+            return await self._view_by_offset(message_id, only_known=True)
+        except RocketError as error:
+            raise BrokerError(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"no message of topic {topic} has id {message_id}",
+                "the topic's brokers",
+            ) from error
+
+    async def query_message(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> QueryResult:
+        """Messages of a topic that have a key, from every broker of the topic.
+
+        max_count: at most so many a broker. begin_ms, end_ms: when they were stored, in ms since 1970.
+        A broker that does not answer is logged and left out, as long as another one answers.
+        """
+        return await self._query(topic, key, max_count, begin_ms, end_ms, unique=False)
+
+    async def _view_by_offset(self, message_id: str, *, only_known: bool = False) -> MessageExt:
+        store_host, offset = decode_message_id(message_id)
+        client = self._asking()
+        address = client.address_of(*host_text(store_host))
+        name = client.broker_name(address)
+        if name is None and only_known:
+            raise RouteNotFound(f"no route names a broker at {address}")
+        command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
+        answer = _check(await client.ask(address, command, _TIMEOUT_MS), name or address)
+        message = decode_message(answer.body, name or address, _MAX_BODY_BYTES, verify=True)
+        return message.with_topic(unwrap(client.config.namespace, message.topic))
+
+    async def _query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, unique: bool
+    ) -> QueryResult:
+        client = self._asking()
+        header = QueryMessageRequestHeader(
+            topic=wrap(client.config.namespace, topic),
+            key=key,
+            max_num=max_count,
+            begin_timestamp=begin_ms,
+            end_timestamp=end_ms,
+            unique_key_query=unique,
+        )
+        brokers = [data for data in (await client.route(header.topic)).broker_datas if data.broker_addrs]
+        parts = await _of_each(brokers, [self._query_at(client, data, header) for data in brokers])
+        messages = [
+            message.with_topic(topic)
+            for part in parts
+            for message in part.messages
+            # The index goes by a hash, so strangers may be among them.
+            if (message.message_id == key if unique else key in message.keys)
+        ]
+        return QueryResult(messages, max((part.index_updated_ms for part in parts), default=0))
+
+    async def _query_at(
+        self, client: ClientInstance, data: BrokerData, header: QueryMessageRequestHeader
+    ) -> QueryResult:
+        address = data.broker_addrs.get(MASTER_ID) or data.broker_addrs[min(data.broker_addrs)]
+        answer = await client.ask(
+            address, Command.request(RequestCode.QUERY_MESSAGE, header), _QUERY_TIMEOUT_MS
+        )
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return QueryResult([], 0)
+        found = _check(answer, data.broker_name).header_as(QueryMessageResponseHeader)
+        queue = MessageQueue(header.topic, data.broker_name, 0)
+        messages = [
+            message.with_queue(MessageQueue(header.topic, data.broker_name, message.queue_id))
+            for message in decode_messages(answer.body, queue, _MAX_BODY_BYTES, verify=True)
+        ]
+        return QueryResult(messages, found.index_last_update_timestamp)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _wrapped(self, queue: MessageQueue) -> MessageQueue:
+        return wrap_queue(self._asking().config.namespace, queue)
+
+    async def _ask_queue(self, queue: MessageQueue, code: int, header: Header, answer_class: type[H]) -> H:
+        client = self._asking()
+        address = await client.broker_address(queue.topic, queue.broker_name)
+        answer = await client.ask(address, Command.request(code, header), _TIMEOUT_MS)
+        return _check(answer, queue.broker_name).header_as(answer_class)
+
+
+class AdminClient(Lookups):
+    """Asks name servers and brokers, and sends no messages.
+
+        async with AdminClient("127.0.0.1:9876") as admin:
+            await admin.create_topic("Orders", 8)
+
+    namesrv, client: as for `Producer`.
+    """
+
+    def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
+        client = client or ClientConfig()
+        self._client_config = replace(client, namesrv=namesrv) if namesrv is not None else client
+        self._client: ClientInstance | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start, once. Raises ConfigInvalid."""
+        if self._client is not None:
+            raise ConfigInvalid("this admin client was started before; make a new one")
+        self._client = await ClientInstance.acquire(self._client_config)
+
+    async def close(self) -> None:
+        """Disconnect, unless others use the same connections. Safe to call again."""
+        if self._client is not None and not self._closed:
+            self._closed = True
+            await self._client.release()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def health(self) -> Health:
+        """How its connections are doing. Raises ClientClosed."""
+        return self._asking().health()
+
+    def _asking(self) -> ClientInstance:
+        if self._client is None or self._closed:
+            state = "is closed" if self._closed else "was not started: use `async with`, or `await start()`"
+            raise ClientClosed(f"the admin client {state}")
+        return self._client
+
+
+R = TypeVar("R")
+
+
+async def _of_each(brokers: Sequence[BrokerData], questions: Sequence[Awaitable[R]]) -> list[R]:
+    """The answers of those that gave one; raises the first error when nobody did."""
+    answers = await asyncio.gather(*questions, return_exceptions=True)
+    found: list[R] = []
+    errors: list[RocketError] = []
+    for data, answer in zip(brokers, answers, strict=True):
+        if isinstance(answer, RocketError):
+            log.warning("broker %s: %s", data.broker_name, answer)
+            errors.append(answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found.append(answer)
+    if errors and not found:
+        raise errors[0]
+    return found
+
+
+def _check(answer: Command, broker: str) -> Command:
+    """The answer, if it is a success. Raises BrokerError."""
+    if answer.code == ResponseCode.SUCCESS:
+        return answer
+    retry = Retry.SAME_BROKER if answer.code == ResponseCode.SYSTEM_BUSY else Retry.NONE
+    raise BrokerError(answer.code, answer.remark, broker, outcome=Outcome.NOT_SENT, retry=retry)

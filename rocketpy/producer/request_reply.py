@@ -1,0 +1,245 @@
+"""Request-reply: a message that another program answers by a message.
+
+The request carries a correlation id, the requester's client id and how long it waits. The replier sends its
+reply to the reply topic of the request's cluster; the broker that gets it pushes it to the requester over
+the connection on which that client's heartbeats come. So a requester is connected to every master of the
+cluster before its first request (a broker without the requester answers the replier with an error, and the
+replier tries the next: QUIRKS 30).
+
+Source: RocketMQ 4.6 DefaultMQProducerImpl request, ClientRemotingProcessor receiveReplyMessage, MessageUtil.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from rocketpy.client import ClientInstance
+from rocketpy.errors import (
+    ClientClosed,
+    LocalProtocolError,
+    MessageInvalid,
+    Outcome,
+    ReplyTimeout,
+    RequestTimeout,
+    RocketError,
+)
+from rocketpy.message import REPLY_TOPIC_SUFFIX, Message, MessageExt
+from rocketpy.namespace import unwrap
+from rocketpy.producer.pending import SingleSend
+from rocketpy.protocol import properties as names
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.compression import decompress
+from rocketpy.protocol.headers import ReplyMessageRequestHeader
+from rocketpy.protocol.record import Record, host_bytes
+from rocketpy.results import SendResult
+from rocketpy.transport import Channel
+
+__all__ = ["Replies", "ReplyMessage", "ReplySend", "Requests", "create_reply_message"]
+
+log = logging.getLogger("rocketpy.producer")
+
+_REPLY_TYPE: Final = "reply"
+_NOWHERE: Final = host_bytes("0.0.0.0", 0)  # noqa: S104 - an address to show, not to listen at
+
+
+class ReplyMessage(Message):
+    """A reply, made by `create_reply_message`. Give it to `Producer.send`."""
+
+    __slots__ = ()
+
+
+def create_reply_message(
+    request: MessageExt, body: bytes, *, tags: str | None = None, keys: str | tuple[str, ...] = ()
+) -> ReplyMessage:
+    """The reply to a request that a consumer got. Send it with any producer of the same cluster.
+
+    Raises MessageInvalid when the message is no request, or lacks its cluster's name, which brokers add to
+    messages that are not sent in batches.
+    """
+    properties = request.properties
+    cluster = properties.get(names.PROPERTY_CLUSTER)
+    copied = {
+        name: properties.get(name, "")
+        for name in (
+            names.PROPERTY_CORRELATION_ID,
+            names.PROPERTY_MESSAGE_REPLY_TO_CLIENT,
+            names.PROPERTY_MESSAGE_TTL,
+        )
+    }
+    missing = [name for name, value in copied.items() if not value]
+    if cluster is None:
+        missing.append(names.PROPERTY_CLUSTER)
+    if missing:
+        raise MessageInvalid(f"message {request.message_id} is no request: it has no {', '.join(missing)}")
+    reply = Message(f"{cluster}{REPLY_TOPIC_SUFFIX}", body, tags=tags, keys=keys)
+    return ReplyMessage.with_reserved(reply, {names.PROPERTY_MESSAGE_TYPE: _REPLY_TYPE, **copied})
+
+
+class ReplySend(SingleSend):
+    """A reply: its request code makes the broker push it. Never part of a batch."""
+
+    def frame(self, queue_id: int, opaque: int) -> bytes:
+        """Its request with a JSON header."""
+        return self.publisher.reply.frame(
+            queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, opaque, self.body
+        )
+
+    def command(self, queue_id: int) -> Command:
+        """Its request for any header codec."""
+        return self.publisher.reply.command(
+            queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body
+        )
+
+
+Send = Callable[[Message, int], Coroutine[Any, Any, SendResult]]
+"""Sends one message, never in a batch, within so many ms."""
+
+
+class Requests:
+    """The requests of one producer."""
+
+    def __init__(self, client: ClientInstance) -> None:
+        self._client = client
+        self._replies = client.part(Replies)
+        self._waiting: set[str] = set()
+        self._loop = asyncio.get_running_loop()
+
+    async def request(self, message: Message, timeout_ms: int, send: Send) -> MessageExt:
+        """Send a request and wait for its reply; see `Producer.request`."""
+        until = self._loop.time() + timeout_ms / 1000
+        await self._client.introduce(message.topic, timeout_ms)
+        correlation_id = str(uuid.uuid4())
+        reserved = {
+            names.PROPERTY_CORRELATION_ID: correlation_id,
+            names.PROPERTY_MESSAGE_REPLY_TO_CLIENT: self._client.client_id,
+            names.PROPERTY_MESSAGE_TTL: str(timeout_ms),
+        }
+        self._waiting.add(correlation_id)
+        reply = self._replies.expect(correlation_id)
+        left_ms = max(1, int((until - self._loop.time()) * 1000))
+        sending = asyncio.ensure_future(send(Message.with_reserved(message, reserved), left_ms))
+        sending.add_done_callback(_take_error)
+        try:
+            return await self._wait(sending, reply, until, timeout_ms)
+        finally:
+            sending.cancel()
+            self._replies.forget(correlation_id)
+            self._waiting.discard(correlation_id)
+
+    async def _wait(
+        self,
+        sending: asyncio.Task[SendResult],
+        reply: asyncio.Future[MessageExt],
+        until: float,
+        timeout_ms: int,
+    ) -> MessageExt:
+        """The reply, which may come before the broker's answer to the request."""
+        await asyncio.wait(
+            (sending, reply), timeout=until - self._loop.time(), return_when=asyncio.FIRST_COMPLETED
+        )
+        if not reply.done() and sending.done():
+            result = sending.result()
+            await asyncio.wait((reply,), timeout=until - self._loop.time())
+            if not reply.done():
+                raise ReplyTimeout(
+                    f"request {result.message_id} is stored in {result.queue}, but no reply came within "
+                    f"{timeout_ms} ms"
+                )
+        if not reply.done():
+            raise RequestTimeout(
+                f"neither the broker nor a reply answered the request within {timeout_ms} ms",
+                outcome=Outcome.UNKNOWN,
+            )
+        return reply.result()
+
+    def close(self) -> None:
+        """Wait for no more replies."""
+        for correlation_id in self._waiting:
+            self._replies.fail(correlation_id, ClientClosed("the producer was closed before a reply came"))
+
+
+class Replies:
+    """Handles PUSH_REPLY_MESSAGE_TO_CLIENT for all producers of a client."""
+
+    def __init__(self, client: ClientInstance) -> None:
+        self._client = client
+        self._expected: dict[str, asyncio.Future[MessageExt]] = {}
+        client.links.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.handle
+
+    def expect(self, correlation_id: str) -> asyncio.Future[MessageExt]:
+        """The future of a reply."""
+        future: asyncio.Future[MessageExt] = asyncio.get_running_loop().create_future()
+        self._expected[correlation_id] = future
+        return future
+
+    def forget(self, correlation_id: str) -> None:
+        """Nobody waits for this reply any more."""
+        self._expected.pop(correlation_id, None)
+
+    def fail(self, correlation_id: str, error: RocketError) -> None:
+        """This reply will not come."""
+        future = self._expected.get(correlation_id)
+        if future is not None and not future.done():
+            future.set_exception(error)
+
+    def handle(self, channel: Channel, request: Command) -> Command:
+        """Take one reply; one that nobody waits for is dropped, and the broker is told all is well."""
+        header = request.header_as(ReplyMessageRequestHeader)
+        message = self._message(header, request.body)
+        future = self._expected.get(message.correlation_id or "")
+        if future is None or future.done():
+            log.warning(
+                "dropped a reply with correlation id %s from %s: it came too late, or is not for this client",
+                message.correlation_id,
+                header.born_host,
+            )
+        else:
+            future.set_result(message)
+        return request.reply()
+
+    def _message(self, header: ReplyMessageRequestHeader, body: bytes) -> MessageExt:
+        arrived = f"{names.PROPERTY_REPLY_MESSAGE_ARRIVE_TIME}\x01{time.time_ns() // 1_000_000}\x02"
+        record = Record(
+            topic=unwrap(self._client.config.namespace, header.topic),
+            queue_id=header.queue_id,
+            flag=header.flag,
+            queue_offset=0,
+            physical_offset=0,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=_java_host(header.born_host),
+            store_timestamp=header.store_timestamp,
+            store_host=_java_host(header.store_host),
+            reconsume_times=header.reconsume_times or 0,
+            prepared_transaction_offset=0,
+            body=body,
+            properties=((header.properties or "") + arrived).encode(),
+        )
+        queue = MessageQueue(record.topic, self._client.broker_name(_address(header.store_host)) or "", 0)
+        return MessageExt(record, queue, decompress(body, header.sys_flag))
+
+
+def _address(text: str) -> str:
+    """``host:port`` of a Java text such as ``/127.0.0.1:20010`` (QUIRKS 30)."""
+    return text.rpartition("/")[2]
+
+
+def _java_host(text: str) -> bytes:
+    address, _, port = _address(text).rpartition(":")
+    try:
+        return host_bytes(address.strip("[]"), int(port))
+    except (ValueError, LocalProtocolError):
+        return _NOWHERE  # a broker at memory://, say
+
+
+def _take_error(sending: asyncio.Task[SendResult]) -> None:
+    """Mind an error that came after the reply: the requester has what it wanted."""
+    if not sending.cancelled() and (error := sending.exception()) is not None:
+        log.debug("sending a request failed: %s", error)

@@ -1,0 +1,335 @@
+"""Transactional sends: a message that consumers see only once the sender's own transaction has committed.
+
+    half message  ->  the broker keeps it where no consumer looks
+    local work    ->  the application's transaction, with the message's transaction id at hand
+    end           ->  END_TRANSACTION tells the broker; nobody answers it
+    check-back    ->  when no end came, the broker asks the group (CHECK_TRANSACTION_STATE), again and again
+
+So the end may be lost, the process may die: `check` decides in the end. It may be called for a half message
+of any producer of the group, also one of an earlier run.
+
+Source: RocketMQ 4.6 TransactionMQProducer, DefaultMQProducerImpl sendMessageInTransaction (QUIRKS 27).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeVar
+
+from rocketpy.client import ClientInstance
+from rocketpy.consumer.decoding import decode_message
+from rocketpy.errors import ConfigInvalid, MessageInvalid, RocketError
+from rocketpy.message import Message, MessageExt
+from rocketpy.namespace import unwrap, wrap
+from rocketpy.producer.pending import SingleSend
+from rocketpy.protocol import properties as names
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
+from rocketpy.protocol.message_id import decode_message_id
+from rocketpy.protocol.sysflag import MessageSysFlag
+from rocketpy.results import SendResult, SendStatus
+from rocketpy.transport import Channel
+
+__all__ = [
+    "HalfSend",
+    "LocalTransaction",
+    "LocalTransactionState",
+    "TransactionCheck",
+    "TransactionChecks",
+    "TransactionSendResult",
+    "Transactions",
+    "outcome_of",
+]
+
+log = logging.getLogger("rocketpy.producer")
+
+M = TypeVar("M", Message, MessageExt)
+T = TypeVar("T")
+
+_PREPARED: Final = MessageSysFlag.TRANSACTION_PREPARED
+_MAX_BODY_BYTES: Final = 16 << 20
+
+
+class LocalTransactionState(Enum):
+    """How a local transaction ended. Source: RocketMQ LocalTransactionState."""
+
+    COMMIT = "COMMIT_MESSAGE"
+    """Consumers are to see the message."""
+    ROLLBACK = "ROLLBACK_MESSAGE"
+    """They never are."""
+    UNKNOWN = "UNKNOW"
+    """Not known yet: the broker asks later."""
+
+
+LocalTransaction = Callable[[Message], LocalTransactionState | Awaitable[LocalTransactionState]]
+"""Does the application's work. Its message has `transaction_id`. A plain function runs in the event loop."""
+TransactionCheck = Callable[[MessageExt], LocalTransactionState | Awaitable[LocalTransactionState]]
+"""Says how the transaction of a half message ended; see `MessageExt.transaction_id`."""
+
+_END: Final = {
+    LocalTransactionState.COMMIT: MessageSysFlag.TRANSACTION_COMMIT,
+    LocalTransactionState.ROLLBACK: MessageSysFlag.TRANSACTION_ROLLBACK,
+    LocalTransactionState.UNKNOWN: MessageSysFlag.TRANSACTION_NOT,
+}
+
+
+class TransactionSendResult(SendResult, frozen=True, gc=False, kw_only=True):
+    """The broker's answer to a half message, and how its local transaction ended.
+
+    queue_offset: its place among the half messages (QUIRKS 20). transaction_id: as the local transaction
+    saw it.
+    """
+
+    state: LocalTransactionState
+
+
+class Half(NamedTuple):
+    """A half message that a broker has. message: with its transaction id."""
+
+    message: Message
+    result: SendResult
+
+
+class HalfSend(SingleSend):
+    """A half message: the bits in its sysFlag say so, beside the properties. Never part of a batch."""
+
+    def frame(self, queue_id: int, opaque: int) -> bytes:
+        """Its request with a JSON header."""
+        return self.publisher.single.frame(
+            queue_id,
+            self.sys_flag | _PREPARED,
+            self.born_ms,
+            self.flag,
+            self.properties,
+            opaque,
+            self.body,
+        )
+
+    def command(self, queue_id: int) -> Command:
+        """Its request for any header codec."""
+        return self.publisher.single.command(
+            queue_id, self.sys_flag | _PREPARED, self.born_ms, self.flag, self.properties, self.body
+        )
+
+
+class Transactions:
+    """The transactions of one producer. group: as on the wire. send_half: sends a message as `HalfSend`."""
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        send_half: Callable[[Message, int | None], Awaitable[SendResult]],
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._send_half = send_half
+        self._checks = client.part(TransactionChecks)
+
+    def check_with(self, check: TransactionCheck) -> None:
+        """Answer the broker's questions about half messages of the group by `check`."""
+        self._checks.register(self._group, self, check)
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._checks.forget(self._group, self)
+
+    async def run(
+        self, message: Message, local_transaction: LocalTransaction, timeout_ms: int | None
+    ) -> TransactionSendResult:
+        """A whole transaction; see `Producer.send_in_transaction`."""
+        half = await self.begin(message, timeout_ms)
+        state, error = LocalTransactionState.ROLLBACK, None
+        if half.result.status is SendStatus.SEND_OK:
+            state, error = await _state_of(local_transaction, half.message)
+        return await self.end(half, state, error)
+
+    async def begin(self, message: Message, timeout_ms: int | None) -> Half:
+        """Send the half message. Raises ConfigInvalid without a check, and what `Producer.send` raises."""
+        if not self._checks.knows(self._group):
+            raise ConfigInvalid(
+                f"group {self._group} has no transaction check: pass check=..., or call check_transactions; "
+                "without one a message whose end is lost would never be committed"
+            )
+        if message.delay_level:
+            raise MessageInvalid(f"delay level {message.delay_level}: a transactional message has no delay")
+        reserved = {
+            names.PROPERTY_TRANSACTION_PREPARED: "true",
+            names.PROPERTY_PRODUCER_GROUP: self._group,
+        }
+        await self._client.introduce(message.topic)
+        result = await self._send_half(Message.with_reserved(message, reserved), timeout_ms)
+        transaction_id = result.transaction_id or result.message_id
+        return Half(Message.with_reserved(message, {}, transaction_id=transaction_id), result)
+
+    async def end(
+        self, half: Half, state: LocalTransactionState, error: BaseException | None = None
+    ) -> TransactionSendResult:
+        """Tell the broker. It does not answer, and when it cannot be reached it will ask."""
+        result = half.result
+        header = EndTransactionRequestHeader(
+            producer_group=self._group,
+            tran_state_table_offset=result.queue_offset,
+            commit_log_offset=decode_message_id(result.offset_message_id)[1],
+            commit_or_rollback=_END[state],
+            msg_id=result.message_id,
+            transaction_id=result.transaction_id,
+        )
+        try:
+            topic = wrap(self._client.config.namespace, half.message.topic)
+            address = await self._client.broker_address(topic, result.queue.broker_name)
+            link = self._client.links.to(address)
+            await link.open()
+            link.put_oneway(_end_command(header, error))
+        except RocketError as failed:
+            log.warning(
+                "transaction %s ended as %s, but %s was not told and will ask: %s",
+                half.message.transaction_id,
+                state.name,
+                result.queue.broker_name,
+                failed,
+            )
+        return TransactionSendResult(
+            status=result.status,
+            message_id=result.message_id,
+            offset_message_id=result.offset_message_id,
+            queue=result.queue,
+            queue_offset=result.queue_offset,
+            transaction_id=half.message.transaction_id,
+            region=result.region,
+            trace_on=result.trace_on,
+            state=state,
+        )
+
+
+class TransactionChecks:
+    """Answers CHECK_TRANSACTION_STATE for all producers of a client, by group."""
+
+    def __init__(self, client: ClientInstance) -> None:
+        self._client = client
+        self._checks: dict[str, dict[object, TransactionCheck]] = {}
+        client.links.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self.handle
+
+    def register(self, group: str, owner: object, check: TransactionCheck) -> None:
+        """Let `check` answer for a group. Of several producers of a group the latest answers."""
+        checks = self._checks.setdefault(group, {})
+        checks.pop(owner, None)
+        checks[owner] = check
+
+    def forget(self, group: str, owner: object) -> None:
+        """Take a producer's check away."""
+        self._checks.get(group, {}).pop(owner, None)
+
+    def knows(self, group: str) -> bool:
+        """Whether somebody answers for a group."""
+        return bool(self._checks.get(group))
+
+    def handle(self, channel: Channel, request: Command) -> None:
+        """Start answering one question; the answer is a request of ours."""
+        header = request.header_as(CheckTransactionStateRequestHeader)
+        address = next(
+            (link.address for link in self._client.links.all() if link.channel is channel),
+            channel.remote_address,
+        )
+        broker = self._client.broker_name(address) or address
+        message = decode_message(request.body, broker, _MAX_BODY_BYTES, verify=False)
+        group = message.properties.get(names.PROPERTY_PRODUCER_GROUP, "")
+        checks = self._checks.get(group)
+        if not checks:
+            log.warning("%s asks for transaction %s of group %s, which has no check here",
+                        broker, message.transaction_id, group)  # fmt: skip
+            return
+        check = list(checks.values())[-1]
+        message = message.with_topic(unwrap(self._client.config.namespace, message.topic))
+        self._client.tasks.spawn(self._answer(address, group, header, message, check), "transaction check")
+
+    async def _answer(
+        self,
+        address: str,
+        group: str,
+        asked: CheckTransactionStateRequestHeader,
+        message: MessageExt,
+        check: TransactionCheck,
+    ) -> None:
+        state, error = await _state_of(check, message)
+        header = EndTransactionRequestHeader(
+            producer_group=group,
+            tran_state_table_offset=asked.tran_state_table_offset,
+            commit_log_offset=asked.commit_log_offset,
+            commit_or_rollback=_END[state],
+            msg_id=message.message_id,
+            from_transaction_check=True,
+            transaction_id=asked.transaction_id,
+        )
+        try:
+            link = self._client.links.to(address)
+            await link.open()
+            link.put_oneway(_end_command(header, error))
+        except RocketError as failed:
+            log.warning("transaction %s is %s, but %s was not told and will ask again: %s",
+                        message.transaction_id, state.name, address, failed)  # fmt: skip
+
+
+def _end_command(header: EndTransactionRequestHeader, error: BaseException | None) -> Command:
+    command = Command.request(RequestCode.END_TRANSACTION, header)
+    if error is not None:
+        command.remark = f"local transaction failed: {error!r}"
+    return command
+
+
+async def _state_of(
+    function: Callable[[M], LocalTransactionState | Awaitable[LocalTransactionState]], message: M
+) -> tuple[LocalTransactionState, Exception | None]:
+    """What the application's function says, awaited if need be; see `outcome_of`."""
+    said, error = outcome_of(function, message, awaitable=True)
+    if not inspect.isawaitable(said):
+        return said, error
+    try:
+        said = await said
+    except Exception as failed:  # noqa: BLE001 - see `_failed`
+        return _failed(function, message, failed)
+    return _checked(function, message, said)
+
+
+def outcome_of(
+    function: Callable[[M], T], message: M, *, awaitable: bool = False
+) -> tuple[Any, Exception | None]:
+    """The state that the application's function says: UNKNOWN when it fails or says nothing that is one.
+
+    awaitable: whether it may also return an awaitable, which is then returned as it is.
+    """
+    try:
+        said = function(message)
+    except Exception as error:  # noqa: BLE001 - see `_failed`
+        return _failed(function, message, error)
+    if awaitable and inspect.isawaitable(said):
+        return said, None
+    return _checked(function, message, said)
+
+
+def _failed(
+    function: object, message: Message | MessageExt, error: Exception
+) -> tuple[LocalTransactionState, Exception]:
+    # The application's code: what it did before it failed is unknown, and the check decides.
+    log.error(
+        "transaction %s: %r failed; the broker will ask", message.transaction_id, function, exc_info=error
+    )
+    return LocalTransactionState.UNKNOWN, error
+
+
+def _checked(
+    function: object, message: Message | MessageExt, said: object
+) -> tuple[LocalTransactionState, None]:
+    if isinstance(said, LocalTransactionState):
+        return said, None
+    log.error(
+        "transaction %s: %r returned %r, and not a LocalTransactionState; the broker will ask",
+        message.transaction_id,
+        function,
+        said,
+    )
+    return LocalTransactionState.UNKNOWN, None

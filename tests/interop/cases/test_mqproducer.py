@@ -1,0 +1,28 @@
+"""The rows of docs/reference/mqproducer.md against RocketMQ's servers; the cases are in tests/mqproducer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.java_peer import JavaPeer
+from tests.interop.sides import Side, serve
+from tests.mqproducer import cases
+from tests.mqproducer.place import BROKER_SETTINGS, Place
+
+pytestmark = pytest.mark.interop
+
+SIDES = (Side("our SDK", "java", "java"),)
+
+
+@pytest.fixture(scope="module", params=SIDES, ids=lambda side: side.direction)
+def place(
+    request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    """RocketMQ's servers."""
+    with serve(request.param, peer, tmp_path_factory.mktemp("mqproducer"), conf=BROKER_SETTINGS) as running:
+        yield Place(running.namesrv.address)
+
+
+globals().update({name: case for name, case in vars(cases).items() if name.startswith("test_")})
