@@ -203,13 +203,17 @@ class ConsumeQueue:
 
     # -- recovery and cleaning -------------------------------------------------------------------
 
-    def recover(self) -> None:
+    def recover(self, dispatched_offset: int = -1) -> None:
         """Find the end of a loaded queue: units go on while offset >= 0 and size > 0.
 
-        Starts at the third-last file, as 4.6.0 does.
+        dispatched_offset: units of records below are flushed; -1 when not known. Starts where they end, or
+        at the third-last file, as 4.6.0 does.
         """
         segments = self.files.segments
-        for index in range(max(0, len(segments) - 3), len(segments)):
+        begin = max(0, len(segments) - 3)
+        if dispatched_offset >= 0:
+            begin = min(begin, self._first_unflushed(dispatched_offset))
+        for index in range(begin, len(segments)):
             segment = segments[index]
             count, end = _count_units(segment.read(0, segment.size))
             if count:
@@ -218,6 +222,34 @@ class ConsumeQueue:
                 self.files.truncate(segment.start + count * UNIT_BYTES, erase=False)
                 break
         self.next_offset = self.files.max_offset // UNIT_BYTES
+
+    def _first_unflushed(self, dispatched_offset: int) -> int:
+        """Position among the files of the last one that begins with a unit of a record below that offset."""
+        segments = self.files.segments
+        first = len(segments)
+        while first > 0:
+            first -= 1
+            data = segments[first].read(0, UNIT_BYTES)
+            if len(data) == UNIT_BYTES:
+                offset, size, _ = UNIT.unpack(data)
+                if 0 <= offset < dispatched_offset and size > 0:
+                    break
+        return first
+
+    def doubt(self, dispatched_offset: int) -> None:
+        """Take no unit of records at or behind that commit log offset for flushed."""
+        self.files.doubt(self.files.segments[self._first_unflushed(dispatched_offset) :])
+
+    def begins_blank(self) -> bool:
+        """Does the queue begin with a blank unit, since its first messages were never here?"""
+        return bool(self.files.segments) and self.files.segments[0].read(0, UNIT_BYTES) == BLANK_UNIT
+
+    def wipe_rest(self) -> None:
+        """Write zeros over what lies behind the last unit, which a crash may have left there."""
+        self.write_out()
+        last = self.files.last
+        if last is not None:
+            last.erase(last.wrote)
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of records at or behind that commit log offset, and stale bytes behind them."""
@@ -250,11 +282,23 @@ class ConsumeQueue:
         if not self.files.segments:
             return
         first = self.files.segments[0]
-        data = first.read(0, first.wrote)
-        for position, (offset, _, _) in enumerate(UNIT.iter_unpack(data)):
-            if offset >= physical_offset and not (offset == 0 and _is_blank(data, position)):
-                self.min_offset = first.start // UNIT_BYTES + position
-                return
+        position = _first_at(first, physical_offset)
+        if position is not None:
+            self.min_offset = first.start // UNIT_BYTES + position
+
+    def take_expired(self, physical_offset: int) -> list[Segment]:
+        """Take out the oldest files whose newest record lies below that commit log offset; never the last.
+
+        The caller deletes them. Source: RocketMQ deleteExpiredFileByOffset.
+        """
+        taken: list[Segment] = []
+        while len(self.files.segments) > 1:
+            first = self.files.segments[0]
+            offset, _, _ = UNIT.unpack(first.read(first.size - UNIT_BYTES, UNIT_BYTES))
+            if offset >= physical_offset:
+                break
+            taken.append(self.files.take_first())
+        return taken
 
     def destroy(self) -> None:
         """Delete the queue's files."""
@@ -264,9 +308,30 @@ class ConsumeQueue:
         self.max_physical_offset = -1
 
 
-def _is_blank(data: bytes, position: int) -> bool:
-    start = position * UNIT_BYTES
-    return data[start : start + UNIT_BYTES] == BLANK_UNIT
+def _first_at(segment: Segment, physical_offset: int) -> int | None:
+    """Position of the file's first unit of a record at or behind that offset; None when it has none.
+
+    Offsets rise from unit to unit, so a few looks find it; where there are blanks, every unit is looked at.
+    """
+    low, high = 0, segment.wrote // UNIT_BYTES
+    count = high
+    while low < high:
+        middle = (low + high) // 2
+        unit = segment.read(middle * UNIT_BYTES, UNIT_BYTES)
+        if unit == BLANK_UNIT:
+            return _first_at_slowly(segment.read(0, segment.wrote), physical_offset)
+        if UNIT.unpack(unit)[0] >= physical_offset:
+            high = middle
+        else:
+            low = middle + 1
+    return low if low < count else None
+
+
+def _first_at_slowly(data: bytes, physical_offset: int) -> int | None:
+    for position, (offset, size, _) in enumerate(UNIT.iter_unpack(data)):
+        if offset >= physical_offset and not (offset == 0 and size == BLANK_SIZE):
+            return position
+    return None
 
 
 def _count_units(data: bytes, physical_end: int | None = None) -> tuple[int, int]:

@@ -7,11 +7,12 @@ reads the log only to recover. Consume queues and index lag behind the log by wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.properties import PROPERTY_DELAY_TIME_LEVEL, find
+from rocketpy.protocol.record import RecordView
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.config import ConsumeQueueConfig
 from rocketpy_broker.store.consume_queue import ConsumeQueue
@@ -19,7 +20,7 @@ from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.index_service import IndexRows, IndexService
 from rocketpy_broker.store.messages import DispatchRequest
-from rocketpy_broker.store.property_fields import PropertyFields
+from rocketpy_broker.store.property_fields import PropertyFields, index_fields
 from rocketpy_broker.store.queue_table import QueueCursor, QueueTable, check_topic
 
 __all__ = ["ArrivalListener", "ConsumeQueueTable", "Dispatcher"]
@@ -178,7 +179,7 @@ class Dispatcher:
                     touched.add(queue)
             if index is not None and sys_flag & _ROLLBACK != _ROLLBACK and (unique_key or keys):
                 if rows is not None:
-                    rows.add(index.topic_head(cursor.topic_bytes), unique_key, keys, offset, timestamp)
+                    rows.add((index.topic_head(cursor.topic_bytes), unique_key, keys, offset, timestamp))
                 else:
                     index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
         if rows is not None:
@@ -195,10 +196,19 @@ class Dispatcher:
         """Look the queue up again at its next record: it was destroyed."""
         self._by_cursor.pop(cursor, None)
 
+    @property
+    def tag_codes(self) -> Mapping[bytes, int]:
+        """The third field of a unit for a message that is not delayed, by its tags; those known so far."""
+        return self._tag_codes
+
     def tags_code(self, tags: bytes) -> int:
-        """The third field of a unit for a message that is not delayed."""
-        code = self._tag_codes.get(tags)
-        return self._tags_code("", tags, b"", 0) if code is None else code
+        """… for any tags."""
+        return self._tags_code("", tags, b"", 0)
+
+    def tags_code_of(self, view: RecordView) -> int:
+        """The tags code that a record's unit must have."""
+        tags, _, _ = index_fields(view.properties)
+        return self._tags_code(view.topic, tags, view.properties, view.store_timestamp)
 
     def _tags_code(self, topic: str, tags: bytes, properties: bytes, timestamp: int) -> int:
         """The third field of a consume queue unit: Java's hash of the tags, or when the message is due."""

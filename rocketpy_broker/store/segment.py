@@ -30,8 +30,8 @@ class Segment:
     does not run out of space, yet an empty store does not take a whole file's blocks.
     """
 
-    __slots__ = ("_disk", "_handle", "_holders", "_reserve_bytes", "_reserved", "_retired", "flushed",
-                 "path", "size", "start", "wrote")  # fmt: skip
+    __slots__ = ("_disk", "_handle", "_holders", "_reserve_bytes", "_reserved", "_retired", "changes",
+                 "flushed", "flushed_changes", "path", "size", "start", "wrote")  # fmt: skip
 
     def __init__(self, disk: Disk, directory: Path, start: int, size: int, *, reserve_bytes: int = 0) -> None:
         self._disk = disk
@@ -40,6 +40,10 @@ class Segment:
         self.size = size
         self.wrote = 0
         self.flushed = 0
+        self.changes = 0
+        """How often anything but an append changed the file: its length, or what was wiped."""
+        self.flushed_changes = 0
+        """How many of these changes are flushed."""
         self._handle = -1
         self._reserve_bytes = reserve_bytes
         self._reserved = 0
@@ -72,6 +76,7 @@ class Segment:
 
         Also mends a file that a crash left shorter. Raises DiskFull, StoreError.
         """
+        self.changes += 1
         try:
             if self._handle < 0:
                 self._handle = self._disk.open(self.path, create=True)
@@ -143,9 +148,27 @@ class Segment:
         """
         erased = 0
         for at, size in self.data_ranges(position, until):
+            self.changes += 1
             self.write(at, bytes(size))
             erased += size
         return erased
+
+    @property
+    def needs_flush(self) -> bool:
+        """Is there anything that power loss would take?"""
+        return self.flushed < self.wrote or self.flushed_changes < self.changes
+
+    def doubt(self) -> None:
+        """Take nothing in the file for flushed: another process wrote it, and did not say."""
+        self.flushed = 0
+        self.changes += 1
+
+    def flush(self) -> None:
+        """Flush the file here and now, whatever was written; marks stay. Raises StoreError."""
+        try:
+            self._disk.fdatasync(self.handle)
+        except OSError as error:
+            raise store_error("flush", self.path, error) from error
 
     def modified_ms(self) -> int:
         """When the file was last written, in milliseconds since 1970."""
@@ -157,6 +180,11 @@ class Segment:
     def hold(self) -> None:
         """Keep the file open for work in another thread until `release`."""
         self._holders += 1
+
+    @property
+    def is_held(self) -> bool:
+        """Does somebody hold the file open?"""
+        return self._holders > 0
 
     def release(self) -> None:
         """End one `hold`; closes the file when it was closed or deleted meanwhile."""

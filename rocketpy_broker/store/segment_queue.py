@@ -7,7 +7,7 @@ deleted. Files follow each other without a gap and all have one size.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, ensure
@@ -22,12 +22,13 @@ logger = logging.getLogger(__name__)
 class FlushTarget:
     """One segment to flush and how far it had been written when the flush began."""
 
-    __slots__ = ("segment", "until")
+    __slots__ = ("changes", "segment", "until")
 
     def __init__(self, segment: Segment) -> None:
         segment.hold()
         self.segment = segment
         self.until = segment.wrote
+        self.changes = segment.changes
 
 
 class SegmentQueue:
@@ -42,6 +43,8 @@ class SegmentQueue:
         self.segment_bytes = segment_bytes
         self._reserve_bytes = reserve_bytes
         self.segments: list[Segment] = []
+        self.strays: list[Segment] = []
+        """Files behind one that is missing, found by `load`; whoever loads must say what they are."""
         self.spare: Segment | None = None
         """The next file, preallocated before it is needed and not part of the log yet."""
         self._unsynced_directory = False
@@ -83,38 +86,78 @@ class SegmentQueue:
     # -- opening ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Take over the directory's files, each as if written to its end.
+        """Take over the directory's files, each as if written to its end; see `strays`.
 
-        Raises StoreDamaged for a file of another length or a file missing in between. A last file that
-        is too short is what a crash during its creation, or cutting it off, leaves: it is mended.
+        Raises StoreDamaged for files that are too long or start where none may. A file that is too short is
+        what a crash leaves, for its length is not durable before its first flush: it is mended with zeros,
+        and whoever reads it finds out whether anything is gone.
         """
         names = [name for name in self._disk.list_dir(self.directory) if len(name) == 20 and name.isdigit()]
-        for position, name in enumerate(names):
+        for name in names:
             segment = Segment(
                 self._disk, self.directory, int(name), self.segment_bytes, reserve_bytes=self._reserve_bytes
             )
-            self._check_neighbour(segment)
-            self._check_length(segment, is_last=position == len(names) - 1)
+            self._check_place(segment)
             segment.wrote = segment.flushed = self.segment_bytes
-            self.segments.append(segment)
+            if self.strays or segment.start != self.next_start(segment.start):
+                self.strays.append(segment)
+            else:
+                self.segments.append(segment)
+        for segment in [*self.segments, *self.strays]:
+            self._check_length(segment)
 
-    def _check_neighbour(self, segment: Segment) -> None:
-        expected = self.segments[-1].end if self.segments else segment.start
-        if segment.start != expected or segment.start % self.segment_bytes:
+    def _check_place(self, segment: Segment) -> None:
+        if segment.start % self.segment_bytes:
+            raise self._misplaced(segment)
+
+    def _misplaced(self, segment: Segment) -> StoreDamaged:
+        return StoreDamaged(
+            f"{segment.path}: expected the file that starts at {self.next_start(segment.start)}, at a "
+            f"multiple of {self.segment_bytes}; a file is missing, or the configured file size is "
+            f"{self.segment_bytes} and not the one this store was made with"
+        )
+
+    def sort_out(self, flushed_offset: int, min_offset: int) -> None:
+        """Tell the log's files from what power loss left of others; those become `strays`.
+
+        Names below `min_offset`, whose files are expired, may be back; above `flushed_offset` any may be lost.
+        Both are -1 when not known. Raises StoreDamaged if a file is missing that was flushed.
+        """
+        found = [*self.segments, *self.strays]
+        if not found:
+            return
+        expired = [segment for segment in found if segment.end <= min_offset]
+        kept = found[len(expired) :]
+        expected = found[0].start if min_offset < 0 else min_offset
+        count = 0
+        while count < len(kept) and kept[count].start == expected:
+            expected = kept[count].end
+            count += 1
+        if count < len(kept) and not 0 <= flushed_offset <= expected:
             raise StoreDamaged(
-                f"{segment.path}: expected the file that starts at {expected}, at a multiple of "
-                f"{self.segment_bytes}; a file is missing, or the configured file size is not the one this "
-                "store was made with"
+                f"{self.directory}: the file that starts at {expected} is missing, but the log was flushed up "
+                f"to {flushed_offset}. Restore the file from a replica or a copy"
+                if flushed_offset >= 0
+                else str(self._misplaced(kept[count]))
             )
+        self.segments, self.strays = kept[:count], expired + kept[count:]
 
-    def _check_length(self, segment: Segment, *, is_last: bool) -> None:
+    def drop_strays(self) -> int:
+        """Delete them; returns how many."""
+        count = len(self.strays)
+        while self.strays:
+            self.strays.pop().delete()
+            self._unsynced_directory = True
+        return count
+
+    def _check_length(self, segment: Segment) -> None:
         try:
             length = self._disk.size(segment.path)
         except OSError as error:
             raise store_error("look at", segment.path, error) from error
         if length == self.segment_bytes:
             return
-        if length > self.segment_bytes or not is_last:
+        if length > self.segment_bytes:
             raise StoreDamaged(
                 f"{segment.path} has {length} bytes, the configured file size is {self.segment_bytes}; "
                 "set it to the size this store was made with, or restore the file"
@@ -165,6 +208,7 @@ class SegmentQueue:
         if self.spare is not None:
             self.spare.delete()
             self.spare = None
+            self._unsynced_directory = True
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -202,15 +246,20 @@ class SegmentQueue:
         last.flushed = min(last.flushed, position)
         return wiped
 
+    def take_first(self) -> Segment:
+        """Take the oldest file out, for the caller to delete; never the one being written."""
+        ensure(len(self.segments) > 1, f"the last file of {self.directory} is in use")
+        self._unsynced_directory = True
+        return self.segments.pop(0)
+
     def delete_first(self) -> None:
         """Delete the oldest file; never the one being written."""
-        ensure(len(self.segments) > 1, f"the last file of {self.directory} is in use")
-        self.segments.pop(0).delete()
-        self._unsynced_directory = True
+        self.take_first().delete()
 
     def destroy(self) -> None:
         """Delete all files and the directory."""
         self.drop_spare()
+        self.drop_strays()
         while self.segments:
             self.segments.pop().delete()
         try:
@@ -223,7 +272,7 @@ class SegmentQueue:
     def unflushed(self) -> Iterator[FlushTarget]:
         """Segments with written bytes that are not flushed, each held until `mark_flushed`."""
         for segment in self.segments:
-            if segment.flushed < segment.wrote:
+            if segment.needs_flush:
                 yield FlushTarget(segment)
 
     def unsynced_directories(self) -> list[Path]:
@@ -232,13 +281,19 @@ class SegmentQueue:
             return []
         return [self.directory, self.directory.parent, self.directory.parent.parent]
 
+    def doubt(self, segments: Sequence[Segment]) -> None:
+        """Take nothing in these files for flushed, nor their names; see `Segment.doubt`."""
+        for segment in segments:
+            segment.doubt()
+        self._unsynced_directory = True
+
     def directories_synced(self) -> None:
         """To be called when the directories were synced and no file has been made since."""
         self._unsynced_directory = False
 
     def close(self) -> None:
         """Close all files."""
-        for segment in self.segments:
+        for segment in [*self.segments, *self.strays]:
             segment.close()
         if self.spare is not None:
             self.spare.close()

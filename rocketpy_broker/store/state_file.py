@@ -24,7 +24,9 @@ T = TypeVar("T")
 def save_state(disk: Disk, path: Path, data: bytes) -> None:
     """Replace the file's content in one step that survives power loss. Raises DiskFull, StoreError."""
     try:
-        disk.make_dir(path.parent)
+        if not disk.exists(path.parent):
+            disk.make_dir(path.parent)
+            disk.fsync_dir(path.parent.parent)
         if disk.exists(path):
             _replace(disk, path.with_name(path.name + ".bak"), _read(disk, path))
         _replace(disk, path, data)

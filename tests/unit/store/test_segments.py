@@ -53,11 +53,43 @@ def test_loading_refuses_gaps_and_other_sizes(tmp_path: Path) -> None:
     files.load()
     assert files.max_offset == 300
     files.close()
-    with pytest.raises(StoreDamaged, match="configured file size is 200"):
-        SegmentQueue(OsDisk(), tmp_path, 200).load()
+    with pytest.raises(StoreDamaged, match="configured file size is 400"):
+        SegmentQueue(OsDisk(), tmp_path, 400).load()
     (tmp_path / "00000000000000000100").unlink()
-    with pytest.raises(StoreDamaged, match="expected the file that starts at 100"):
-        SegmentQueue(OsDisk(), tmp_path, 100).load()
+    files = SegmentQueue(OsDisk(), tmp_path, 100)
+    files.load()
+    assert [segment.start for segment in files.strays] == [200]
+    for flushed in (-1, 101, 300):
+        with pytest.raises(StoreDamaged, match="100"):
+            files.sort_out(flushed, -1)
+    with pytest.raises(StoreDamaged, match="starts at 0 is missing"):
+        SegmentQueue.sort_out(_only(files, 200), 300, 0)
+    files.sort_out(100, 0)
+    assert (files.max_offset, len(files.strays)) == (100, 1)
+    assert files.drop_strays() == 1
+    assert [path.name for path in sorted(tmp_path.glob("0*"))] == ["00000000000000000000"]
+    files.close()
+
+
+def _only(files: SegmentQueue, start: int) -> SegmentQueue:
+    """The same log without the files before that one."""
+    rest = SegmentQueue(OsDisk(), files.directory, files.segment_bytes)
+    rest.load()
+    rest.segments, rest.strays = [segment for segment in rest.strays if segment.start == start], []
+    return rest
+
+
+def test_expired_files_that_power_loss_brought_back_go_again(tmp_path: Path) -> None:
+    """A broker would refuse to start, for its log has a hole, or serve what is long deleted."""
+    log_of(tmp_path, 100, 100, 100, 50).close()
+    (tmp_path / "00000000000000000100").unlink()
+    files = SegmentQueue(OsDisk(), tmp_path, 100)
+    files.load()
+    files.sort_out(350, 200)
+    assert (files.min_offset, len(files.segments), len(files.strays)) == (200, 2, 1)
+    files.drop_strays()
+    assert not (tmp_path / "00000000000000000000").exists()
+    files.close()
 
 
 @pytest.mark.parametrize("length", [0, 55])
