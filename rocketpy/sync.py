@@ -21,7 +21,7 @@ from rocketpy.admin import FOREVER_MS, Lookups, QueryResult
 from rocketpy.client import Health
 from rocketpy.config import ClientConfig, ConsumerConfig, ProducerConfig
 from rocketpy.errors import ClientClosed, FlowControlled
-from rocketpy.hooks import SendListener
+from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
 from rocketpy.producer.transaction import (
     LocalTransactionState,
@@ -108,8 +108,11 @@ class Producer(_Lookups):
         config: ProducerConfig | None = None,
         client: ClientConfig | None = None,
         listeners: Iterable[SendListener] = (),
+        checks: Iterable[SendCheck] = (),
     ) -> None:
-        self._inner = producer.Producer(group, namesrv, config=config, client=client, listeners=listeners)
+        self._inner = producer.Producer(
+            group, namesrv, config=config, client=client, listeners=listeners, checks=checks
+        )
         self._room = threading.BoundedSemaphore(self._inner.config.max_in_flight)
         self._background: _Background | None = None
 

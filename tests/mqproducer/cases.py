@@ -12,6 +12,7 @@ import pytest
 import rocketpy.sync
 from rocketpy import (
     AdminClient,
+    ByMachineRoom,
     ClientConfig,
     CompressionConfig,
     LocalTransactionState,
@@ -21,10 +22,15 @@ from rocketpy import (
     Outcome,
     ProducerConfig,
     RetryConfig,
+    RoundRobin,
+    SendEvent,
+    SendResult,
     SendStatus,
     by_hash,
+    by_random,
     create_reply_message,
 )
+from rocketpy.config import LatencyConfig
 from rocketpy.errors import (
     BrokerError,
     ClientClosed,
@@ -34,8 +40,10 @@ from rocketpy.errors import (
     ReplyTimeout,
     RequestTimeout,
     RouteNotFound,
+    SendForbidden,
 )
-from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
 from tests.mqproducer.place import Place, eventually, message
 
 COMMIT, ROLLBACK, UNKNOWN = (
@@ -136,6 +144,20 @@ async def test_send_with_selector(place: Place) -> None:
             await producer.send(message(topic), selector=lambda *_: None)  # type: ignore[arg-type]
         with pytest.raises(ZeroDivisionError):
             await producer.send(message(topic), selector=lambda *_: 1 // 0)  # type: ignore[arg-type]
+
+
+async def test_selectors(place: Place) -> None:
+    """A ready-made selector would not choose among the topic's queues as it says."""
+    topic = place.topic("selectors")
+    turns = RoundRobin()
+    async with place.producer() as producer:
+        queues = await place.made(producer, topic)
+        results = [await producer.send(message(topic), selector=turns) for _ in range(8)]
+        assert [result.queue for result in results] == [*queues, *queues]
+        by_chance = [producer.send_nowait(message(topic), selector=by_random) for _ in range(200)]
+        assert {result.queue for result in await asyncio.gather(*by_chance)} == set(queues)
+        with pytest.raises(RouteNotFound, match="machine rooms"):
+            await producer.send(message(topic), selector=ByMachineRoom(["room1"]))
 
 
 async def test_send_batch(place: Place) -> None:
@@ -541,6 +563,81 @@ async def test_route_refresh(place: Place) -> None:
             return (await producer.send(message(topic))).queue.queue_id == 1 or None
 
         assert await eventually(sent_to_new)
+
+
+async def test_latency_faults(place: Place) -> None:
+    """With latency fault tolerance a cluster of one broker could not be sent to any more once it was slow."""
+    topic = place.topic("latency")
+    latency = LatencyConfig(enabled=True, latency_ms=(0,), away_ms=(60_000,))
+    async with place.producer(config=ProducerConfig(latency=latency)) as producer:
+        results = [await producer.send(message(topic, b"%d" % n)) for n in range(8)]
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
+    assert len({result.queue for result in results}) == 4
+
+
+class _RpcNotes:
+    """Writes down what a client asks, and what it is answered."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answered: list[tuple[int, int]] = []
+
+    def before_request(self, address: str, request: Command) -> None:
+        self.asked.append(request.code)
+
+    def after_response(self, address: str, request: Command, response: Command) -> None:
+        self.answered.append((request.code, response.code))
+
+
+async def test_rpc_hook(place: Place) -> None:
+    """Something that must see each request, such as an audit, would miss sends."""
+    hook = _RpcNotes()
+    client = ClientConfig(namesrv=place.namesrv, rpc_hooks=(hook,))
+    async with place.producer(client=client, config=ProducerConfig(batching=False)) as producer:
+        await producer.send(message(place.topic("rpc")))
+    assert {RequestCode.GET_ROUTEINTO_BY_TOPIC, RequestCode.SEND_MESSAGE_V2} <= set(hook.asked)
+    assert (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS) in hook.answered
+
+
+async def test_check_forbidden(place: Place) -> None:
+    """A message that a company's own rule forbids would be sent."""
+    topic = place.topic("forbidden")
+
+    def forbid(checked: Message, queue: MessageQueue, group: str) -> None:
+        if b"secret" in checked.body:
+            raise ValueError(f"{group} must not send this to {queue.broker_name}")
+
+    async with place.producer(checks=[forbid]) as producer:
+        await producer.send(message(topic, b"public"))
+        with pytest.raises(SendForbidden) as caught:
+            await producer.send(message(topic, b"a secret"))
+        assert caught.value.outcome is Outcome.NOT_SENT
+    assert [one.body for one in await place.read(topic, 1)] == [b"public"]
+
+
+class _Notes:
+    """Writes down how sends ended, and adds a property."""
+
+    def __init__(self) -> None:
+        self.ended: list[object] = []
+
+    def started(self, event: SendEvent) -> None:
+        event.extra_properties[0]["span"] = "s1"
+
+    def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
+        self.ended.append(results[0].status)
+
+    def failed(self, event: SendEvent, error: BaseException) -> None:
+        self.ended.append(error)
+
+
+async def test_listener(place: Place) -> None:
+    """Telemetry would not hear of a send, or could not send its context along."""
+    topic, notes = place.topic("listener"), _Notes()
+    async with place.producer(listeners=[notes]) as producer:
+        await producer.send(message(topic))
+    assert notes.ended == [SendStatus.SEND_OK]
+    assert [one.properties["span"] for one in await place.read(topic, 1)] == ["s1"]
 
 
 async def test_heartbeat(place: Place) -> None:
