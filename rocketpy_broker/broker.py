@@ -20,7 +20,6 @@ from rocketpy_broker.deferred import DeferredSide
 from rocketpy_broker.endpoint import BrokerEndpoint, handler_table
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
-from rocketpy_broker.handlers.query import QueryHandler
 from rocketpy_broker.handlers.sync_flush import FlushWaiters
 from rocketpy_broker.services.registration import Registrar
 from rocketpy_broker.services.topics import TopicTable
@@ -140,9 +139,8 @@ class Broker:
         consumers = self.consumers
         handlers = handler_table(
             *storing,
-            QueryHandler(store),
-            AdminHandler(store, self.topics, config, is_active=lambda: self.store.failure is None),
-            *consumers.families,
+            AdminHandler(store, self.topics, config, info=consumers.runtime_info),
+            *consumers.families(self.advertised_address),
         )
         store.set_arrival_listener(consumers.arrived)
         consumers.start(host)
@@ -183,7 +181,7 @@ class Broker:
     async def close(self) -> None:
         """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same."""
         self._is_serving = False
-        self.consumers.stop()
+        await self.consumers.close()
         if self._registrar is not None:
             await self._registrar.close()
         self._endpoint.refuse("the broker is shutting down")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from rocketpy.errors import RocketError
@@ -12,12 +13,16 @@ from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.endpoint import HandlesRequests
+from rocketpy_broker.handlers.client_calls import ClientCallHandler
 from rocketpy_broker.handlers.clients import ClientHandler
+from rocketpy_broker.handlers.connections import ConnectionHandler
 from rocketpy_broker.handlers.groups import GroupHandler
 from rocketpy_broker.handlers.locks import LockHandler
 from rocketpy_broker.handlers.offsets import OffsetHandler
+from rocketpy_broker.handlers.progress import ProgressHandler
 from rocketpy_broker.handlers.pull import PullHandler
 from rocketpy_broker.handlers.pull_checks import PullChecks
+from rocketpy_broker.handlers.query import QueryHandler
 from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.groups import SubscriptionGroups
 from rocketpy_broker.services.locks import QueueLocks
@@ -25,6 +30,7 @@ from rocketpy_broker.services.long_polling import PullHolds
 from rocketpy_broker.services.offset_moved import OffsetMovedEvent, event_message
 from rocketpy_broker.services.offsets import ConsumerOffsets
 from rocketpy_broker.services.put_counts import PutCounts
+from rocketpy_broker.services.runtime_info import DayTotals, runtime_info
 from rocketpy_broker.services.stats import SAMPLE_MS, BrokerStats
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import MessageStore
@@ -62,6 +68,10 @@ class ConsumerSide:
         self._config = config
         self._store = store
         self._driver = driver
+        self._topics = topics
+        self._booted_ms = system_clock()
+        self._days = DayTotals()
+        self._calls = ClientCallHandler(store, topics, self.clients, self.offsets, broker_name=config.name)
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
         self._sweeper = Sweeper()
         self._host = bytes(8)
@@ -80,13 +90,26 @@ class ConsumerSide:
             on_offset_moved=self._note_moved_offset,
         )
 
-    @property
-    def families(self) -> Sequence[HandlesRequests]:
-        """Its handlers."""
+    def families(self, address: str) -> Sequence[HandlesRequests]:
+        """Its handlers. address: of this broker, as it is registered."""
         return (
             self._pull_handler,
             self._client_handler,
-            OffsetHandler(self._store, self.offsets),
+            OffsetHandler(self._store, self.offsets, self.clients, self._topics),
+            QueryHandler(self._store, self.clients.subscription),
+            ConnectionHandler(self.clients),
+            ProgressHandler(
+                self._store,
+                self._topics,
+                self.groups,
+                self.clients,
+                self.offsets,
+                self.stats,
+                broker_name=self._config.name,
+                address=address,
+                now_ms=_now_ms,
+            ),
+            self._calls,
             LockHandler(self.locks, now_ms=_now_ms),
             GroupHandler(self.groups),
         )
@@ -123,9 +146,23 @@ class ConsumerSide:
         await self.offsets.save()
         await self.groups.save()
 
-    def stop(self) -> None:
-        """Sweep no more."""
+    async def close(self) -> None:
+        """Sweep no more, and ask clients no more."""
         self._sweeper.close()
+        await self._calls.close()
+
+    def runtime_info(self) -> dict[str, str]:
+        """What the broker tells operators of itself."""
+        return runtime_info(
+            self._store,
+            self._config,
+            self.stats,
+            self.puts,
+            self._days,
+            now_ms=_now_ms(),
+            booted_ms=self._booted_ms,
+            is_active=self._store.failure is None,
+        )
 
     # -- now and then -------------------------------------------------------------------------
 
@@ -135,6 +172,7 @@ class ConsumerSide:
 
     def _sample(self) -> None:
         self.stats.sample(_now_ms(), self.puts)
+        self._days.note(time.localtime()[:3], self.puts.total, self.stats.got_total)
 
     def _note_moved_offset(self, header: PullMessageRequestHeader, offset: int) -> None:
         """Store an event about it once no run of sends is open (QUIRKS 50)."""

@@ -6,25 +6,28 @@ changed from afar (CVE-2023-33246).
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Callable
 
 from rocketpy.errors import UsageError
-from rocketpy.protocol.bodies import KVTable, TopicConfig
+from rocketpy.protocol.bodies import KVTable, TopicConfig, TopicList
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import VERSION, Command
-from rocketpy.protocol.headers import CreateTopicRequestHeader
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.services.topics import TopicTable
+from rocketpy_broker.services.unused_queues import drop_expired_queues, drop_unused_queues
 from rocketpy_broker.store import MessageStore
 
 __all__ = ["AdminHandler"]
 
+log = logging.getLogger("rocketpy.broker.admin")
+
 
 class AdminHandler:
-    """Topics, runtime information. is_active: what the broker's health says."""
+    """Topics, runtime information. info: what the broker tells of itself."""
 
     def __init__(
         self,
@@ -32,13 +35,12 @@ class AdminHandler:
         topics: TopicTable,
         config: BrokerConfig,
         *,
-        is_active: Callable[[], bool],
+        info: Callable[[], dict[str, str]],
     ) -> None:
         self._store = store
         self._topics = topics
         self._config = config
-        self._is_active = is_active
-        self._booted_ms = time.time_ns() // 1_000_000
+        self._runtime_info = info
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -46,6 +48,10 @@ class AdminHandler:
         return {
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.GET_BROKER_CONFIG: self.refuse_config,
             RequestCode.UPDATE_BROKER_CONFIG: self.refuse_config,
@@ -78,20 +84,36 @@ class AdminHandler:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return request.reply()
 
+    def delete_topic(self, channel: Channel, request: Command) -> Command:
+        """Handle DELETE_TOPIC_IN_BROKER, for users' topics; its consume queues go with it."""
+        name = request.header_as(DeleteTopicRequestHeader).topic
+        if name in self._topics.system:
+            remark = f"the topic[{name}] is conflict with system reserved words."
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        self._topics.delete(name)
+        self._drop_unused()
+        return request.reply()
+
+    def system_topics(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+        return request.reply(body=TopicList(topic_list=sorted(self._topics.system)).encode())
+
+    def clean_unused(self, channel: Channel, request: Command) -> Command:
+        """Handle CLEAN_UNUSED_TOPIC: queues without a topic go."""
+        log.info("%s: %d unused queues deleted", channel.remote_address, self._drop_unused())
+        return request.reply()
+
+    def _drop_unused(self) -> int:
+        return drop_unused_queues(self._store, self._topics.names)
+
+    def clean_expired(self, channel: Channel, request: Command) -> Command:
+        """Handle CLEAN_EXPIRED_CONSUMEQUEUE: queues without a message go."""
+        log.info("%s: %d expired queues deleted", channel.remote_address, drop_expired_queues(self._store))
+        return request.reply()
+
     def runtime_info(self, channel: Channel, request: Command) -> Command:
-        """Handle GET_BROKER_RUNTIME_INFO with what is known cheaply; a part of what 4.6.0 answers."""
-        store = self._store
-        table = {
-            "brokerVersion": str(VERSION),
-            "brokerVersionDesc": "V4_6_0",
-            "brokerActive": "true" if self._is_active() else "false",
-            "bootTimestamp": str(self._booted_ms),
-            "commitLogMinOffset": str(store.min_physical_offset),
-            "commitLogMaxOffset": str(store.max_physical_offset),
-            "dispatchBehindBytes": str(store.dispatch_behind_bytes),
-            "earliestMessageTimeStamp": str(store.earliest_store_time()),
-        }
-        return request.reply(body=KVTable(table=table).encode())
+        """Handle GET_BROKER_RUNTIME_INFO."""
+        return request.reply(body=KVTable(table=self._runtime_info()).encode())
 
     def refuse_config(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CONFIG and UPDATE_BROKER_CONFIG."""

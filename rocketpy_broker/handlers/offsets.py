@@ -1,4 +1,8 @@
-"""QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET. Source: ConsumerManageProcessor of RocketMQ 4.6.0."""
+"""Offsets of consumer groups: asked for, committed, copied.
+
+Source: ConsumerManageProcessor, AdminBrokerProcessor of RocketMQ 4.6.0. Differs: CLONE_GROUP_OFFSET without a
+topic copies all topics (4.6.0 copies none then).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,16 @@ from rocketpy.errors import UsageError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import (
+    CloneGroupOffsetRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.offsets import ConsumerOffsets
+from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import MessageStore
 
 __all__ = ["OffsetHandler"]
@@ -21,9 +28,13 @@ __all__ = ["OffsetHandler"]
 class OffsetHandler:
     """Answers from the table of offsets and, for new groups, from the store."""
 
-    def __init__(self, store: MessageStore, offsets: ConsumerOffsets) -> None:
+    def __init__(
+        self, store: MessageStore, offsets: ConsumerOffsets, clients: ClientRegistry, topics: TopicTable
+    ) -> None:
         self._store = store
         self._offsets = offsets
+        self._clients = clients
+        self._topics = topics
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -32,6 +43,7 @@ class OffsetHandler:
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone,
         }
 
     def query(self, channel: Channel, request: Command) -> Command:
@@ -65,3 +77,13 @@ class OffsetHandler:
     def all_offsets(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_CONSUMER_OFFSET: what a slave copies."""
         return request.reply(body=self._offsets.encode())
+
+    def clone(self, channel: Channel, request: Command) -> Command:
+        """Handle CLONE_GROUP_OFFSET: let one group go on where another is."""
+        header = request.header_as(CloneGroupOffsetRequestHeader)
+        source = header.src_group
+        for topic in [header.topic] if header.topic else self._offsets.topics_of(source):
+            is_gone = not header.offline and self._clients.is_strange_to(source, topic)
+            if self._topics.get(topic) is not None and not is_gone:
+                self._offsets.clone(source, header.dest_group, topic)
+        return request.reply()

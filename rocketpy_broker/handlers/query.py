@@ -5,8 +5,10 @@ Source: AdminBrokerProcessor, QueryMessageProcessor of RocketMQ 4.6.0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from rocketpy.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody, SubscriptionData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import (
@@ -16,6 +18,7 @@ from rocketpy.protocol.headers import (
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
+    QueryConsumeQueueRequestHeader,
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
     SearchOffsetRequestHeader,
@@ -32,11 +35,19 @@ _BY_UNIQUE_KEY_MAX: Final = 32
 """defaultQueryMaxNum of 4.6.0: a look-up by unique id returns so many, whatever it asks for."""
 
 
-class QueryHandler:
-    """Answers from the store alone."""
+_UNITS_MAX: Final = 4096
+"""Ours: entries of a consume queue in one answer."""
 
-    def __init__(self, store: MessageStore) -> None:
+FindSubscription = Callable[[str, str], SubscriptionData | None]
+"""Group and topic -> what the group subscribes to; None when it is not online."""
+
+
+class QueryHandler:
+    """Answers from the store. subscription: what a group wants of a topic."""
+
+    def __init__(self, store: MessageStore, subscription: FindSubscription) -> None:
         self._store = store
+        self._subscription = subscription
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -48,6 +59,7 @@ class QueryHandler:
             RequestCode.GET_MIN_OFFSET: self.min_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.offset_by_time,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
+            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
         }
 
     def max_offset(self, channel: Channel, request: Command) -> Command:
@@ -104,3 +116,28 @@ class QueryHandler:
             index_last_update_phyoffset=found.index_last_update_offset,
         )
         return request.reply(header=answer, body=b"".join(found.records))
+
+    def consume_queue(self, channel: Channel, request: Command) -> Command:
+        """Handle QUERY_CONSUME_QUEUE: entries of a consume queue, as they are.
+
+        (4.6.0 encodes its answer before it fills it in, so there all of them are missing.)
+        """
+        header = request.header_as(QueryConsumeQueueRequestHeader)
+        topic, queue_id = header.topic or "", header.queue_id
+        if (topic, queue_id) not in self._store.queues.queues:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{queue_id}@{topic} is not exist!")
+        body = QueryConsumeQueueResponseBody(
+            max_queue_index=self._store.max_offset_in_queue(topic, queue_id),
+            min_queue_index=self._store.min_offset_in_queue(topic, queue_id),
+        )
+        if header.consumer_group is not None:
+            body.subscription_data = self._subscription(header.consumer_group, topic)
+            if body.subscription_data is None:
+                body.filter_data = f"{header.consumer_group}@{topic} is not online!"
+        units = self._store.units(topic, queue_id, header.index, min(max(header.count, 0), _UNITS_MAX))
+        remark = None if units else f"Index {header.index} of {queue_id}@{topic} is not exist!"
+        body.queue_data = [
+            ConsumeQueueData(physic_offset=offset, physic_size=size, tags_code=code)
+            for offset, size, code in units
+        ]
+        return request.reply(remark=remark, body=body.encode())
