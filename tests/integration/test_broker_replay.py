@@ -16,6 +16,7 @@ BROKER_A, BROKER_B = "127.0.0.1:20010", "127.0.0.1:20030"
 COMMON = {"brokerClusterName": "GoldenCluster"}
 STRICT = {**COMMON, "autoCreateTopicEnable": "false", "maxMessageSize": "1024"}
 
+
 @pytest.fixture
 async def brokers() -> AsyncIterator[dict[str, Address]]:
     """The recorded broker addresses, each with the address of a broker of ours with the same settings."""
