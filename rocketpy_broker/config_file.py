@@ -38,12 +38,14 @@ from rocketpy_broker.config_keys import (
 )
 from rocketpy_broker.properties_file import read_settings
 from rocketpy_broker.store.config import (
+    BusyConfig,
     CommitLogConfig,
     ConsumeQueueConfig,
     FlushConfig,
     IndexConfig,
     ReadConfig,
     RecoveryConfig,
+    RetentionConfig,
     StoreConfig,
 )
 
@@ -190,6 +192,8 @@ _STORE_GROUPS: Final[dict[str, Callable[..., Any]]] = {
     "flush": FlushConfig,
     "read": ReadConfig,
     "recovery": RecoveryConfig,
+    "retention": RetentionConfig,
+    "busy": BusyConfig,
 }
 
 

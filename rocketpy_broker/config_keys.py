@@ -81,6 +81,14 @@ def _listen_address(value: str) -> tuple[str | None, str, int]:
     return address.scheme if "://" in value else None, address.host, address.port
 
 
+def _percent(value: str) -> int:
+    """A ratio from 0 to 1, as RocketMQ's system properties have it."""
+    try:
+        return round(100 * float(value))
+    except ValueError:
+        raise ValueError("a number from 0 to 1 is expected") from None
+
+
 def _seconds(value: str) -> int:
     return _integer(value) * 1000
 
@@ -156,6 +164,20 @@ STORE_KEYS: Final = {
     "maxTransferCountOnMessageInDisk": Key("read", "disk_count_max", _integer),
     "accessMessageInMemoryMaxRatio": Key("read", "memory_ratio_percent", _integer),
     "checkCRCOnRecover": Key("recovery", "check_crc", _boolean),
+    "brokerFastFailureEnable": Key("busy", "enabled", _boolean),
+    "waitTimeMillsInSendQueue": Key("busy", "wait_ms", _integer),
+    "osPageCacheBusyTimeOutMills": Key("busy", "page_cache_ms", _integer),
+    "fileReservedTime": Key("retention", "reserved_hours", _integer),
+    "deleteWhen": Key("retention", "delete_when", _text),
+    "diskMaxUsedSpaceRatio": Key("retention", "max_used_percent", _integer),
+    "rocketmq.broker.diskSpaceCleanForciblyRatio": Key("retention", "clean_percent", _percent),
+    "rocketmq.broker.diskSpaceWarningLevelRatio": Key("retention", "refuse_percent", _percent),
+    "cleanFileForciblyEnable": Key("retention", "clean_forcibly", _boolean),
+    "cleanResourceInterval": Key("retention", "interval_ms", _integer),
+    "deleteCommitLogFilesInterval": Key("retention", "file_pause_ms", _integer),
+    "destroyMapedFileIntervalForcibly": Key("retention", "grace_ms", _integer),
+    "flushCommitLogLeastPages": Key("flush", "commit_log_least_pages", _integer),
+    "flushCommitLogThoroughInterval": Key("flush", "commit_log_thorough_ms", _integer),
 }
 
 NAMESRV_KEYS: Final = {
@@ -206,7 +228,7 @@ WITHOUT_MEANING: Final[dict[str, str]] = {
     ),
     **dict.fromkeys(
         (
-            "brokerFastFailureEnable", "waitTimeMillsInSendQueue", "waitTimeMillsInPullQueue",
+            "waitTimeMillsInPullQueue",
             "waitTimeMillsInHeartbeatQueue", "waitTimeMillsInTransactionQueue",
         ),
         _FAIR,
@@ -214,12 +236,12 @@ WITHOUT_MEANING: Final[dict[str, str]] = {
     **dict.fromkeys(
         (
             "mapedFileSizeCommitLog", "mapedFileSizeConsumeQueue", "commitIntervalCommitLog",
-            "flushCommitLogTimed", "flushCommitLogLeastPages", "commitCommitLogLeastPages",
+            "flushCommitLogTimed", "commitCommitLogLeastPages",
             "flushLeastPagesWhenWarmMapedFile", "flushConsumeQueueLeastPages",
-            "flushCommitLogThoroughInterval", "commitCommitLogThoroughInterval",
-            "flushConsumeQueueThoroughInterval", "warmMapedFileEnable", "osPageCacheBusyTimeOutMills",
+            "commitCommitLogThoroughInterval",
+            "flushConsumeQueueThoroughInterval", "warmMapedFileEnable",
             "transientStorePoolEnable", "transientStorePoolSize", "fastFailIfNoBufferInStorePool",
-            "messageIndexSafe", "destroyMapedFileIntervalForcibly", "redeleteHangedFileInterval",
+            "messageIndexSafe", "redeleteHangedFileInterval", "deleteConsumeQueueFilesInterval",
         ),
         _WRITES,
     ),
@@ -235,9 +257,7 @@ WITHOUT_MEANING: Final[dict[str, str]] = {
             "flushConsumerOffsetHistoryInterval", "disableConsumeIfConsumerReadSlowly",
             "consumerFallbehindThreshold", "filterServerNums", "enableCalcFilterBitMap",
             "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter", "filterDataCleanTimeSpan",
-            "cleanResourceInterval", "deleteCommitLogFilesInterval",
-            "deleteConsumeQueueFilesInterval", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime",
-            "cleanFileForciblyEnable", "putMsgIndexHightWater", "enableConsumeQueueExt",
+            "putMsgIndexHightWater", "enableConsumeQueueExt",
             "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt", "haSendHeartbeatInterval",
             "haHousekeepingInterval", "haTransferBatchSize", "haMasterAddress", "haSlaveFallbehindMax",
             "offsetCheckInSlave", "duplicationEnable", "diskFallRecorded",

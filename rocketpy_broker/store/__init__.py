@@ -1,6 +1,7 @@
 """The message store, usable without a broker: RocketMQ 4.6.0's commit log, consume queues and key index."""
 
 from rocketpy_broker.store.config import (
+    BusyConfig,
     CommitLogConfig,
     ConsumeQueueConfig,
     FlushConfig,
@@ -8,6 +9,7 @@ from rocketpy_broker.store.config import (
     IndexConfig,
     ReadConfig,
     RecoveryConfig,
+    RetentionConfig,
     StoreConfig,
 )
 from rocketpy_broker.store.message_store import MessageStore, QueryMessageResult
@@ -17,6 +19,7 @@ from rocketpy_broker.store.recovery import RecoveryReport
 
 __all__ = [
     "AppendReceipt",
+    "BusyConfig",
     "CommitLogConfig",
     "ConsumeQueueConfig",
     "FlushConfig",
@@ -30,5 +33,6 @@ __all__ = [
     "ReadConfig",
     "RecoveryConfig",
     "RecoveryReport",
+    "RetentionConfig",
     "StoreConfig",
 ]

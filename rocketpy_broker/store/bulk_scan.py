@@ -18,7 +18,7 @@ from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.consume_queue import UNIT, ConsumeQueue
 from rocketpy_broker.store.delay import SCHEDULE_TOPIC
 from rocketpy_broker.store.dispatch import Dispatcher
-from rocketpy_broker.store.index_service import IndexRows, IndexService
+from rocketpy_broker.store.index_service import IndexRow, IndexRows, IndexService
 from rocketpy_broker.store.queue_table import QueueCursor
 
 __all__ = ["BulkScan"]
@@ -102,8 +102,9 @@ class BulkScan:
         check_crc = self._check_crc
         unpack = _HEAD.unpack_from
         fields = self._dispatcher.fields
-        tags_code = self._dispatcher.tags_code
+        tag_codes, tags_code = self._dispatcher.tag_codes, self._dispatcher.tags_code
         rows = self._rows
+        add_one = rows.add_one if rows is not None else _nothing
         index_from = self._index_from if rows is not None else 1 << 62
         timestamp = self.last_store_timestamp
         taken = 0
@@ -127,7 +128,7 @@ class BulkScan:
             properties = window[topic_stop + 2 : stop]
             length = len(properties)
             if length != window[topic_stop] << 8 | window[topic_stop + 1] or (
-                length and (properties[-1] != 2 or length > MAX_PROPERTIES_BYTES)
+                length and (properties[-1] != 2 or length > MAX_PROPERTIES_BYTES or b"\0" in properties)
             ):
                 break
             end_offset = offset + size
@@ -136,13 +137,17 @@ class BulkScan:
                     break
                 state.next = queue_offset + 1
                 tags, keys, unique_key = fields(properties)
-                state.units.append(_pack_unit(offset, size, tags_code(tags) if tags else 0))
-                if offset >= index_from and (keys or unique_key):
-                    rows.add(state.head, unique_key, keys, offset, time)  # type: ignore[union-attr]
+                code = tag_codes.get(tags)
+                state.units.append(_pack_unit(offset, size, tags_code(tags) if code is None else code))
             elif offset >= index_from:
                 _, keys, unique_key = fields(properties)
-                if keys or unique_key:
-                    rows.add(state.head, unique_key, keys, offset, time)  # type: ignore[union-attr]
+            else:
+                keys = unique_key = b""
+            if (unique_key or keys) and offset >= index_from:
+                if b" " in keys:
+                    rows.add((state.head, unique_key, keys, offset, time))  # type: ignore[union-attr]
+                else:
+                    add_one((state.head, unique_key, keys, offset, time))
             timestamp = time
             at = stop
             taken += 1
@@ -173,3 +178,7 @@ class BulkScan:
         if self._rows is not None:
             self._rows.put()
         self._taken = 0
+
+
+def _nothing(row: IndexRow) -> None:
+    """The index is switched off."""

@@ -43,6 +43,9 @@ _NOT_IN_QUEUE: Final = 0x4
 _V6_EXTRA: Final = 12
 _BLANK_START: Final = Struct(">iI")
 """The bytes of a blank record that mean something; the rest of the file is zeros already."""
+_NUL_IN_PROPERTIES: Final = (
+    "a property holds U+0000; recovery could not tell it from a sector that never reached the disk"
+)
 _new_receipt = tuple.__new__
 
 
@@ -135,6 +138,8 @@ class CommitLog:
             sys_flag, size = self._with_v6(sys_flag, size, born_host)
         if size > self._message_bytes_max or len(properties) > MAX_PROPERTIES_BYTES:
             raise _too_large(size, self._message_bytes_max, len(properties))
+        if b"\0" in properties:
+            raise MessageInvalid(_NUL_IN_PROPERTIES)
         if self._position + size > self._limit:
             self._roll(size)
         position = self._position
@@ -184,6 +189,8 @@ class CommitLog:
         total = sum(sizes)
         if total > self._message_bytes_max or properties_max > MAX_PROPERTIES_BYTES:
             raise _too_large(total, self._message_bytes_max, properties_max)
+        if any(b"\0" in properties for _, _, properties in entries):
+            raise MessageInvalid(_NUL_IN_PROPERTIES)
         if self._position + total > self._limit:
             self._roll(total)
         now = self._clock()
@@ -297,7 +304,9 @@ class CommitLog:
             self.files.segments.pop().delete()
         self._resume(self.files.last)
         first, data, _ = parts[0]
-        first.erase(first.wrote, min(first.size, first.wrote + len(data)))
+        if first.erase(first.wrote, min(first.size, first.wrote + len(data))):
+            # Power loss may bring back what was wiped, behind what is written there next.
+            first.flush()
 
     # -- reading ---------------------------------------------------------------------------------
 

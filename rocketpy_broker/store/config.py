@@ -14,6 +14,7 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.store.delay import parse_delay_levels
 
 __all__ = [
+    "BusyConfig",
     "CommitLogConfig",
     "ConsumeQueueConfig",
     "FlushConfig",
@@ -21,6 +22,7 @@ __all__ = [
     "IndexConfig",
     "ReadConfig",
     "RecoveryConfig",
+    "RetentionConfig",
     "StoreConfig",
 ]
 
@@ -103,6 +105,11 @@ class FlushConfig:
     """flushDiskType."""
     commit_log_interval_ms: int = 500
     """flushIntervalCommitLog."""
+    commit_log_least_pages: int = 0
+    """flushCommitLogLeastPages: with less than so many pages of 4 KiB written, the log's flush waits for the
+    next (RocketMQ: 4). Ours takes what there is, so that power loss takes no more than an interval."""
+    commit_log_thorough_ms: int = 10_000
+    """flushCommitLogThoroughInterval: … but no longer than this; nor than for the queues' next flush."""
     consume_queue_interval_ms: int = 1000
     """flushIntervalConsumeQueue. Each of ours is thorough (4.6.0's only every 60 s)
     and moves the checkpoint."""
@@ -110,6 +117,8 @@ class FlushConfig:
     """syncFlushTimeout: how long a SYNC_FLUSH answer waits before it says FLUSH_DISK_TIMEOUT."""
 
     def __post_init__(self) -> None:
+        _check_range("flushCommitLogLeastPages", self.commit_log_least_pages, 0, 1 << 20)
+        _check_range("flushCommitLogThoroughInterval", self.commit_log_thorough_ms, 1, 3_600_000)
         _check_range("flushIntervalCommitLog", self.commit_log_interval_ms, 1, 3_600_000)
         _check_range("flushIntervalConsumeQueue", self.consume_queue_interval_ms, 1, 3_600_000)
 
@@ -142,6 +151,59 @@ class ReadConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BusyConfig:
+    """When messages are refused because the store cannot keep up; see `busy`."""
+
+    enabled: bool = True
+    """brokerFastFailureEnable."""
+    wait_ms: int = 200
+    """waitTimeMillsInSendQueue: how late the event loop may be. 0: any time."""
+    page_cache_ms: int = 1000
+    """osPageCacheBusyTimeOutMills: how long one write to the commit log may take. 0: any time."""
+
+    def __post_init__(self) -> None:
+        _check_range("waitTimeMillsInSendQueue", self.wait_ms, 0, 3_600_000)
+        _check_range("osPageCacheBusyTimeOutMills", self.page_cache_ms, 0, 3_600_000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetentionConfig:
+    """How long messages are kept. 4.6.0 has the two upper watermarks as Java system properties."""
+
+    reserved_hours: int = 72
+    """fileReservedTime: a commit log file may go so long after it was last written."""
+    delete_when: str = "04"
+    """deleteWhen: hours of the day, local time, separated by semicolons: expired files are deleted then."""
+    max_used_percent: int = 75
+    """diskMaxUsedSpaceRatio: a fuller disk has expired files deleted at any hour."""
+    clean_percent: int = 85
+    """rocketmq.broker.diskSpaceCleanForciblyRatio: a fuller disk has the oldest files deleted at any age."""
+    refuse_percent: int = 90
+    """rocketmq.broker.diskSpaceWarningLevelRatio: with a fuller disk messages are refused."""
+    clean_forcibly: bool = True
+    """cleanFileForciblyEnable: False keeps every file for its whole time, however full the disk."""
+    interval_ms: int = 10_000
+    """cleanResourceInterval: how often to look."""
+    file_pause_ms: int = 100
+    """deleteCommitLogFilesInterval: pause between two files."""
+    grace_ms: int = 120_000
+    """destroyMapedFileIntervalForcibly: a file that is being read stays so long, and no longer."""
+    batch_files_max: int = 10
+    """Commit log files deleted in one pass (fixed in RocketMQ)."""
+
+    def __post_init__(self) -> None:
+        _check_range("fileReservedTime", self.reserved_hours, 0, 1_000_000)
+        _check_range("diskMaxUsedSpaceRatio", self.max_used_percent, 0, 100)
+        _check_range("clean_percent", self.clean_percent, 0, 100)
+        _check_range("refuse_percent", self.refuse_percent, 0, 100)
+        _check_range("cleanResourceInterval", self.interval_ms, 1, 3_600_000)
+        _check_range("batch_files_max", self.batch_files_max, 1, 10_000)
+        for part in self.delete_when.split(";"):
+            if not part.strip().isdigit() or int(part) > 23:
+                raise ConfigInvalid(f"deleteWhen is {self.delete_when!r}; hours from 00 to 23 are expected")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryConfig:
     """How a store is opened."""
 
@@ -150,6 +212,9 @@ class RecoveryConfig:
     cut_damage: bool = False
     """Ours: cut the log at damage that is not a torn tail, losing the valid records behind it. An operator's
     last resort; otherwise such a store is refused with a report."""
+    use_progress: bool = True
+    """Ours: after a crash begin where the checkpoint says that queues and index are complete. False: begin as
+    4.6.0 does, with the file that the checkpoint's times name, and build the newest index file again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,6 +228,8 @@ class StoreConfig:
     flush: FlushConfig = field(default_factory=FlushConfig)
     read: ReadConfig = field(default_factory=ReadConfig)
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    busy: BusyConfig = field(default_factory=BusyConfig)
     store_host: bytes = b"\x7f\x00\x00\x01" + (10911).to_bytes(4, "big")
     """Address written into every record (4 or 16 bytes, then the port as i32): brokerIP1 and listenPort."""
     delay_levels: str = _DEFAULT_DELAY_LEVELS

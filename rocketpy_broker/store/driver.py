@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rocketpy.errors import FlushFailed, StoreError
+from rocketpy_broker.store.cleaner import Cleaner
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.recovery import RecoveryReport
 
@@ -52,6 +53,7 @@ class StoreDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._flusher: ThreadPoolExecutor | None = None
         self._roomer: ThreadPoolExecutor | None = None
+        self._marker: ThreadPoolExecutor | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._flush_lock = asyncio.Lock()
@@ -61,8 +63,11 @@ class StoreDriver:
         self.awaited: Collection[tuple[str, int]] = ()
         """(topic, queue id) of the queues that somebody waits for: their messages are dispatched at once."""
         self._making_room: asyncio.Task[None] | None = None
+        self._marking: asyncio.Task[None] | None = None
+        self.cleaner = Cleaner(store)
         self._failure_told = False
         self._flushes = 0
+        self._flushed_at = 0.0
         self._flush_seconds_max = 0.0
 
     async def start(self) -> RecoveryReport:
@@ -70,6 +75,7 @@ class StoreDriver:
         self._loop = loop = asyncio.get_running_loop()
         self._flusher = ThreadPoolExecutor(1, "store-flush")
         self._roomer = ThreadPoolExecutor(1, "store-room")
+        self._marker = ThreadPoolExecutor(1, "store-mark")
         try:
             report = await loop.run_in_executor(self._flusher, self.store.open)
         except BaseException:
@@ -79,6 +85,8 @@ class StoreDriver:
         self._tasks = [
             loop.create_task(self._flush_periodically(flush.commit_log_interval_ms, thorough=False)),
             loop.create_task(self._flush_periodically(flush.consume_queue_interval_ms, thorough=True)),
+            loop.create_task(self._clean_periodically()),
+            loop.create_task(self._watch()),
         ]
         return report
 
@@ -91,6 +99,8 @@ class StoreDriver:
             self._dispatch_handle.cancel()
         if self._making_room is not None:
             await self._making_room
+        if self._marking is not None:
+            await self._marking
         if self._loop is None or self._flusher is None:
             return
         try:
@@ -100,10 +110,10 @@ class StoreDriver:
             self._shut_executors()
 
     def _shut_executors(self) -> None:
-        for executor in (self._flusher, self._roomer):
+        for executor in (self._flusher, self._roomer, self._marker):
             if executor is not None:
                 executor.shutdown(wait=False)
-        self._flusher = self._roomer = None
+        self._flusher = self._roomer = self._marker = None
 
     def health(self) -> StoreHealth:
         """How the store is now."""
@@ -167,6 +177,55 @@ class StoreDriver:
         finally:
             self._making_room = None
 
+    # -- watching --------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """See how late the loop is, and sample the counters once a second."""
+        if self._loop is None:
+            return
+        store, interval_ms = self.store, self.store.busy_watch.interval_ms
+        due = sampled = self._loop.time()
+        while True:
+            due = self._loop.time() + interval_ms / 1000
+            if await self._stops_within(interval_ms):
+                return
+            now = self._loop.time()
+            store.set_busy(store.busy_watch.look((now - due) * 1000))
+            if now - sampled >= 1:
+                sampled = now
+                store.stats.sample(store.clock())
+
+    # -- retention -------------------------------------------------------------------------------
+
+    async def _clean_periodically(self) -> None:
+        retention = self.store.config.retention
+        while not await self._stops_within(retention.interval_ms):
+            try:
+                await self.clean(pause_ms=retention.file_pause_ms)
+            except StoreError as error:
+                logger.error("old files are not deleted: %s", error)
+
+    async def clean(self, *, pause_ms: int = 0) -> int:
+        """One pass of retention; returns how many files went. Raises StoreError when one stays."""
+        if self._loop is None or self._roomer is None or self.store.failure is not None:
+            return 0
+        use = await self._loop.run_in_executor(self._roomer, self.cleaner.measure)
+        steps = self.cleaner.choose(use, self.store.clock())
+        if steps:
+            await self._loop.run_in_executor(self._roomer, self.store.note_log_start)
+        for step in steps:
+            await self._loop.run_in_executor(self._roomer, step)
+            if pause_ms and await self._stops_within(pause_ms):
+                pause_ms = 0
+        return len(steps)
+
+    async def _stops_within(self, wait_ms: int) -> bool:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), wait_ms / 1000)
+        except TimeoutError:
+            return False
+        return True
+
     # -- flush -----------------------------------------------------------------------------------
 
     async def flush(self, *, thorough: bool = False) -> int:
@@ -185,26 +244,48 @@ class StoreDriver:
                     self._tell_failure()
                     raise
                 store.finish_flush(plan)
+                if self._marking is None:
+                    self._marking = self._loop.create_task(self._mark_flushed())
                 self._flushes += 1
+                self._flushed_at = begin
                 self._flush_seconds_max = max(self._flush_seconds_max, self._loop.time() - begin)
         if store.dispatcher.waiting:
             self.schedule_dispatch()
         return store.flushed_offset
 
+    async def _mark_flushed(self) -> None:
+        """Note how far the log is flushed, beside the next flush: nobody waits for it."""
+        marked = -1
+        try:
+            while self._loop is not None and marked < self.store.flushed_offset:
+                marked = self.store.flushed_offset
+                await self._loop.run_in_executor(self._marker, self.store.mark_flushed, marked)
+        except FlushFailed:
+            self._tell_failure()
+        finally:
+            self._marking = None
+
     async def _flush_periodically(self, interval_ms: int, *, thorough: bool) -> None:
         while self.store.failure is None:
-            try:
-                await asyncio.wait_for(self._stopping.wait(), interval_ms / 1000)
-            except TimeoutError:
-                pass
-            else:
+            if await self._stops_within(interval_ms):
                 return
+            if not thorough and self._may_wait():
+                continue
             try:
                 await self.flush(thorough=thorough)
             except FlushFailed:
                 return  # final; `_tell_failure` said so
             except StoreError as error:
                 logger.error("flush is tried again in %d ms: %s", interval_ms, error)
+
+    def _may_wait(self) -> bool:
+        """Is so little written that the log's flush may wait (flushCommitLogLeastPages)?"""
+        flush = self.store.config.flush
+        if not flush.commit_log_least_pages or self._loop is None:
+            return False
+        written = self.store.max_physical_offset - self.store.flushed_offset
+        late = self._loop.time() - self._flushed_at >= flush.commit_log_thorough_ms / 1000
+        return written < flush.commit_log_least_pages * 4096 and not late
 
     def _tell_failure(self) -> None:
         if not self._failure_told and self.store.failure is not None:

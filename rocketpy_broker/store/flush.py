@@ -25,8 +25,11 @@ class FlushPlan:
 
     queues: list[SegmentQueue] = field(default_factory=list)
     targets: list[FlushTarget] = field(default_factory=list)
-    directories: list[Path] = field(default_factory=list)
+    directories: dict[Path, None] = field(default_factory=dict)
+    """In order, each once."""
     index_files: list[IndexFile] = field(default_factory=list)
+    index_entries: IndexFile | None = None
+    """The index file being written: its entries are flushed, not its slots."""
     checkpoint: Checkpoint | None = None
     log_timestamp: int = 0
     """Store time of the newest commit log record that this flush covers, ms; 0 when none."""
@@ -42,7 +45,7 @@ class FlushPlan:
         self.targets.extend(files.unflushed())
         directories = files.unsynced_directories()
         if directories:
-            self.directories.extend(path for path in directories if path not in self.directories)
+            self.directories.update(dict.fromkeys(directories))
             files.directories_synced()
 
     def run(self, disk: Disk, checkpoint_file: CheckpointFile) -> None:
@@ -54,6 +57,8 @@ class FlushPlan:
                 disk.fdatasync(target.segment.handle)
             for file in self.index_files:
                 file.write_slots()
+            if self.index_entries is not None:
+                self.index_entries.sync()
             if self.checkpoint is not None:
                 checkpoint_file.save(self.checkpoint)
         except (OSError, StoreError) as error:
@@ -64,7 +69,10 @@ class FlushPlan:
     def finish(self) -> None:
         """Move the flushed marks: `run` has returned."""
         for target in self.targets:
-            target.segment.flushed = max(target.segment.flushed, target.until)
+            segment = target.segment
+            # Not beyond what is there now: the log may have been cut meanwhile.
+            segment.flushed = max(segment.flushed, min(target.until, segment.wrote))
+            segment.flushed_changes = max(segment.flushed_changes, target.changes)
         self.release()
 
     def release(self) -> None:

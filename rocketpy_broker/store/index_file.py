@@ -37,6 +37,7 @@ HEADER_BYTES = HEADER.size
 SLOT_BYTES = 4
 ENTRY = struct.Struct(">iqii")
 ENTRY_BYTES = ENTRY.size
+_ENTRY_HASH = struct.Struct(">i16x")
 _SECONDS_MAX = 0x7FFFFFFF
 _CHUNK_SLOTS = 1 << 18
 _pack_entry = ENTRY.pack
@@ -52,7 +53,8 @@ class IndexFile:
         self._disk = disk
         self.path = path
         self._slot_count = slots
-        self._entry_limit = entries
+        self.entry_limit = entries
+        """N above."""
         self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
         self.begin_timestamp = 0
         self.end_timestamp = 0
@@ -70,17 +72,17 @@ class IndexFile:
     @property
     def size(self) -> int:
         """Length of the file."""
-        return self._entries_at + self._entry_limit * ENTRY_BYTES
+        return self._entries_at + self.entry_limit * ENTRY_BYTES
 
     @property
     def is_full(self) -> bool:
         """Is there no room for another entry?"""
-        return self.next_entry >= self._entry_limit
+        return self.next_entry >= self.entry_limit
 
     @property
     def room(self) -> int:
         """Entries that still fit."""
-        return self._entry_limit - self.next_entry
+        return self.entry_limit - self.next_entry
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -111,15 +113,42 @@ class IndexFile:
         if length != self.size:
             raise StoreDamaged(
                 f"{self.path} has {length} bytes, expected {self.size} for {self._slot_count} slots and "
-                f"{self._entry_limit} entries; set maxHashSlotNum and maxIndexNum to what it was made with"
+                f"{self.entry_limit} entries; set maxHashSlotNum and maxIndexNum to what it was made with"
             )
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.inserts,
             next_entry,
         ) = HEADER.unpack(self._read(0, HEADER_BYTES))  # fmt: skip
-        if next_entry > self._entry_limit:
-            raise StoreDamaged(f"{self.path} counts {next_entry} of {self._entry_limit} entries")
+        if next_entry > self.entry_limit:
+            raise StoreDamaged(f"{self.path} counts {next_entry} of {self.entry_limit} entries")
         self.next_entry = self._pending_from = max(1, next_entry)  # 0 in a file that was never written
+
+    def resume(self, header: tuple[int, int, int, int, int, int]) -> None:
+        """Go on with a loaded file that was never finished; its slots are made from its entries.
+
+        header: times, offsets, inserts and number of the next entry, in the order they have in a file; up to
+        there its entries are flushed.
+        """
+        (
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.inserts,
+            self.next_entry,
+        ) = header  # fmt: skip
+        self._pending_from = self.next_entry
+        slots = self._slots = memoryview(bytearray(self._slot_count * SLOT_BYTES)).cast("i")
+        slot_count = self._slot_count
+        for first in range(1, self.next_entry, _CHUNK_SLOTS):
+            count = min(_CHUNK_SLOTS, self.next_entry - first)
+            data = self._read(self._entries_at + first * ENTRY_BYTES, count * ENTRY_BYTES)
+            for number, (key_hash,) in enumerate(_ENTRY_HASH.iter_unpack(data), first):
+                slots[key_hash % slot_count] = number
+        self.is_dirty = True
+
+    def sync(self) -> None:
+        """Make the entries that were written durable. Safe in a thread. Raises StoreError."""
+        try:
+            self._disk.fdatasync(self._handle)
+        except OSError as error:
+            raise store_error("flush", self.path, error) from error
 
     def _load_slots(self) -> memoryview:
         values = array("i")

@@ -8,20 +8,22 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import mul
 from pathlib import Path
 
-from rocketpy.errors import StoreDamaged
+from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy.protocol.java import utf8_hash
+from rocketpy_broker.store.checkpoint import Progress
 from rocketpy_broker.store.clock import Clock
 from rocketpy_broker.store.config import IndexConfig
 from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.index_file import IndexFile
 from rocketpy_broker.store.index_hash import key_hashes, positive_hash
 
-__all__ = ["IndexQueryResult", "IndexRows", "IndexService", "index_file_name"]
+__all__ = ["IndexQueryResult", "IndexRow", "IndexRows", "IndexService", "index_file_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,10 @@ class IndexQueryResult:
     last_update_offset: int = 0
 
 
+IndexRow = tuple[int, bytes, bytes, int, int]
+"""One record for `IndexService.put_many`: topic's head, unique key, keys, physical offset, store time."""
+
+
 class IndexService:
     """All index files of a store.
 
@@ -66,6 +72,8 @@ class IndexService:
         self._config = config
         self._clock = clock
         self.files: list[IndexFile] = []
+        self.directory_changed = True
+        """Are there names that may not be durable?"""
         self.full: list[IndexFile] = []
         """Full files whose slots are not written yet; see `IndexFile.write_slots`."""
         self._heads: dict[bytes, dict[bytes, int]] = {}
@@ -77,25 +85,82 @@ class IndexService:
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def load(self, *, clean: bool, checkpoint_timestamp: int) -> bool:
+    def load(self, *, clean: bool, checkpoint_timestamp: int, progress: Progress | None = None) -> bool:
         """Take over the directory's files; False when some had to go, so that records must be indexed again.
 
         clean: after an unclean stop, files newer than the checkpoint are deleted, as 4.6.0 does, for a
         file that was not full has slots and entries that do not fit together. Damaged files go too, with
-        all files behind them.
+        all files behind them. progress: names the file that goes on nevertheless; True then means that the
+        index is as it was with that checkpoint.
         """
         complete = True
+        if progress is not None:
+            self._delete_newer(progress.index_name)
         for name in self._disk.list_dir(self.directory):
             if len(name) != _NAME_LENGTH or not name.isdigit():
                 continue
-            file = IndexFile(self._disk, self.directory / name, self._config.slots, self._config.entries)
-            if complete and self._load_file(file, clean=clean, checkpoint_timestamp=checkpoint_timestamp):
+            file = self._new_file(name)
+            if progress is not None and int(name) == progress.index_name and self._resume(file, progress):
+                self.files.append(file)
+            elif complete and self._load_file(
+                file, clean=clean or progress is not None, checkpoint_timestamp=checkpoint_timestamp
+            ):
                 self._keep(file)
             else:
                 logger.warning("index file %s is deleted and rebuilt from the commit log", file.path)
                 file.delete()
                 complete = False
-        return complete and bool(self.files)
+        if progress is None:
+            return complete and bool(self.files)
+        if not (complete and self._is_at(progress)):  # one that is missing may be anywhere
+            self.destroy()
+            return False
+        return True
+
+    def _delete_newer(self, index_name: int) -> None:
+        for name in self._disk.list_dir(self.directory):
+            if len(name) == _NAME_LENGTH and name.isdigit() and int(name) > index_name:
+                self._new_file(name).delete()
+
+    def _new_file(self, name: str) -> IndexFile:
+        return IndexFile(self._disk, self.directory / name, self._config.slots, self._config.entries)
+
+    def _is_at(self, progress: Progress) -> bool:
+        if not self.files:
+            return progress.index_name == 0
+        last = self.files[-1]
+        at = int(last.path.name), last.next_entry, len(self.files)
+        return at == (progress.index_name, progress.index_entries, progress.index_count)
+
+    @staticmethod
+    def _resume(file: IndexFile, progress: Progress) -> bool:
+        """Load the file as the checkpoint describes it, finished since or not; False when it cannot be."""
+        try:
+            file.load()
+            if not 1 < progress.index_entries <= file.entry_limit:
+                file.close()
+                return False
+            file.resume(
+                (
+                    progress.begin_timestamp, progress.end_timestamp, progress.begin_offset,
+                    progress.end_offset, progress.index_inserts, progress.index_entries,
+                )
+            )  # fmt: skip
+        except StoreError as error:
+            logger.warning("%s", error)
+            file.close()
+            return False
+        return True
+
+    def progress(self, units: int) -> Progress:
+        """What a checkpoint says of the index once the entries written so far are flushed."""
+        if not self.files:
+            return Progress(units)
+        file = self.files[-1]
+        return Progress(
+            units, int(file.path.name), file.next_entry, file.inserts, file.begin_timestamp,
+            file.end_timestamp, file.begin_offset, file.end_offset, len(self.files),
+        )  # fmt: skip
 
     def _keep(self, file: IndexFile) -> None:
         if file.next_entry > 1:
@@ -157,11 +222,11 @@ class IndexService:
 
     def put_many(
         self,
-        heads: list[int],
-        unique_keys: list[bytes],
-        keys: list[bytes],
-        offsets: list[int],
-        timestamps: list[int],
+        heads: Sequence[int],
+        unique_keys: Sequence[bytes],
+        keys: Sequence[bytes],
+        offsets: Sequence[int],
+        timestamps: Sequence[int],
     ) -> None:
         """`put` for many records, in log order; about a quarter of the time for each.
 
@@ -234,9 +299,9 @@ class IndexService:
         name = index_file_name(self._clock())
         if previous is not None and name <= previous.path.name:  # the clock went back; names must go up
             name = _next_name(previous.path.name)
-        path = self.directory / name
-        file = IndexFile(self._disk, path, self._config.slots, self._config.entries)
+        file = self._new_file(name)
         file.create(previous)
+        self.directory_changed = True
         if previous is not None:
             self.full.append(previous)
         self.files.append(file)
@@ -296,40 +361,29 @@ class IndexService:
 class IndexRows:
     """Collects what records are indexed by, for one `put_many`."""
 
-    __slots__ = ("_heads", "_index", "_keys", "_offsets", "_timestamps", "_unique_keys")
+    __slots__ = ("_index", "add_one", "rows")
 
     def __init__(self, index: IndexService) -> None:
         self._index = index
-        self._clear()
+        self.rows: list[IndexRow] = []
+        self.add_one = self.rows.append
+        """Take one record whose keys are one or none."""
 
-    def _clear(self) -> None:
-        self._heads: list[int] = []
-        self._unique_keys: list[bytes] = []
-        self._keys: list[bytes] = []
-        self._offsets: list[int] = []
-        self._timestamps: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def add(self, head: int, unique_key: bytes, keys: bytes, offset: int, timestamp: int) -> None:
-        """Take one record; see `IndexService.put`. head: `topic_head` of its topic."""
-        if b" " in keys:
-            for key in keys.split(b" "):
-                self.add(head, unique_key, key, offset, timestamp)
-                unique_key = b""
+    def add(self, row: IndexRow) -> None:
+        """Take one record."""
+        head, unique_key, keys, offset, timestamp = row
+        if b" " not in keys:
+            self.add_one(row)
             return
-        self._heads.append(head)
-        self._unique_keys.append(unique_key)
-        self._keys.append(keys)
-        self._offsets.append(offset)
-        self._timestamps.append(timestamp)
+        for key in keys.split(b" "):
+            self.add_one((head, unique_key, key, offset, timestamp))
+            unique_key = b""
 
     def put(self) -> None:
         """Index what was taken. Raises DiskFull, StoreError; then it may be put again."""
-        if self._offsets:
-            self._index.put_many(self._heads, self._unique_keys, self._keys, self._offsets, self._timestamps)
-            self._clear()
+        if self.rows:
+            self._index.put_many(*zip(*self.rows, strict=True))
+            self.rows.clear()
 
 
 def _next_name(name: str) -> str:

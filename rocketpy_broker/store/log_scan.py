@@ -18,11 +18,13 @@ from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
-__all__ = ["LogScan", "LogTail", "find_record"]
+__all__ = ["SECTOR_BYTES", "LogScan", "LogTail", "find_record", "has_lost_sector"]
 
 _WINDOW_BYTES: Final = 4 << 20
 _TAIL_BYTES: Final = 16 << 20
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+SECTOR_BYTES: Final = 512
+"""A disk writes so much in one go, or not at all."""
 
 
 class LogTail:
@@ -95,9 +97,8 @@ class LogScan:
                 return self._stop_at(segment, position, f"blank of {view.size} bytes does not end the file")
             if view.physical_offset != segment.start + position:
                 return self._stop_at(segment, position, f"it says it belongs at {view.physical_offset}")
-            if view.properties[-1:] == b"\0" or "\0" in view.topic:
-                # The CRC covers the body only; what is written ends with U+0002, what is torn with zeros.
-                return self._stop_at(segment, position, "topic or properties end in zeros")
+            if _is_torn(view, position):
+                return self._stop_at(segment, position, "topic or properties are torn")
             position += view.size
             self.end = segment.start + position
             self.last_store_timestamp = view.store_timestamp
@@ -120,6 +121,47 @@ class LogScan:
     def _stop_at(self, segment: Segment, position: int, reason: str) -> bool:
         self.stop = RecordCorrupt(segment.start + position, reason)
         return False
+
+
+def _is_torn(view: RecordView, position: int) -> bool:
+    """Do topic or properties end in zeros, or lack a sector? The CRC covers the body only.
+
+    What is written has no zeros there; a Java broker's may, so that they alone prove nothing.
+    """
+    if b"\0" not in view.properties and "\0" not in view.topic:
+        return False
+    if view.properties[-1:] == b"\0" or "\0" in view.topic:
+        return True
+    tail = view.topic.encode() + b"\1\1" + view.properties
+    start = position + view.size - len(tail)
+    return _has_zero_piece(tail, start)
+
+
+def _has_zero_piece(data: bytes, position: int) -> bool:
+    """Is any sector, as far as it lies in `data`, all zeros? position: of the data in its file."""
+    at = 0
+    while at < len(data):
+        stop = at + SECTOR_BYTES - (position + at) % SECTOR_BYTES
+        if not data[at:stop].strip(b"\0"):
+            return True
+        at = stop
+    return False
+
+
+def has_lost_sector(files: SegmentQueue, start: int, end: int) -> bool:
+    """Is there a sector of zeros, or the part of one, in the log between these offsets, or a missing file?
+
+    That is what power loss leaves of what was written and not flushed.
+    """
+    while start < end:
+        segment = files.find(start)
+        if segment is None:
+            return True
+        size = min(end, segment.end, start + _WINDOW_BYTES) - start
+        if _has_zero_piece(segment.read(start - segment.start, size), start - segment.start):
+            return True
+        start += size
+    return False
 
 
 def _read_window(segment: Segment, position: int, rest: bytes) -> bytes:
@@ -170,4 +212,5 @@ def _try_record(segment: Segment, position: int) -> RecordView | None:
         view = peek(segment.read(position, max(size, MIN_BLANK_BYTES)), check_crc=True)
     except RecordCorrupt:
         return None
-    return view if view.physical_offset == segment.start + position else None
+    is_here = view.physical_offset == segment.start + position and not _is_torn(view, position)
+    return view if is_here else None

@@ -22,9 +22,10 @@ from collections.abc import Set as AbstractSet
 from types import TracebackType
 from typing import Self
 
-from rocketpy.errors import FlushFailed, RecordCorrupt, StoreError
+from rocketpy.errors import DiskFull, FlushFailed, RecordCorrupt, StoreError
 from rocketpy.protocol.record import peek, read_start
-from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile
+from rocketpy_broker.store.busy import BusyWatch, StoreBusy
+from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile, Progress
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
@@ -38,14 +39,18 @@ from rocketpy_broker.store.messages import AppendReceipt, MessageInner
 from rocketpy_broker.store.queue_table import QueueTable
 from rocketpy_broker.store.read import Accepts, GetMessageResult, QueueReader
 from rocketpy_broker.store.recovery import Recovery, RecoveryReport
+from rocketpy_broker.store.room import Room
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
+from rocketpy_broker.store.stats import StoreStats
 from rocketpy_broker.store.store_lock import StoreLock
 from rocketpy_broker.store.time_search import offset_by_time
 
 __all__ = ["MessageStore", "QueryMessageResult"]
 
 logger = logging.getLogger(__name__)
+
+_SLOW_WRITE_MS = 100
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,15 +70,16 @@ class MessageStore:
 
     def __init__(self, config: StoreConfig, *, clock: Clock = system_clock, disk: Disk | None = None) -> None:
         self.config = config
-        self._clock = clock
+        self.clock = clock
         self._disk: Disk = OsDisk() if disk is None else disk
         self._lock = StoreLock(self._disk, config.root / "lock")
         self._abort_path = config.root / "abort"
         self._checkpoint_file = CheckpointFile(self._disk, config.root / "checkpoint")
         self.checkpoint = Checkpoint()
         self._saved_checkpoint = Checkpoint()
-        self.failure: StoreError | None = StoreError("the store is not open")
-        """Why the store takes no messages; None while it does."""
+        self._refusals: list[StoreError | None] = [StoreError("the store is not open"), None, None]
+        self._refused: StoreError | None = self._refusals[0]
+        self._disk_full: DiskFull | None = None
         self.table = QueueTable()
         log = config.commit_log
         self.commit_log = CommitLog(
@@ -98,6 +104,9 @@ class MessageStore:
         self._reader = QueueReader(self.commit_log, config.read)
         self._sync = config.flush.disk_type is FlushDiskType.SYNC_FLUSH
         self._is_open = False
+        self.stats = StoreStats()
+        self._room = Room(self.commit_log.files, log)
+        self.busy_watch = BusyWatch(config.busy)
 
     # -- opening and closing ---------------------------------------------------------------------
 
@@ -125,6 +134,7 @@ class MessageStore:
         clean = not self._disk.exists(self._abort_path)
         self.checkpoint = self._checkpoint_file.load()
         self._saved_checkpoint = dataclasses.replace(self.checkpoint)
+        flushed_until = self.checkpoint.dispatched_offset
         self._mark_open()
         self.commit_log.files.load()
         self.queues.load()
@@ -134,8 +144,10 @@ class MessageStore:
         report = recovery.run(self.checkpoint, clean=clean)
         if not clean:
             # What was scanned may be in the page cache only; and so may anything behind the checkpoint.
-            for segment in self.commit_log.files.segments:
-                segment.flushed = 0 if segment.end > report.scanned_from else segment.flushed
+            log = self.commit_log.files
+            log.doubt([segment for segment in log.segments if segment.end > report.scanned_from])
+            for queue in self.queues.queues.values():
+                queue.doubt(flushed_until)
         self.commit_log.start(recovery.tail)
         self.commit_log.last_store_timestamp = self.dispatcher.last_store_timestamp
         self.checkpoint.log_end = self.checkpoint.index_files = self.checkpoint.tail_offset = -1
@@ -208,16 +220,16 @@ class MessageStore:
         Raises MessageTooLarge, TopicInvalid, MessageInvalid, DiskFull, and StoreError when the store takes
         no messages; then nothing has changed.
         """
-        if self.failure is not None:
-            raise self._refusal()
+        if self._refused is not None:
+            raise self._refusal(self._refused)
         return self.commit_log.append(message)
 
     def append_batch(
         self, message: MessageInner, entries: Sequence[tuple[int, bytes, bytes]]
     ) -> list[AppendReceipt]:
         """Place a batch in the current run, one record each; see `CommitLog.append_batch`."""
-        if self.failure is not None:
-            raise self._refusal()
+        if self._refused is not None:
+            raise self._refusal(self._refused)
         return self.commit_log.append_batch(message, entries)
 
     def write_out(self) -> None:
@@ -225,6 +237,7 @@ class MessageStore:
 
         Raises DiskFull, StoreError: then no message of the run is stored and queue offsets are as before it.
         """
+        begin = self.clock()
         try:
             requests = self.commit_log.write_out()
         except StoreError:
@@ -233,6 +246,10 @@ class MessageStore:
             raise
         if requests:
             self.dispatcher.add(requests)
+            taken_ms = self.clock() - begin
+            self.stats.count_run(requests, taken_ms, self.dispatcher.waiting)
+            if taken_ms > _SLOW_WRITE_MS:
+                self.set_busy(self.busy_watch.wrote(taken_ms))
 
     def put_message(self, message: MessageInner) -> AppendReceipt:
         """`append` and `write_out`."""
@@ -256,9 +273,47 @@ class MessageStore:
         """Whom `dispatch` tells that a queue has new messages."""
         self.dispatcher.arrivals = listener
 
-    def _refusal(self) -> StoreError:
-        kind = type(self.failure) if isinstance(self.failure, FlushFailed) else StoreError
-        return kind(f"the store takes no messages: {self.failure}")
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the store takes no messages until it is opened again; None while it does."""
+        return self._refusals[0]
+
+    @failure.setter
+    def failure(self, reason: StoreError | None) -> None:
+        self._refuse(0, reason)
+
+    @property
+    def disk_full(self) -> DiskFull | None:
+        """Why the store takes no messages until there is room on the disk; all else goes on."""
+        return self._disk_full
+
+    def set_disk_full(self, reason: str | None) -> None:
+        """Take no messages from now on, or take them again with None."""
+        self._disk_full = None if reason is None else DiskFull(reason)
+        self._refuse(1, self._disk_full)
+
+    def set_busy(self, reason: StoreBusy | None) -> None:
+        """Take no messages from now on, or take them again with None: the store cannot keep up."""
+        self._refuse(2, reason)
+
+    def _refuse(self, kind: int, reason: StoreError | None) -> None:
+        self._refusals[kind] = reason
+        self._refused = next(filter(None, self._refusals), None)
+
+    def drop_queue(self, topic: str, queue_id: int) -> None:
+        """Delete a consume queue; the commit log keeps its messages. Raises StoreError.
+
+        While the store is open a queue that comes back goes on with its numbers.
+        """
+        queue = self.queues.queues.pop((topic, queue_id), None)
+        if queue is not None:
+            self.dispatcher.forget(self.table[topic, queue_id])
+            queue.destroy()
+
+    @staticmethod
+    def _refusal(reason: StoreError) -> StoreError:
+        kind = type(reason) if isinstance(reason, FlushFailed | DiskFull | StoreBusy) else StoreError
+        return kind(f"the store takes no messages: {reason}")
 
     def _fail(self, failure: StoreError) -> None:
         """Take no more messages until restarted."""
@@ -274,6 +329,10 @@ class MessageStore:
         Run the plan's `run` in any thread, then call `finish_flush` here. Raises DiskFull, StoreError when
         queues cannot be written; that is not final.
         """
+        if thorough:  # what may fail comes first: `plan.add` takes it that the plan is run
+            self.queues.write_out()
+            if self.index is not None:
+                self.index.write_entries()
         plan = FlushPlan(log_timestamp=self.commit_log.last_store_timestamp)
         plan.add(self.commit_log.files)
         if thorough:
@@ -281,10 +340,11 @@ class MessageStore:
         return plan
 
     def _plan_queues(self, plan: FlushPlan) -> None:
-        self.queues.write_out()
         if self.index is not None:
-            self.index.write_entries()
             plan.index_files = list(self.index.full)
+            if self.index.directory_changed:
+                plan.directories.update({self.index.directory: None, self.config.root: None})
+                self.index.directory_changed = False
         for queue in self.queues.queues.values():
             plan.add(queue.files)
         checkpoint = dataclasses.replace(self.checkpoint)
@@ -292,10 +352,16 @@ class MessageStore:
         checkpoint.physic_timestamp = plan.log_timestamp or checkpoint.physic_timestamp
         checkpoint.dispatched_offset = self.dispatcher.offset
         checkpoint.flushed_offset = self.commit_log.max_offset
+        checkpoint.min_offset = self.commit_log.min_offset
+        checkpoint.tail_offset = self.commit_log.tail.offset
+        units = sum(queue.next_offset for queue in self.queues.queues.values())
+        checkpoint.progress = self.index.progress(units) if self.index is not None else Progress(units, -1)
         for file in plan.index_files:
             checkpoint.index_timestamp = max(checkpoint.index_timestamp, file.end_timestamp)
         if checkpoint != self._saved_checkpoint:
             plan.checkpoint = checkpoint
+            if self.index is not None and self.index.files:
+                plan.index_entries = self.index.files[-1]
 
     def run_flush(self, plan: FlushPlan) -> None:
         """Do what a plan says. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
@@ -323,7 +389,30 @@ class MessageStore:
         store takes no more messages.
         """
         self._run_plan(self.plan_flush(thorough=thorough))
+        if self._sync:
+            self.mark_flushed()
         return self.flushed_offset
+
+    def mark_flushed(self, offset: int | None = None) -> None:
+        """Note durably that the log is flushed up to `offset` (all that is), so that damage below is known.
+
+        To be called after every flush; nobody needs to wait for it (see decision 0004). Blocks; safe in a
+        thread, one at a time. Raises FlushFailed: final, the store takes no more messages.
+        """
+        try:
+            self._checkpoint_file.raise_flushed(self.flushed_offset if offset is None else offset)
+        except StoreError as error:
+            failure = FlushFailed(f"flush failed: {error}. The store takes no more messages; restart it")
+            self._fail(failure)
+            raise failure from error
+
+    def note_log_start(self) -> None:
+        """Note durably where the log begins now, before files below are deleted. Blocks; safe in a thread.
+
+        Names may outlive a power loss in any order: without this the rest would look like a log with a hole.
+        Raises StoreError.
+        """
+        self._checkpoint_file.raise_min(self.commit_log.min_offset)
 
     def _run_plan(self, plan: FlushPlan) -> None:
         try:
@@ -342,40 +431,20 @@ class MessageStore:
 
     def wants_room(self) -> bool:
         """Should `make_room` be called: is the log near the end of what is reserved, or of its file?"""
-        files = self.commit_log.files
-        last = files.last
-        if last is None or self.failure is not None:
-            return False
-        if last.wants_reserve():
-            return True
-        return files.spare is None and last.size - last.wrote < self._room_margin()
-
-    def _room_margin(self) -> int:
-        """How near to its file's end the log may come before the next file is made."""
-        log = self.config.commit_log
-        return min(log.segment_bytes // 2, max(log.reserve_bytes, log.message_bytes_max))
+        return self.failure is None and self._room.is_wanted()
 
     def make_room(self) -> Segment | None:
         """Reserve space ahead of the log, or make its next file. Blocks; safe in a thread, one at a time.
 
         Returns what `adopt_room` must be given. Raises DiskFull, StoreError; appends go on while they can.
         """
-        files = self.commit_log.files
-        last = files.last
-        if last is None:
-            return None
-        if last.wants_reserve():
-            last.reserve()
-            return None
-        return files.make_spare(last.end)
+        return self._room.make()
 
     def adopt_room(self, segment: Segment | None) -> None:
         """Take over what `make_room` made."""
-        if segment is None:
-            return
-        if self._is_open:
+        if segment is not None and self._is_open:
             self.commit_log.files.adopt_spare(segment)
-        else:
+        elif segment is not None:
             segment.delete()
 
     # -- reading by queue ------------------------------------------------------------------------
@@ -413,7 +482,9 @@ class MessageStore:
         Raises StoreError when the disk cannot be read.
         """
         queue = self._queue(topic, queue_id)
-        return self._reader.read(queue, offset, max_count, max_bytes, tag_codes, accepts)
+        result = self._reader.read(queue, offset, max_count, max_bytes, tag_codes, accepts)
+        self.stats.count_read(result.count)
+        return result
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """(physical offset, size, tags code) of up to `count` messages of a queue from `offset` on.

@@ -12,15 +12,15 @@ from rocketpy.errors import RecordCorrupt, StoreDamaged, TornTail
 from rocketpy.protocol.record import FIXED_BYTES, MESSAGE_MAGIC, peek
 from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import ReadConfig
-from rocketpy_broker.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from rocketpy_broker.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 
 __all__ = ["Accepts", "GetMessageResult", "GetMessageStatus", "QueueReader"]
 
 Accepts = Callable[[bytes], bool]
 """Whether a message with these properties, as they are stored, is wanted."""
 
-# Size, magic, physical offset of a record.
-_RECORD_PLACE = Struct(">iI20xq")
+# Size, magic, queue id, queue offset, physical offset of a record.
+_RECORD_PLACE = Struct(">iI4xi4xqq")
 _SCANNED_BYTES_MIN = 16_000
 _READ_BYTES_MAX = 1 << 20
 
@@ -123,13 +123,15 @@ class QueueReader:
             if tag_codes is not None and tags_code not in tag_codes:
                 continue
             if not self._holds(physical, size, log_end):
+                if physical >= self._log.min_offset and size != BLANK_SIZE:
+                    raise _damaged(queue, physical, size)
                 if not batch.count:
                     status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 skip_until = self._log.roll_next_file(physical)
                 continue
             if accepts is not None and not accepts(self._properties(physical, size)):
                 continue
-            batch.add(physical, size)
+            batch.add(physical, size, offset + position)
             status = GetMessageStatus.FOUND
             skip_until = -1
         else:
@@ -183,7 +185,7 @@ class _Batch:
         self._count_max = count_max
         self._bytes_max = bytes_max
         self.ranges: list[list[int]] = []
-        self.records: list[tuple[int, int]] = []
+        self.records: list[tuple[int, int, int]] = []
         self.bytes = 0
         self.count = 0
 
@@ -198,14 +200,14 @@ class _Batch:
         count_max = config.disk_count_max if on_disk else config.memory_count_max
         return self.count >= min(count_max, self._count_max) or self.bytes + size > bytes_max
 
-    def add(self, start: int, size: int) -> None:
-        """Take one record."""
+    def add(self, start: int, size: int, number: int) -> None:
+        """Take one record. number: its queue offset."""
         last = self.ranges[-1] if self.ranges else None
         if last is not None and last[1] == start and last[1] - last[0] < _READ_BYTES_MAX:
             last[1] = start + size
         else:
             self.ranges.append([start, start + size])
-        self.records.append((start, size))
+        self.records.append((start, size, number))
         self.bytes += size
         self.count += 1
 
@@ -219,10 +221,15 @@ def _check_chunks(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> No
     for chunk in chunks:
         at = 0
         while at < len(chunk):
-            start, size = next(records)
-            if _RECORD_PLACE.unpack_from(chunk, at) != (size, MESSAGE_MAGIC, start):
-                raise StoreDamaged(
-                    f"queue {queue.topic}/{queue.queue_id}: a unit says {size} bytes at {start}, where no "
-                    f"such record is; remove {queue.files.directory} and restart to have it rebuilt"
-                )
+            start, size, number = next(records)
+            expected = (size, MESSAGE_MAGIC, queue.queue_id, number, start)
+            if _RECORD_PLACE.unpack_from(chunk, at) != expected:
+                raise _damaged(queue, start, size)
             at += size
+
+
+def _damaged(queue: ConsumeQueue, start: int, size: int) -> StoreDamaged:
+    return StoreDamaged(
+        f"queue {queue.topic}/{queue.queue_id}: a unit says {size} bytes at {start}, where no such record "
+        f"is; remove {queue.files.directory} and restart to have it rebuilt"
+    )

@@ -8,8 +8,10 @@
    index, are built from the first file.
 3. The log is cut where it ends. A torn tail is cut and logged; damage elsewhere is refused with a report:
    - below the checkpoint's flushed offset nothing may be missing, whatever follows;
-   - without a flushed offset (a Java broker wrote the store), no valid newer record may follow the damage.
-     Above the flushed offset one may: power loss keeps what it likes of what was not flushed.
+   - above it a valid record may follow, if a sector of zeros explains the damage: power loss keeps what it
+     likes of what was not flushed, sector by sector. Damage of another kind is none of its making;
+   - without a flushed offset (a Java broker wrote the store), no valid newer record may follow.
+   Why this is enough is told in decision 0004.
 
 Source: RocketMQ DefaultMessageStore load, CommitLog recoverNormally and recoverAbnormally.
 Differs: 4.6.0 never looks behind damage, and indexes nothing before the file the checkpoint names.
@@ -28,7 +30,7 @@ from rocketpy_broker.store.config import RecoveryConfig
 from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from rocketpy_broker.store.dispatch import ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.index_service import IndexService
-from rocketpy_broker.store.log_scan import LogScan, LogTail, find_record
+from rocketpy_broker.store.log_scan import LogScan, LogTail, find_record, has_lost_sector
 from rocketpy_broker.store.messages import DispatchRequest
 from rocketpy_broker.store.queue_table import QueueTable
 from rocketpy_broker.store.segment import Segment
@@ -88,23 +90,30 @@ class Recovery:
         self._dispatcher = dispatcher
         self._table = table
         self._indexed_until = 0
+        self._from_first = False
+        """Must all of the log be read, since a queue is to be built anew?"""
         self.tail = LogTail(0)
         """Where the next clean start may begin to read the log."""
 
     def run(self, checkpoint: Checkpoint, *, clean: bool) -> RecoveryReport:
         """Do it all. Raises StoreDamaged (nothing was cut then), StoreError."""
         report = RecoveryReport(clean)
+        self._files.sort_out(checkpoint.flushed_offset, checkpoint.min_offset)
         if not self._files.segments:
             self._drop_all(report)
             return report
+        self._drop_headless(report)
         for queue in self._queues.queues.values():
-            queue.recover()
+            queue.recover(-1 if clean else checkpoint.dispatched_offset)
             self._check_last_unit(queue, report)
         index_from = self._load_index(checkpoint, clean=clean)
         start = self._scan_start(checkpoint, index_from, clean=clean)
         scan = self._scan(start, index_from, report)
         self._check_end(scan, checkpoint, report)
         self._cut(scan, report)
+        if not clean:
+            for queue in self._queues.queues.values():
+                queue.wipe_rest()
         if self._index is not None and not self._index.cut_from(report.end):
             report.note("the index had records behind the log's end; its newest file is rebuilt")
             self._scan(self._file_start(self._index.end_offset), self._index.end_offset, report)
@@ -121,26 +130,45 @@ class Recovery:
         index = self._index
         if index is None:
             return self._files.max_offset
-        complete = index.load(clean=clean, checkpoint_timestamp=checkpoint.index_timestamp)
+        progress = None if clean or not self._config.use_progress else checkpoint.progress
+        complete = index.load(
+            clean=clean, checkpoint_timestamp=checkpoint.index_timestamp, progress=progress
+        )
+        if progress is not None and complete:
+            return checkpoint.dispatched_offset
         if clean and checkpoint.log_end >= 0 and checkpoint.index_files < 0:  # was switched off meanwhile
             return max(index.end_offset + 1 if index.files else 0, self._files.min_offset)
+        if clean and 0 <= checkpoint.index_files != len(index.files):  # one that is missing may be anywhere
+            index.destroy()
+            return self._files.min_offset
         if clean and (complete or checkpoint.index_files == 0):
             return max(self._queues.max_physical_offset(), index.end_offset + 1, checkpoint.log_end)
         return max(index.end_offset, self._files.min_offset)
 
     def _scan_start(self, checkpoint: Checkpoint, index_from: int, *, clean: bool) -> int:
         segments = self._files.segments
-        if not self._queues.queues:
+        if not self._queues.queues or self._from_first:
             return segments[0].start
         if clean:
             start = segments[max(0, len(segments) - 3)].start
             if start < checkpoint.tail_offset <= checkpoint.log_end:
                 start = checkpoint.tail_offset
+        elif self._is_dispatched(checkpoint):
+            start = min(checkpoint.tail_offset, checkpoint.dispatched_offset)
         else:
             start = self._checkpoint_file(checkpoint.min_timestamp).start
         if self._index is not None and index_from < start:
             start = self._file_start(index_from)
         return start
+
+    def _is_dispatched(self, checkpoint: Checkpoint) -> bool:
+        """Are all queues complete up to the checkpoint's dispatched offset, as it says?"""
+        progress = checkpoint.progress
+        if progress is None or not self._config.use_progress:
+            return False
+        start = min(checkpoint.tail_offset, checkpoint.dispatched_offset)
+        units = sum(queue.next_offset for queue in self._queues.queues.values())
+        return self._files.min_offset <= start <= checkpoint.flushed_offset and units >= progress.units
 
     def _checkpoint_file(self, timestamp: int) -> Segment:
         """The newest file whose first record is not newer than that, else the first file."""
@@ -227,6 +255,12 @@ class Recovery:
             return request, False
         queue = self._queues.queues.get((view.topic, view.queue_id))
         if queue is not None and view.physical_offset + view.size <= queue.max_physical_offset:
+            if view.queue_offset * UNIT_BYTES < queue.files.min_offset:
+                first = queue.files.min_offset // UNIT_BYTES
+                queue.destroy()
+                raise _QueueIncomplete(
+                    f"queue {view.topic}/{view.queue_id} begins with {first}, the log has {view.queue_offset}"
+                )
             return request, False
         # `next_offset` of the cursor runs ahead of the queue by what is in the batch.
         expected = max(cursor.next_offset, queue.next_offset if queue is not None else 0)
@@ -243,12 +277,15 @@ class Recovery:
     def _check_end(self, scan: LogScan, checkpoint: Checkpoint, report: RecoveryReport) -> None:
         """Refuse an end that is damage rather than a torn tail. Raises StoreDamaged."""
         follower = find_record(self._files, scan.end)
-        if follower is not None and follower.store_timestamp < scan.last_store_timestamp:
+        is_ours = checkpoint.flushed_offset >= 0
+        if follower is not None and not is_ours and follower.store_timestamp < scan.last_store_timestamp:
             follower = None  # left over from an earlier, longer log: 4.6.0 cuts without wiping
         problem = ""
         if 0 <= scan.end < checkpoint.flushed_offset:
             problem = f"the log was flushed up to {checkpoint.flushed_offset}"
-        elif follower is not None and checkpoint.flushed_offset < 0:
+        elif follower is not None and not (
+            is_ours and has_lost_sector(self._files, scan.end, follower.physical_offset)
+        ):
             problem = f"a valid record follows at {follower.physical_offset}"
         reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
         if problem and not self._config.cut_damage:
@@ -266,6 +303,8 @@ class Recovery:
     def _cut(self, scan: LogScan, report: RecoveryReport) -> None:
         report.end = scan.end
         report.cut_bytes = self._files.truncate(scan.end)
+        if strays := self._files.drop_strays():
+            report.note(f"{strays} files are deleted that power loss left: expired ones, or unflushed ones")
         if report.cut_bytes:
             report.note(f"{report.cut_bytes} bytes behind {scan.end} are wiped from the commit log")
         for queue in self._queues.queues.values():
@@ -274,13 +313,23 @@ class Recovery:
 
     # -- consume queues --------------------------------------------------------------------------
 
+    def _drop_headless(self, report: RecoveryReport) -> None:
+        """Queues that lack a file are built anew: in the middle, or in front of a log that has its start."""
+        for queue in self._queues.queues.values():
+            files = queue.files
+            lacks_front = files.min_offset > 0 == self._files.min_offset and not queue.begins_blank()
+            if files.strays or lacks_front:
+                report.note(f"queue {queue.topic}/{queue.queue_id} lacks a file and is built anew")
+                queue.destroy()
+                self._from_first = True
+
     def _check_last_unit(self, queue: ConsumeQueue, report: RecoveryReport) -> None:
         """Drop units from the end of a queue until the last one's record is its own."""
         before = end = queue.next_offset
         queue.max_physical_offset = -1
         while end * UNIT_BYTES > queue.files.min_offset:
             unit = queue.unit(end - 1)
-            if unit is not None and self._is_record_of(queue, end - 1, unit[0], unit[1]):
+            if unit is not None and self._is_record_of(queue, end - 1, unit, check_code=end == before):
                 queue.max_physical_offset = unit[0] + unit[1]
                 break
             end -= 1
@@ -288,7 +337,14 @@ class Recovery:
             queue.cut(end)
             report.note(f"queue {queue.topic}/{queue.queue_id}: units {end} to {before - 1} match no record")
 
-    def _is_record_of(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
+    def _is_record_of(
+        self, queue: ConsumeQueue, number: int, unit: tuple[int, int, int], *, check_code: bool
+    ) -> bool:
+        """Is there such a record? check_code: the tags code too, which a torn unit may lack.
+
+        Of the last unit only: a changed messageDelayLevel must not give all delayed messages another time.
+        """
+        offset, size, tags_code = unit
         data = self._files.read(offset, size)
         if data is None:
             # Behind the expired part of the log, a unit cannot be checked.
@@ -297,11 +353,14 @@ class Recovery:
             view = peek(data, check_crc=True)
         except RecordCorrupt:
             return False
-        place = (view.physical_offset, view.topic, view.queue_id, view.queue_offset)
-        return place == (offset, queue.topic, queue.queue_id, number)
+        place = (view.physical_offset, view.size, view.topic, view.queue_id, view.queue_offset)
+        if place != (offset, size, queue.topic, queue.queue_id, number):
+            return False
+        return not check_code or tags_code == self._dispatcher.tags_code_of(view)
 
     def _drop_all(self, report: RecoveryReport) -> None:
         """Without a commit log there is nothing to consume: as 4.6.0, and the index with it."""
+        self._files.drop_strays()
         for queue in self._queues.queues.values():
             if queue.files.segments:
                 report.note(f"no commit log: queue {queue.topic}/{queue.queue_id} is dropped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import shutil
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import StoreDamaged
-from rocketpy_broker.store import CommitLogConfig, IndexConfig, MessageStore, StoreConfig
+from rocketpy_broker.store import CommitLogConfig, IndexConfig, MessageStore, RecoveryConfig, StoreConfig
 from rocketpy_broker.store.checker import check_store
 from rocketpy_broker.store.checkpoint import Checkpoint
 from tests.unit.store.helpers import bodies, cutting, kill, put, small_config
@@ -289,4 +290,8 @@ def test_clean_start_reads_only_the_tail_of_a_large_log(tmp_path: Path) -> None:
     assert store.open().records == report.records
     assert store.checkpoint.log_end == -1
     kill(store)
+    store = MessageStore(config)
+    assert store.open().records <= 12
+    kill(store)
+    config = dataclasses.replace(config, recovery=RecoveryConfig(use_progress=False))
     assert MessageStore(config).open().records == 25

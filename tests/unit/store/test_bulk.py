@@ -58,7 +58,8 @@ def test_rebuilt_files_equal_those_written_live(tmp_path: Path, run: int) -> Non
             store.append(inner)
         store.write_out()
         store.dispatch()
-    live = queue_content(store), [index_content(file) for file in store.index.files if store.index]
+    assert store.index is not None
+    live = queue_content(store), [index_content(file) for file in store.index.files]
     kill(store)
     (tmp_path / "checkpoint").unlink()
     shutil.rmtree(tmp_path / "consumequeue")

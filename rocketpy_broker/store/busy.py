@@ -1,0 +1,57 @@
+"""When the store is too busy to take messages, so that producers hear of it while they can go elsewhere.
+
+RocketMQ's brokers queue sends before a thread pool, answer those with SYSTEM_BUSY that waited there for
+200 ms, and all of them while a write into the page cache has taken a second. Here one event loop does the
+work, so a request waits in a socket's buffer, for as long as the loop is behind. A timer tells how far that
+is: late by the limit twice in a row, and messages are refused until it is in time again. A single stall
+refuses nobody. A write that took as long as `page_cache_ms` refuses until the next look. No clock is read
+for a message.
+
+Source: RocketMQ BrokerFastFailure; DefaultMessageStore isOSPageCacheBusy.
+"""
+
+from __future__ import annotations
+
+from rocketpy.errors import StoreError
+from rocketpy_broker.store.config import BusyConfig
+
+__all__ = ["BusyWatch", "StoreBusy"]
+
+
+class StoreBusy(StoreError):
+    """The store takes no messages for the moment. A broker answers SYSTEM_BUSY (2)."""
+
+
+class BusyWatch:
+    """Judges how late the loop is. `look` is to be called every `interval_ms`."""
+
+    interval_ms = 50
+
+    def __init__(self, config: BusyConfig) -> None:
+        self._config = config
+        self._was_late = False
+
+    def look(self, late_ms: float) -> StoreBusy | None:
+        """Why messages are refused until the next look; None when they are not.
+
+        late_ms: how much later than it asked for the timer was called.
+        """
+        limit = self._config.wait_ms
+        is_late = self._config.enabled and limit > 0 and late_ms > limit
+        was_late, self._was_late = self._was_late, is_late
+        if not (is_late and was_late):
+            return None
+        return StoreBusy(
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            f"period in queue: {late_ms:.0f}ms, the limit is {limit}ms"
+        )
+
+    def wrote(self, taken_ms: int) -> StoreBusy | None:
+        """The same for a write that took so long."""
+        limit = self._config.page_cache_ms
+        if not self._config.enabled or not limit or taken_ms <= limit:
+            return None
+        return StoreBusy(
+            "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            f"a write took {taken_ms}ms, the limit is {limit}ms"
+        )

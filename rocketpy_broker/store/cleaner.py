@@ -1,0 +1,158 @@
+"""Deletes what retention lets go, in steps: chosen on the store's own thread, deleted in any.
+
+A file is taken out of its list first, so that nobody begins to read it, then its name goes; whoever reads it
+at that moment holds it open and reads on. The commit log goes first: a crash in between leaves units and
+index entries that point below the log, which readers know how to skip.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from rocketpy_broker.store.consume_queue import ConsumeQueue
+from rocketpy_broker.store.delay import SCHEDULE_TOPIC
+from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.retention import DiskUse, FileAge, Pass, deletable_below, expired, plan_pass
+from rocketpy_broker.store.segment import Segment
+
+__all__ = ["Cleaner", "disk_use"]
+
+logger = logging.getLogger(__name__)
+
+Step = Callable[[], None]
+"""Deletes one file. Blocks; safe in a thread. Raises StoreError."""
+
+
+def disk_use(path: Path) -> float:
+    """Used part of the file system that holds `path`, 0 to 1; -1 when that cannot be told."""
+    try:
+        state = os.statvfs(path)
+    except OSError:
+        return -1.0
+    return (state.f_blocks - state.f_bfree) / state.f_blocks if state.f_blocks else -1.0
+
+
+class Cleaner:
+    """Retention of one store. use: tells how full its disks are."""
+
+    def __init__(self, store: MessageStore, *, use: Callable[[Path], float] = disk_use) -> None:
+        self._store = store
+        self._config = store.config.retention
+        self._use = use
+        self._held_since: dict[int, int] = {}
+        self._queues_cleaned_at = -1
+        self._manual = 0
+
+    def ask(self) -> None:
+        """Delete expired files in the next passes, whatever the hour (20 passes, as in 4.6.0)."""
+        self._manual = 20
+
+    def measure(self) -> DiskUse:
+        """How full the disks are. Blocks; safe in a thread."""
+        config = self._store.config
+        queues = config.consume_queue_directory
+        return DiskUse(
+            self._use(config.commit_log_directory), self._use(queues if queues.exists() else config.root)
+        )
+
+    def choose(self, use: DiskUse, now_ms: int) -> list[Step]:
+        """Take what goes out of the store; returns what is left to do for each file, in this order.
+
+        First of all `MessageStore.note_log_start` is to be called.
+        """
+        decision = plan_pass(self._config, use, now_ms, manual=self._manual > 0)
+        self._manual = max(0, self._manual - 1)
+        self._refuse(decision, use)
+        steps = self._choose_log(decision, now_ms) if decision.reason else []
+        log_start = self._store.commit_log.min_offset
+        if log_start != self._queues_cleaned_at:
+            self._queues_cleaned_at = log_start
+            steps += self._choose_queues(log_start)
+            steps += self._choose_index(log_start)
+        return steps
+
+    def run(self, now_ms: int) -> int:
+        """A whole pass, here and now; returns how many files went. Raises StoreError."""
+        steps = self.choose(self.measure(), now_ms)
+        if steps:
+            self._store.note_log_start()
+        for step in steps:
+            step()
+        return len(steps)
+
+    def _refuse(self, decision: Pass, use: DiskUse) -> None:
+        store = self._store
+        if decision.refuse_writes == (store.disk_full is not None):
+            return
+        percent = f"{100 * max(use):.0f}%"
+        if decision.refuse_writes:
+            limit = self._config.refuse_percent
+            store.set_disk_full(f"the disk is {percent} full, above {limit}%; free space or add a disk")
+            logger.error("messages are refused: %s", store.disk_full)
+        else:
+            store.set_disk_full(None)
+            logger.warning("messages are taken again: the disk is %s full", percent)
+
+    # -- the commit log --------------------------------------------------------------------------
+
+    def _choose_log(self, decision: Pass, now_ms: int) -> list[Step]:
+        files = self._store.commit_log.files
+        # What the checkpoint does not know to be flushed would be missed after power loss.
+        flushed = self._store.checkpoint.flushed_offset
+        old = [segment for segment in files.segments[:-1] if segment.end <= flushed]
+        ages = [self._age(segment, now_ms) for segment in old[: self._config.batch_files_max]]
+        count = expired(self._config, ages, now_ms, at_once=decision.at_once)
+        if count:
+            logger.info(
+                "%d commit log files from %s on are deleted: %s",
+                count, files.segments[0].path.name, decision.reason,
+            )  # fmt: skip
+        elif decision.at_once:
+            logger.warning("%s, and there is no file to delete", decision.reason)
+        segments = [files.take_first() for _ in range(count)]
+        for segment in segments:
+            self._held_since.pop(segment.start, None)
+        return [self._store.note_log_start, *(segment.delete for segment in segments)] if segments else []
+
+    def _age(self, segment: Segment, now_ms: int) -> FileAge:
+        if not segment.is_held:
+            self._held_since.pop(segment.start, None)
+            return FileAge(segment.modified_ms())
+        since = self._held_since.setdefault(segment.start, now_ms)
+        return FileAge(segment.modified_ms(), now_ms - since)
+
+    # -- consume queues and index ----------------------------------------------------------------
+
+    def _choose_queues(self, log_start: int) -> list[Step]:
+        steps: list[Step] = []
+        for queue in self._store.queues.queues.values():
+            steps += [segment.delete for segment in queue.take_expired(log_start)]
+            queue.correct_min_offset(log_start)
+        return steps
+
+    def _choose_index(self, log_start: int) -> list[Step]:
+        index = self._store.index
+        if index is None:
+            return []
+        waiting = set(map(id, index.full))
+        ends = [file.end_offset for file in index.files[:-1] if id(file) not in waiting]
+        return [index.files.pop(0).delete for _ in range(deletable_below(ends, log_start))]
+
+    def drop_queues(self, topics: Collection[str]) -> list[ConsumeQueue]:
+        """Delete the consume queues of topics that are not among `topics`, all that are configured.
+
+        Messages that wait to be delivered later have a topic of their own, which stays. The commit log is
+        left to its time. Returns what went. Raises StoreError. Source: RocketMQ cleanUnusedTopic.
+        """
+        store = self._store
+        gone = [
+            queue
+            for (topic, _), queue in store.queues.queues.items()
+            if topic not in topics and topic != SCHEDULE_TOPIC
+        ]
+        for queue in gone:
+            store.drop_queue(queue.topic, queue.queue_id)
+        return gone

@@ -1,0 +1,120 @@
+"""What a store has done since it was opened, under the names of RocketMQ's runtime information.
+
+Counters are added to where the work is done; `sample`, called every second, remembers them for rates.
+Source: RocketMQ StoreStatsService. Differs: a put takes as long as the write of its run, which many share.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from rocketpy_broker.store.messages import DispatchRequest
+
+__all__ = ["StoreStats"]
+
+_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+_LABELS: Final = (
+    "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]", "[1~2s]",
+    "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
+)  # fmt: skip
+_WINDOWS_S: Final = (10, 60, 600)
+
+
+class _Sample(NamedTuple):
+    """Counters at a time, ms."""
+
+    time_ms: int
+    put: int
+    found: int
+    missed: int
+    transferred: int
+
+
+class StoreStats:
+    """Counters of one store. Times in ms."""
+
+    __slots__ = ("_samples", "dispatch_waiting_max", "found", "missed", "put_bytes", "put_ms_max",
+                 "put_times", "runs", "times_by_duration", "transferred")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.put_times = 0
+        """Messages written."""
+        self.put_bytes = 0
+        """Of their records."""
+        self.put_ms_max = 0
+        self.runs = 0
+        """Writes they took."""
+        self.times_by_duration = [0] * len(_LABELS)
+        """Messages by how long their write took."""
+        self.found = 0
+        """Reads that found messages."""
+        self.missed = 0
+        """Reads that found none."""
+        self.transferred = 0
+        """Messages read."""
+        self.dispatch_waiting_max = 0
+        """The most records that waited for dispatch at once."""
+        self._samples: deque[_Sample] = deque(maxlen=_WINDOWS_S[-1] + 1)
+
+    def count_run(self, requests: Sequence[DispatchRequest], taken_ms: int, waiting: int) -> None:
+        """Count the messages of one write. waiting: records that wait for dispatch behind it."""
+        count = len(requests)
+        self.runs += 1
+        self.put_times += count
+        self.put_bytes += requests[-1][1] + requests[-1][2] - requests[0][1]
+        self.put_ms_max = max(self.put_ms_max, taken_ms)
+        self.dispatch_waiting_max = max(self.dispatch_waiting_max, waiting)
+        self.times_by_duration[bisect_left(_BOUNDS_MS, taken_ms) if taken_ms > 0 else 0] += count
+
+    def count_read(self, count: int) -> None:
+        """Count a read that found so many messages."""
+        if count:
+            self.found += 1
+            self.transferred += count
+        else:
+            self.missed += 1
+
+    def sample(self, now_ms: int) -> None:
+        """Remember the counters; to be called once a second."""
+        self._samples.append(_Sample(now_ms, self.put_times, self.found, self.missed, self.transferred))
+
+    def rates(self, counter: str, now_ms: int) -> tuple[float, ...]:
+        """Per second over the last 10 s, minute and 10 minutes. counter: put, found, missed, transferred."""
+        now = _Sample(now_ms, self.put_times, self.found, self.missed, self.transferred)
+        return tuple(self._rate(counter, now, window) for window in _WINDOWS_S)
+
+    def _rate(self, counter: str, now: _Sample, window_s: int) -> float:
+        samples = self._samples
+        if not samples:
+            return 0.0
+        then = samples[max(0, len(samples) - window_s)]
+        seconds = (now.time_ms - then.time_ms) / 1000
+        grown: int = getattr(now, counter) - getattr(then, counter)
+        return grown / seconds if seconds > 0 else 0.0
+
+    def table(self, now_ms: int) -> dict[str, str]:
+        """All of it as 4.6.0's getBrokerRuntimeInfo names it."""
+        found, missed = self.rates("found", now_ms), self.rates("missed", now_ms)
+        total = tuple(a + b for a, b in zip(found, missed, strict=True))
+        return {
+            "putMessageTimesTotal": str(self.put_times),
+            "putMessageSizeTotal": str(self.put_bytes),
+            "putMessageAverageSize": str(self.put_bytes / max(1, self.put_times)),
+            "putMessageEntireTimeMax": str(self.put_ms_max),
+            "putMessageDistributeTime": " ".join(
+                f"{label}:{count}" for label, count in zip(_LABELS, self.times_by_duration, strict=True)
+            ),
+            "dispatchMaxBuffer": str(self.dispatch_waiting_max),
+            "putTps": _text(self.rates("put", now_ms)),
+            "getFoundTps": _text(found),
+            "getMissTps": _text(missed),
+            "getTotalTps": _text(total),
+            "getTransferedTps": _text(self.rates("transferred", now_ms)),
+        }
+
+
+def _text(rates: tuple[float, ...]) -> str:
+    return " ".join(f"{rate:.2f}" for rate in rates)
