@@ -1,0 +1,182 @@
+"""Request-reply beside the recorded bytes of a Java pair (QUIRKS 30), and when nobody replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rocketpy import Message, MessageExt, MessageQueue, Outcome, Producer, create_reply_message
+from rocketpy.errors import BrokerError, ClientClosed, MessageInvalid, ReplyTimeout, RequestTimeout
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command, decode_command
+from rocketpy.protocol.frame import FrameDecoder
+from rocketpy.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.properties import decode
+from rocketpy.protocol.record import Record, host_bytes
+from tests import golden_data
+from tests.integration.sdk_peers import Names, Peer, Script, refuses, silent, stored
+
+MESSAGE = Message("GoldenRequest", b"question 1", tags="TagR", keys="KR")
+
+
+def recorded(code: int) -> list[Command]:
+    """The recorded requests of a code, oldest first."""
+    found = [
+        frame for frame in golden_data.frames("json-rpc")
+        if frame.info["code"] == code and frame.info["kind"] != "response"
+    ]  # fmt: skip
+    return [decode_command(FrameDecoder().feed(frame.data)[0]) for frame in found]
+
+
+def request_message(**properties: str) -> MessageExt:
+    """A request as a consumer gets it."""
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    host = host_bytes("127.0.0.1", 1)
+    record = Record(
+        topic="T", queue_id=0, flag=0, queue_offset=0, physical_offset=0, sys_flag=0, born_timestamp=0,
+        born_host=host, store_timestamp=0, store_host=host, reconsume_times=0, prepared_transaction_offset=0,
+        body=b"?", properties=text.encode(),
+    )  # fmt: skip
+    return MessageExt(record, MessageQueue("T", "broker-a", 0), b"?")
+
+
+@asynccontextmanager
+async def running(script: Script | None = None) -> AsyncIterator[tuple[Producer, Peer]]:
+    """A producer and the broker of its topics."""
+    async with Peer(script) as broker, Names() as names:
+        names.routes["GoldenRequest"] = {"broker-a": broker.address}
+        names.routes["GoldenCluster_REPLY_TOPIC"] = {"broker-a": broker.address}
+        async with Producer("golden_req_p", names.address) as producer:
+            yield producer, broker
+
+
+async def push_recorded(broker: Peer, correlation_id: str) -> Command:
+    """Push the reply of the recording, for another request; return the client's answer."""
+    push = recorded(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)[0]
+    header = push.header_as(ReplyMessageRequestHeader)
+    properties = decode(header.properties or "")
+    header.properties = (header.properties or "").replace(properties["CORRELATION_ID"], correlation_id)
+    command = Command.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, push.body)
+    return await broker.channels[0].request(command, 5000)
+
+
+async def test_a_request_is_that_of_a_java_producer() -> None:
+    """A Java replier could not answer a Python requester."""
+    async with running() as (producer, broker):
+        asking = asyncio.create_task(producer.request(MESSAGE, timeout=5))
+        await broker.until(lambda: len(broker.sends) == 1)
+        assert broker.seen[0].code == RequestCode.HEART_BEAT
+        header = broker.sends[0].header_as(SendMessageRequestHeaderV2)
+        ours = decode(header.properties or "")
+        answer = await push_recorded(broker, ours["CORRELATION_ID"])
+        reply = await asking
+    golden = recorded(RequestCode.SEND_MESSAGE_V2)[0].header_as(SendMessageRequestHeaderV2)
+    java = decode(golden.properties or "")
+    changing = dict.fromkeys(("UNIQ_KEY", "CORRELATION_ID", "REPLY_TO_CLIENT"), "")
+    assert {**ours, **changing} == {**java, **changing}
+    assert (broker.sends[0].code, header.sys_flag, header.batch) == (310, 0, False)
+    assert answer.code == ResponseCode.SUCCESS
+    assert (reply.body, reply.topic) == (b"reply to question 1", "GoldenCluster_REPLY_TOPIC")
+    assert reply.born_host == ("127.0.0.1", 57074)
+    assert reply.store_host == ("127.0.0.1", 20010)
+    assert {"ARRIVE_TIME", "PUSH_REPLY_TIME", "MSG_TYPE"} <= set(reply.properties)
+
+
+async def test_a_reply_is_that_of_a_java_consumer() -> None:
+    """A Java requester would never get a Python replier's answer."""
+    golden = recorded(RequestCode.SEND_REPLY_MESSAGE_V2)[0]
+    header = golden.header_as(SendMessageRequestHeaderV2)
+    java = decode(header.properties or "")
+    names = ("CORRELATION_ID", "REPLY_TO_CLIENT", "TTL")
+    request = request_message(CLUSTER="GoldenCluster", **{name: java[name] for name in names})
+    async with running(_stored_reply) as (producer, broker):
+        await producer.send(create_reply_message(request, golden.body))
+        (sent,) = broker.requests(RequestCode.SEND_REPLY_MESSAGE_V2)
+    ours = sent.header_as(SendMessageRequestHeaderV2)
+    assert (ours.topic, sent.body) == (header.topic, golden.body)
+    properties = decode(ours.properties or "")
+    del properties["WAIT"]  # which Java leaves out here, and which means the same as true
+    assert {**properties, "UNIQ_KEY": ""} == {**java, "UNIQ_KEY": ""}
+
+
+def _stored_reply(_channel: object, request: Command) -> Command:
+    if request.code != RequestCode.SEND_REPLY_MESSAGE_V2:
+        return stored(request)
+    request.code = RequestCode.SEND_MESSAGE_V2
+    answer = stored(request)
+    request.code = RequestCode.SEND_REPLY_MESSAGE_V2
+    return answer
+
+
+async def test_nobody_replies() -> None:
+    """A requester could not tell a request that is being worked on from one that was never sent."""
+    async with running() as (producer, _broker):
+        with pytest.raises(ReplyTimeout, match=r"is stored in .* but no reply came within 100 ms") as caught:
+            await producer.request(MESSAGE, timeout=0.1)
+        assert caught.value.outcome is Outcome.STORED
+    async with running(silent) as (producer, _broker):
+        with pytest.raises(RequestTimeout) as silence:
+            await producer.request(MESSAGE, timeout=0.2)
+        assert silence.value.outcome is Outcome.UNKNOWN
+    async with running(refuses(ResponseCode.MESSAGE_ILLEGAL)) as (producer, _broker):
+        with pytest.raises(BrokerError) as refused:
+            await producer.request(MESSAGE, timeout=5)
+        assert refused.value.outcome is Outcome.NOT_SENT
+
+
+async def test_a_late_reply_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """The broker would think the client broken, or the reply would reach another request."""
+    async with running() as (producer, broker):
+        with pytest.raises(ReplyTimeout):
+            await producer.request(MESSAGE, timeout=0.05)
+        answer = await push_recorded(broker, "gone")
+    assert answer.code == ResponseCode.SUCCESS
+    assert "dropped a reply with correlation id gone from /127.0.0.1:57074" in caplog.text
+
+
+async def test_closing_ends_the_wait() -> None:
+    """A program that stops would wait for a reply that nobody can bring any more."""
+    async with running() as (producer, broker):
+        future = producer.request_nowait(MESSAGE, timeout=60)
+        await broker.until(lambda: len(broker.sends) == 1)
+        await producer.close()
+        with pytest.raises(ClientClosed, match="before a reply came"):
+            await future
+
+
+async def test_cancelling_a_request() -> None:
+    """A cancelled request would leave something behind that the next one stumbles over."""
+    async with running() as (producer, broker):
+        asking = asyncio.create_task(producer.request(MESSAGE, timeout=60))
+        await broker.until(lambda: len(broker.sends) == 1)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert asking.cancelled()
+        assert producer.health().ok
+        again = asyncio.create_task(producer.request(MESSAGE, timeout=5))
+        await broker.until(lambda: len(broker.sends) == 2)
+        properties = decode(broker.sends[1].header_as(SendMessageRequestHeaderV2).properties or "")
+        await push_recorded(broker, properties["CORRELATION_ID"])
+        assert (await again).body == b"reply to question 1"
+
+
+@pytest.mark.parametrize("missing", ["CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"])
+def test_only_requests_are_answered(missing: str) -> None:
+    """A reply would be sent to nobody."""
+    properties = dict.fromkeys(("CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"), "x")
+    assert create_reply_message(request_message(**properties), b"r").topic == "x_REPLY_TOPIC"
+    del properties[missing]
+    with pytest.raises(MessageInvalid, match=f"has no {missing}"):
+        create_reply_message(request_message(**properties), b"r")
+
+
+async def test_a_reply_in_a_batch_is_refused() -> None:
+    """A reply sent in a batch would be stored as a message, and never reach who asked."""
+    properties = dict.fromkeys(("CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"), "x")
+    reply = create_reply_message(request_message(**properties), b"r")
+    async with running() as (producer, _broker):
+        with pytest.raises(MessageInvalid, match="replies are sent singly"):
+            await producer.send_batch([reply])

@@ -1,0 +1,206 @@
+"""Transactions beside the recorded bytes of a Java producer (QUIRKS 27), and when something fails."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rocketpy import LocalTransactionState, Message, MessageExt, Producer, SendStatus
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command, decode_command
+from rocketpy.protocol.frame import FrameDecoder
+from rocketpy.protocol.headers import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from rocketpy.protocol.properties import decode
+from rocketpy.transport import Channel
+from tests import golden_data
+from tests.integration.sdk_peers import Names, Peer
+
+COMMIT, ROLLBACK, UNKNOWN = (
+    LocalTransactionState.COMMIT,
+    LocalTransactionState.ROLLBACK,
+    LocalTransactionState.UNKNOWN,
+)
+OFFSET_ID = "7F00000100004E2A0000000000000BCF"  # 3023, as in the recording
+MESSAGE = Message("GoldenTopic", b"x", tags="TagTxC", keys="TXC")
+
+
+def recorded(code: int) -> list[Command]:
+    """The recorded requests of a code, oldest first."""
+    found = [
+        frame for frame in golden_data.frames("json-producer")
+        if frame.info["code"] == code and frame.info["kind"] != "response"
+    ]  # fmt: skip
+    return [decode_command(FrameDecoder().feed(frame.data)[0]) for frame in found]
+
+
+def says(state: LocalTransactionState) -> Callable[[Message], LocalTransactionState]:
+    """A local transaction that ends like this."""
+    return lambda _: state
+
+
+class Broker(Peer):
+    """Answers half messages as the recorded broker did, or with another code."""
+
+    def __init__(self, code: int = 0) -> None:
+        super().__init__(self.answer)
+        self.code = code
+
+    def answer(self, channel: Channel, request: Command) -> Command:
+        if request.code != RequestCode.SEND_MESSAGE_V2:
+            return request.reply()
+        return request.reply(
+            self.code, header=SendMessageResponseHeader(msg_id=OFFSET_ID, queue_id=0, queue_offset=5)
+        )
+
+    async def ends(self, count: int = 1) -> list[EndTransactionRequestHeader]:
+        """Wait for so many ends of transactions."""
+        await self.until(lambda: len(self.requests(RequestCode.END_TRANSACTION)) >= count)
+        return [
+            request.header_as(EndTransactionRequestHeader)
+            for request in self.requests(RequestCode.END_TRANSACTION)
+        ]
+
+
+@asynccontextmanager
+async def running(code: int = 0, group: str = "golden_tx_producer") -> AsyncIterator[tuple[Producer, Broker]]:
+    """A producer and the broker of its topic."""
+    async with Broker(code) as broker, Names() as names:
+        names.routes["GoldenTopic"] = {"broker-a": broker.address}
+        async with Producer(group, names.address) as producer:
+            yield producer, broker
+
+
+async def test_requests_are_those_of_a_java_producer() -> None:
+    """A RocketMQ broker would take the half message for a plain one, or never find it again."""
+    async with running() as (producer, broker):
+        for state in (COMMIT, ROLLBACK, UNKNOWN):
+            await producer.send_in_transaction(
+                MESSAGE,
+                local_transaction=says(state),
+                check=lambda _: UNKNOWN,
+            )
+        ends = await broker.ends(3)
+        half = broker.sends[0].header_as(SendMessageRequestHeaderV2)
+    theirs = recorded(RequestCode.SEND_MESSAGE_V2)
+    golden = next(
+        header
+        for command in theirs
+        if "TRAN_MSG" in ((header := command.header_as(SendMessageRequestHeaderV2)).properties or "")
+    )
+    assert (half.sys_flag, half.batch, half.producer_group) == (golden.sys_flag, False, golden.producer_group)
+    ours, java = decode(half.properties or ""), decode(golden.properties or "")
+    assert {**ours, "UNIQ_KEY": ""} == {**java, "UNIQ_KEY": ""}
+    java_ends = [command.header_as(EndTransactionRequestHeader) for command in recorded(37)]
+    assert [end.commit_or_rollback for end in ends] == [end.commit_or_rollback for end in java_ends[:3]]
+    assert ends[0].ext_fields() == {
+        **java_ends[0].ext_fields(),
+        "msgId": ours["UNIQ_KEY"],
+        "tranStateTableOffset": "5",
+    }
+
+
+async def test_a_recorded_check_is_answered_as_java_does() -> None:
+    """The broker would never learn how a transaction ended, or apply the answer to another copy."""
+    (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
+    expected = recorded(RequestCode.END_TRANSACTION)[3].header_as(EndTransactionRequestHeader)
+    seen: list[MessageExt] = []
+
+    def check(half: MessageExt) -> LocalTransactionState:
+        seen.append(half)
+        return COMMIT
+
+    async with running() as (producer, broker):
+        producer.check_transactions(check)
+        await producer.send(Message("GoldenTopic", b"x"))
+        header = asked.header_as(CheckTransactionStateRequestHeader)
+        broker.channels[0].oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, asked.body))
+        (end,) = await broker.ends()
+        (request,) = broker.requests(RequestCode.END_TRANSACTION)
+    assert request.is_oneway
+    assert end == expected
+    assert (seen[0].topic, seen[0].keys, seen[0].queue.broker_name) == ("GoldenTopic", ("TXU",), "broker-a")
+    assert seen[0].transaction_id == expected.transaction_id
+
+
+async def test_a_check_that_fails_leaves_it_open(caplog: pytest.LogCaptureFixture) -> None:
+    """A database that is away for a moment would commit or roll back what it knows nothing of."""
+    (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
+
+    async def check(_half: MessageExt) -> LocalTransactionState:
+        raise OSError("the database is away")
+
+    async with running() as (producer, broker):
+        producer.check_transactions(check)
+        await producer.send(Message("GoldenTopic", b"x"))
+        header = asked.header_as(CheckTransactionStateRequestHeader)
+        broker.channels[0].oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, asked.body))
+        (end,) = await broker.ends()
+        assert end.commit_or_rollback == 0
+        assert "the database is away" in (broker.requests(RequestCode.END_TRANSACTION)[0].remark or "")
+        assert producer.health().ok
+    assert "the broker will ask" in caplog.text
+
+
+async def test_a_check_for_another_group_is_left_to_others(caplog: pytest.LogCaptureFixture) -> None:
+    """A check function would be asked about transactions that are not its own."""
+    (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
+    async with running(group="others") as (producer, broker):
+        producer.check_transactions(lambda _: COMMIT)
+        await producer.send(Message("GoldenTopic", b"x"))
+        header = asked.header_as(CheckTransactionStateRequestHeader)
+        broker.channels[0].oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, asked.body))
+        await producer.send(Message("GoldenTopic", b"its answer comes after the question"))
+        assert "golden_tx_producer, which has no check here" in caplog.text
+        assert broker.requests(RequestCode.END_TRANSACTION) == []
+
+
+async def test_less_than_stored_well_is_rolled_back() -> None:
+    """The local work would be done although the broker may lose its message."""
+    called: list[Message] = []
+
+    def local(half: Message) -> LocalTransactionState:
+        called.append(half)
+        return COMMIT
+
+    async with running(ResponseCode.FLUSH_DISK_TIMEOUT) as (producer, broker):
+        result = await producer.send_in_transaction(MESSAGE, local_transaction=local, check=lambda _: UNKNOWN)
+        (end,) = await broker.ends()
+    assert (result.status, result.state, end.commit_or_rollback, called) == (
+        SendStatus.FLUSH_DISK_TIMEOUT,
+        ROLLBACK,
+        12,
+        [],
+    )
+
+
+async def test_the_end_cannot_be_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A transaction that has committed would look failed to its caller, because one notice was lost."""
+    async with running() as (producer, broker):
+
+        async def local(_half: Message) -> LocalTransactionState:
+            await broker.close()
+            return COMMIT
+
+        result = await producer.send_in_transaction(MESSAGE, local_transaction=local, check=lambda _: UNKNOWN)
+        assert result.state is COMMIT
+    assert "broker-a was not told and will ask" in caplog.text
+
+
+async def test_what_is_no_state_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    """A function that forgets to return would commit or roll back by accident."""
+    async with running() as (producer, broker):
+        result = await producer.send_in_transaction(
+            MESSAGE,
+            local_transaction=lambda _: None,  # type: ignore[arg-type, return-value]
+            check=lambda _: UNKNOWN,
+        )
+        (end,) = await broker.ends()
+    assert (result.state, end.commit_or_rollback) == (UNKNOWN, 0)
+    assert "returned None, and not a LocalTransactionState" in caplog.text
