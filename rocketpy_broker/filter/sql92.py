@@ -203,7 +203,7 @@ class _Parser:
         if low.kind == high.kind == "constant":
             if low.value is None or high.value is None:
                 raise self._error("NULL is no limit of BETWEEN")
-            if compare(high.value, low.value) < 0:
+            if _is_above(low.value, high.value):
                 raise self._error(f"BETWEEN needs its lower limit first, not {low.value} and {high.value}")
         parts = [self._ordered(">=", value, low), self._ordered("<=", value, high)]
         return self._node("boolean", _all_of([node.evaluate for node in parts]), 1 + parts[0].depth)
@@ -295,6 +295,13 @@ _LITERALS: Final[dict[str, bool | None]] = {"TRUE": True, "FALSE": False, "NULL"
 
 def _nothing(_: Mapping[str, str]) -> Value:
     return None
+
+
+def _is_above(low: str | bool | float, high: str | bool | float) -> bool:
+    try:
+        return compare(high, low) < 0
+    except NotComparable:
+        return True
 
 
 def _equals(left: Evaluate, right: Evaluate) -> Evaluate:

@@ -1,0 +1,208 @@
+"""The push consumers of RocketMQ's own rocketmq-example jar, unmodified, against both makes of servers."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop import probe
+from tests.interop.cluster import Cluster
+from tests.interop.java_peer import EXAMPLES as PACKAGE
+from tests.interop.java_peer import JavaPeer
+from tests.interop.sides import EXAMPLES, Side, serve
+
+pytestmark = pytest.mark.interop
+
+_SEEN = re.compile(
+    r"MessageExt \[.*?queueId=(\d+),.*?queueOffset=(\d+),.*?topic='([^']+)'.*?body=\[([-\d, ]*)\]"
+)
+_homes = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A running example that prints each message that it gets."""
+
+    console: Path
+
+    def text(self) -> str:
+        """What it printed until now."""
+        return self.console.read_text(errors="replace")
+
+    def places(self) -> list[tuple[int, int]]:
+        """Queue id and offset of its messages, in the order it got them."""
+        return [(int(queue), int(offset)) for queue, offset, *_ in _SEEN.findall(self.text())]
+
+    def bodies(self) -> list[str]:
+        """Their bodies."""
+        return [
+            bytes(int(number) & 0xFF for number in body.split(",")).decode()
+            for *_, body in _SEEN.findall(self.text())
+        ]
+
+
+@pytest.fixture(scope="module", params=EXAMPLES, ids=lambda side: side.direction)
+def servers(
+    request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One running pair of servers a direction."""
+    side: Side = request.param
+    conf = {"mappedFileSizeCommitLog": 64 << 20, "enablePropertyFilter": "true"}
+    with serve(side, peer, tmp_path_factory.mktemp("push"), conf=conf) as running:
+        yield running
+
+
+@contextmanager
+def consuming(servers: Cluster, main: str) -> Iterator[Consumer]:
+    """Run one example consumer until the end of the block, then kill it."""
+    home = servers.run / f"{main}-{next(_homes)}"
+    properties = {"rocketmq.namesrv.addr": servers.namesrv.address, **servers.java_properties}
+    with servers.peer.running(f"{PACKAGE}.{main}", home=home, properties=properties):
+        consumer = Consumer(home / "console.log")
+        probe.wait_until(lambda: "Consumer Started" in consumer.text(), f"{main} to start", timeout_s=60)
+        yield consumer
+
+
+def send(servers: Cluster, topic: str, texts: Sequence[str], **settings: Any) -> None:
+    """Send one message a text."""
+    send_all(servers, [step(topic, text, **settings) for text in texts])
+
+
+def step(topic: str, text: str, **settings: Any) -> dict[str, Any]:
+    """One message for the Java producer."""
+    return {"how": "sync", "topic": topic, "body": text.encode().hex(), **settings}
+
+
+def send_all(servers: Cluster, steps: Sequence[dict[str, Any]]) -> None:
+    """Send messages with one Java producer."""
+    answers = servers.produce(*steps)
+    assert [answer for answer in answers if answer.get("status") != "SEND_OK"] == []
+
+
+def texts(name: str, count: int) -> list[str]:
+    """Bodies that no other case sends."""
+    return [f"{name} {number}" for number in range(count)]
+
+
+def wanted(consumer: Consumer, name: str) -> list[str]:
+    """Those of its bodies that belong to a case."""
+    return [body for body in consumer.bodies() if body.startswith(f"{name} ")]
+
+
+def wait_for(name: str, count: int, *consumers: Consumer) -> Counter[str]:
+    """Wait until consumers together have got so many messages of a case; return how often each came."""
+
+    def got() -> Counter[str]:
+        return Counter(body for consumer in consumers for body in wanted(consumer, name))
+
+    probe.wait_until(lambda: got().total() >= count, f"{count} messages of {name}", timeout_s=60)
+    return got()
+
+
+def test_messages_come_while_it_waits(servers: Cluster) -> None:
+    """A Java push consumer would not hear of new messages, or hear of them twice."""
+    send(servers, "TopicTest", texts("early", 20))
+    with consuming(servers, "quickstart.Consumer") as consumer:
+        assert wait_for("early", 20, consumer) == Counter(texts("early", 20))
+        for round_ in range(3):
+            name = f"round{round_}"
+            send(servers, "TopicTest", texts(name, 20))
+            assert wait_for(name, 20, consumer) == Counter(texts(name, 20))
+
+
+def test_members_share_queues_and_take_over(servers: Cluster) -> None:
+    """A group's members would do the same work twice, or leave the queues of one that died."""
+    send(servers, "TopicTest", texts("before", 4))
+    with consuming(servers, "simple.PushConsumer") as first:
+        wait_for("before", 4, first)
+        with consuming(servers, "simple.PushConsumer") as second:
+            sent = itertools.count()
+
+            def shared() -> bool:
+                send(servers, "TopicTest", texts(f"share{next(sent)}", 8))
+                return any("share" in body for body in second.bodies())
+
+            probe.wait_until(shared, "the second member to get a queue", timeout_s=60)
+            send(servers, "TopicTest", texts("both", 80), tags="TagA")
+            assert wait_for("both", 80, first, second) == Counter(texts("both", 80))
+            assert wanted(first, "both")
+            assert wanted(second, "both")
+        send(servers, "TopicTest", texts("alone", 40))
+        got = wait_for("alone", 40, first)
+        assert set(got) == set(texts("alone", 40))
+
+
+def test_a_queue_is_consumed_in_its_order(servers: Cluster) -> None:
+    """An orderly consumer would see a later message of a queue before an earlier one."""
+    send(servers, "TopicTest", texts("first", 1), tags="TagA")
+    with consuming(servers, "ordermessage.Consumer") as consumer:
+        wait_for("first", 1, consumer)
+        send(servers, "TopicTest", texts("order", 60), tags="TagC")
+        send(servers, "TopicTest", texts("other", 10), tags="TagB")
+        wait_for("order", 60, consumer)
+        assert wanted(consumer, "other") == []
+    last: dict[int, int] = {}
+    for queue_id, offset in consumer.places():
+        assert offset >= last.get(queue_id, 0)  # a batch that was rolled back comes again from its start
+        last[queue_id] = offset
+
+
+def test_a_tag_filter_lets_its_tags_through(servers: Cluster) -> None:
+    """A consumer would get messages that it did not subscribe to, or miss some."""
+    send(servers, "TagFilterTest", texts("first", 1), tags="TagA")
+    with consuming(servers, "filter.TagFilterConsumer") as consumer:
+        for tag in ("TagA", "TagB", "TagC"):
+            send(servers, "TagFilterTest", texts(tag, 20), tags=tag)
+        send(servers, "TagFilterTest", texts("end", 8), tags="TagA")
+        wait_for("end", 8, consumer)
+        assert wait_for("TagA", 20, consumer) == Counter(texts("TagA", 20))
+        assert wait_for("TagC", 20, consumer) == Counter(texts("TagC", 20))
+        assert wanted(consumer, "TagB") == []
+
+
+def test_an_expression_filters_by_properties(servers: Cluster) -> None:
+    """A consumer with an SQL92 expression would get what it does not match."""
+    send(servers, "SqlFilterTest", texts("first", 1), tags="TagA", properties={"a": "1"})
+    with consuming(servers, "filter.SqlFilterConsumer") as consumer:
+        send_all(
+            servers,
+            [
+                step("SqlFilterTest", f"{tag} {number}", tags=tag, properties={"a": str(number)})
+                for number in range(10)
+                for tag in ("TagA", "TagC")
+            ],
+        )
+        send(servers, "SqlFilterTest", texts("none", 4), tags="TagA")
+        send(servers, "SqlFilterTest", texts("end", 8), tags="TagB", properties={"a": "0"})
+        wait_for("end", 8, consumer)
+        assert Counter(wanted(consumer, "TagA")) == Counter(texts("TagA", 4))
+        assert wanted(consumer, "TagC") == []
+        assert wanted(consumer, "none") == []
+
+
+def test_broadcast_reaches_every_member(servers: Cluster) -> None:
+    """Only one member of a broadcast group would get a message."""
+    with (
+        consuming(servers, "broadcast.PushConsumer") as first,
+        consuming(servers, "broadcast.PushConsumer") as second,
+    ):
+        sent = itertools.count()
+
+        def ready() -> bool:
+            send(servers, "TopicTest", texts(f"ready{next(sent)}", 8), tags="TagA")
+            return all("ready" in consumer.text() or consumer.bodies() for consumer in (first, second))
+
+        probe.wait_until(ready, "both members to pull", timeout_s=60)
+        send(servers, "TopicTest", texts("all", 40), tags="TagD")
+        send(servers, "TopicTest", texts("nobody", 10), tags="TagB")
+        for consumer in (first, second):
+            assert wait_for("all", 40, consumer) == Counter(texts("all", 40))
+            assert wanted(consumer, "nobody") == []

@@ -1,0 +1,192 @@
+"""Locks, held pulls, groups, offsets, statistics: the cores behind what consumers ask."""
+
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import GroupInvalid
+from rocketpy.protocol import fastjson
+from rocketpy.protocol.bodies import MessageQueue, SubscriptionGroupConfig
+from rocketpy_broker.services.groups import SYSTEM_GROUPS, SubscriptionGroups
+from rocketpy_broker.services.locks import LOCK_MS, QueueLocks
+from rocketpy_broker.services.long_polling import HELD_PER_CHANNEL_MAX, HeldPull, PullHolds
+from rocketpy_broker.services.offsets import ConsumerOffsets
+from rocketpy_broker.services.runtime_info import DayTotals
+from rocketpy_broker.services.stats import BrokerStats
+from rocketpy_broker.store.state_file import save_state
+
+QUEUES = [MessageQueue("T", "b", number) for number in range(3)]
+
+
+def test_a_lock_ends_a_minute_after_its_renewal() -> None:
+    """Without this a queue would stay with an orderly consumer that died, or leave one that lives."""
+    locks = QueueLocks()
+    assert locks.lock("g", "one", QUEUES[:2], 0) == QUEUES[:2]
+    assert locks.lock("g", "one", QUEUES[:1], 30_000) == QUEUES[:1]
+    assert locks.lock("g", "two", QUEUES, LOCK_MS) == QUEUES[2:]
+    assert locks.lock("g", "two", QUEUES, LOCK_MS + 1) == QUEUES[1:]
+    assert locks.lock("other", "two", QUEUES[:1], 0) == QUEUES[:1]
+
+
+def test_only_the_owner_unlocks_and_what_expired_is_forgotten() -> None:
+    """Without this a member could take another's queues, and groups that are gone would stay in memory."""
+    locks = QueueLocks()
+    locks.lock("g", "one", QUEUES, 0)
+    locks.unlock("g", "two", QUEUES)
+    assert len(locks) == 3
+    locks.unlock("g", "one", QUEUES[:1])
+    assert len(locks) == 2
+    locks.drop_expired(LOCK_MS)
+    assert len(locks) == 2
+    locks.drop_expired(LOCK_MS + 1)
+    assert len(locks) == 0
+    locks.unlock("nobody", "one", QUEUES)
+
+
+def held(channel: str, offset: int = 5, deadline_ms: float = 100, queue_id: int = 0) -> HeldPull:
+    return HeldPull(channel, "T", queue_id, offset, deadline_ms, None)
+
+
+def test_held_pulls_are_found_by_queue_time_and_channel() -> None:
+    """Without this a pull would be answered twice, never, or to a connection that is gone."""
+    holds = PullHolds()
+    one, two, late = held("a"), held("b", offset=6), held("a", deadline_ms=200, queue_id=1)
+    assert all(holds.hold(pull) for pull in (one, two, late))
+    assert set(holds.queues) == {("T", 0), ("T", 1)}
+    assert holds.waiting_below("T", 0, 5) == []
+    assert holds.waiting_below("T", 0, 6) == [one]
+    assert holds.waiting_below("T", 0, 7) == [one, two]
+    assert holds.waiting_below("U", 0, 7) == []
+    assert holds.expire(99) == []
+    assert holds.expire(100) == [one, two]
+    assert (len(holds), set(holds.queues)) == (1, {("T", 1)})
+    holds.drop("a")
+    assert (len(holds), set(holds.queues)) == (0, set())
+    holds.release(late)  # once more is no error
+
+
+def test_a_channel_holds_so_many_pulls() -> None:
+    """Without this one client could fill the broker's memory."""
+    holds = PullHolds()
+    assert all(holds.hold(held("a")) for _ in range(HELD_PER_CHANNEL_MAX))
+    assert not holds.hold(held("a"))
+    assert holds.hold(held("b"))
+
+
+async def test_groups_are_made_and_kept(tmp_path: Path) -> None:
+    """QUIRKS 49: without this a restart would forget what an operator set up."""
+    path = tmp_path / "subscriptionGroup.json"
+    groups = SubscriptionGroups(path, auto_create=True)
+    groups.load()
+    assert set(groups.names) == set(SYSTEM_GROUPS)
+    await groups.save()
+    assert not path.exists()
+    made = groups.find("g")
+    assert made is not None
+    assert (made.retry_queue_nums, made.retry_max_times, made.which_broker_when_consume_slowly) == (1, 16, 1)
+    assert groups.find("no/group") is None
+    assert not path.exists()
+    await groups.save()
+    assert path.exists()
+    groups.update(SubscriptionGroupConfig(group_name="h", consume_enable=False))
+    with pytest.raises(GroupInvalid):
+        groups.update(SubscriptionGroupConfig(group_name="../h"))
+    again = SubscriptionGroups(path, auto_create=False)
+    again.load()
+    assert again.version == groups.version
+    assert again.find("h") == SubscriptionGroupConfig(group_name="h", consume_enable=False)
+    assert again.find("unknown") is None
+    assert again.find("CID_RMQ_SYS_TRANS") is not None
+    assert again.delete("h")
+    assert not again.delete("h")
+
+
+async def test_offsets_are_written_as_java_writes_them(tmp_path: Path) -> None:
+    """QUIRKS 8: without this a Java broker that takes the store over would begin anew."""
+    path = tmp_path / "consumerOffset.json"
+    offsets = ConsumerOffsets(path)
+    offsets.commit("g", "T", 1, 7)
+    offsets.commit("g", "T", 0, 3)
+    offsets.commit("h", "%RETRY%h", 0, 0)
+    await offsets.save()
+    assert b'"T@g":{0:3,1:7' in path.read_bytes()
+    again = ConsumerOffsets(path)
+    again.load()
+    assert again.queues("g", "T") == {0: 3, 1: 7}
+    assert fastjson.loads(again.encode()) == fastjson.loads(path.read_bytes())
+
+
+async def test_a_damaged_file_of_offsets_falls_back(tmp_path: Path) -> None:
+    """Without this a torn write would send all groups back to the start."""
+    path = tmp_path / "consumerOffset.json"
+    offsets = ConsumerOffsets(path)
+    for offset in (1, 2):
+        offsets.commit("g", "T", 0, offset)
+        await offsets.save()
+    path.write_bytes(b'{"offsetTable":{"T@g":{0:')
+    again = ConsumerOffsets(path)
+    again.load()
+    assert again.get("g", "T", 0) == 1
+
+
+def test_offsets_are_found_by_group_and_topic(tmp_path: Path) -> None:
+    """Without this operators could not see who consumes what."""
+    offsets = ConsumerOffsets(tmp_path / "o.json")
+    offsets.commit("g", "T", 0, 5)
+    offsets.commit("g", "U", 0, 6)
+    offsets.commit("h", "T", 0, 4)
+    assert offsets.topics_of("g") == ["T", "U"]
+    assert offsets.groups_of("T") == ["g", "h"]
+    assert offsets.lowest("T", []) == {0: 4}
+    assert offsets.lowest("T", ["h"]) == {0: 5}
+    offsets.clone("g", "new", "T")
+    offsets.commit("g", "T", 0, 9)
+    assert offsets.queues("new", "T") == {0: 5}
+    with pytest.raises(GroupInvalid):
+        offsets.clone("g", "no/group", "T")
+
+
+def test_rates_are_over_the_last_minute() -> None:
+    """Without this statsAll would show a rate since the start, or nothing."""
+    stats = BrokerStats("cluster")
+    stats.sample(0, [("T", 0)])
+    for second in range(10, 130, 10):
+        stats.got("T", "g", 50, 5000)
+        stats.sample(second * 1000, [("T", second * 100)])
+    assert stats.rate("TOPIC_PUT_NUMS", "T", 120_000) == 100
+    assert stats.rate("GROUP_GET_NUMS", "T@g", 120_000) == 5
+    assert stats.rate("GROUP_GET_NUMS", "nobody", 120_000) == 0
+    counter = stats.find("GROUP_GET_SIZE", "T@g")
+    assert counter is not None
+    minute = counter.over("minute", 120_000)
+    assert (minute.sum, minute.avgpt) == (30_000, 5000)
+    assert counter.over("day", 120_000).sum == 55_000
+    assert stats.rates("BROKER_PUT_NUMS", 120_000) == "100.0 100.0 100.0 "
+    assert stats.find("GROUP_GET_SIZE", "nobody") is None
+
+
+def test_totals_roll_over_at_midnight() -> None:
+    """Without this today's and yesterday's totals would be one."""
+    days = DayTotals()
+    days.note("mon", 10, 5)
+    days.note("mon", 20, 9)
+    assert (days.put_today, days.got_today) == (0, 0)
+    days.note("tue", 30, 15)
+    days.note("wed", 70, 20)
+    assert (days.put_yesterday, days.put_today, days.got_yesterday, days.got_today) == (30, 70, 15, 20)
+
+
+def test_a_file_of_groups_from_java_is_read(tmp_path: Path) -> None:
+    """Without this our broker could not take a store over from RocketMQ's."""
+    path = tmp_path / "subscriptionGroup.json"
+    text = b'{"dataVersion":{"counter":4,"timestamp":9},"subscriptionGroupTable":{"g":{"brokerId":0,'
+    text += b'"consumeBroadcastEnable":true,"consumeEnable":true,"consumeFromMinEnable":true,"groupName":"g",'
+    text += b'"notifyConsumerIdsChangedEnable":false,"retryMaxTimes":3,"retryQueueNums":2,'
+    text += b'"whichBrokerWhenConsumeSlowly":1}}}'
+    save_state(SubscriptionGroups(path, auto_create=False)._disk, path, text)
+    groups = SubscriptionGroups(path, auto_create=False)
+    groups.load()
+    found = groups.get("g")
+    assert found is not None
+    assert (found.retry_max_times, found.notify_consumer_ids_changed_enable) == (3, False)
+    assert groups.version.counter == 4
