@@ -36,6 +36,7 @@ from rocketpy_broker.services.topics import (
     perm_text,
 )
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
+from rocketpy_broker.store.busy import StoreBusy
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.delay import DelayLevels
 
@@ -397,6 +398,8 @@ class SendHandler:
 
     def _failure(self, request: Command, error: RocketError) -> Command:
         """Return the answer that says why a send was not stored, with the code clients act on."""
+        if isinstance(error, StoreBusy):
+            return self._refused(request, ResponseCode.SYSTEM_BUSY, str(error))
         if isinstance(error, StoreError):
             # Java's clients try another broker for this code.
             return self._refused(request, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
