@@ -91,8 +91,10 @@ def test_what_is_kept_away(expression: str) -> None:
     "expression",
     [
         "", "a", "a >", "a = ", "a ==  5", "a = 5 b = 6", "a = NULL", "NULL = a", "a > 'text'", "a > TRUE",
-        "a BETWEEN 5 AND 4", "a BETWEEN NULL AND 5", "a BETWEEN 'a' AND 'b'", "a BETWEEN 5 AND 'x'", "a IN (5)", "a IN ()",
-        "a = 9223372036854775808", "5 IN ('5')", "a IS", "(a = 5", "a = 5)", "a # 5", "'text'", "5", "a = 'open",
+        "a BETWEEN 5 AND 4", "a BETWEEN NULL AND 5", "a BETWEEN 'a' AND 'b'", "a BETWEEN 5 AND 'x'",
+        "a IN (5)", "a IN ()",
+        "a = 9223372036854775808", "5 IN ('5')", "a IS", "(a = 5", "a = 5)", "a # 5", "'text'", "5",
+        "a = 'open",
         "a > 1E999", "TRUE = 5", "(a > 5) > 6", "a = 007", "/* open", "AND", "a NOT 5", "5 AND a = 5",
     ],
 )  # fmt: skip
