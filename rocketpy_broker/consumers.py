@@ -108,6 +108,7 @@ class ConsumerSide:
                 broker_name=self._config.name,
                 address=address,
                 now_ms=_now_ms,
+                sample=self._sample,
             ),
             self._calls,
             LockHandler(self.locks, now_ms=_now_ms),

@@ -52,7 +52,7 @@ _LONG_MAX: Final = 2**63 - 1
 class ProgressHandler:
     """Reads store, offsets and statistics. broker_name, address: as the broker is registered.
 
-    now_ms: of a clock that only goes forward.
+    now_ms: of a clock that only goes forward. sample: brings the statistics up to date.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class ProgressHandler:
         broker_name: str,
         address: str,
         now_ms: Callable[[], float],
+        sample: Callable[[], None],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -77,6 +78,7 @@ class ProgressHandler:
         self._broker_name = broker_name
         self._address = address
         self._now_ms = now_ms
+        self._sample = sample
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -199,6 +201,7 @@ class ProgressHandler:
     def statistics(self, channel: Channel, request: Command) -> Command:
         """Handle VIEW_BROKER_STATS_DATA."""
         header = request.header_as(ViewBrokerStatsDataRequestHeader)
+        self._sample()
         counter = self._stats.find(header.stats_name, header.stats_key)
         if counter is None:
             remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
