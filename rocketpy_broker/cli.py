@@ -19,6 +19,7 @@ from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.namesrv import NameServer
+from rocketpy_broker.store_cli import add_store_commands
 
 __all__ = ["main"]
 
@@ -28,6 +29,9 @@ Service = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 0 stopped as asked, 1 failed, 2 wrong usage."""
     options = _parser().parse_args(arguments)
+    if "action" in options:
+        status: int = options.action(options)
+        return status
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -42,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rocketpy-broker", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="namesrv|broker|dev")
+    commands = parser.add_subparsers(required=True, metavar="namesrv|broker|dev|store")
     namesrv = _command(commands, "namesrv", "run a name server", _namesrv)
     broker = _command(commands, "broker", "run a broker", _broker)
     for command in (namesrv, broker):
@@ -57,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     dev = _command(commands, "dev", "run a name server and a broker in one process", _dev)
     dev.add_argument("--store", metavar="DIR", help="where messages are kept; else thrown away at the end")
     dev.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:9876", help="of the name server")
+    add_store_commands(commands)
     return parser
 
 

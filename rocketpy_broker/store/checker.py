@@ -8,6 +8,7 @@ For tests, crash tests and operators.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rocketpy.errors import StoreError
@@ -15,12 +16,14 @@ from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find
 from rocketpy.protocol.record import RecordView
 from rocketpy_broker.store.consume_queue import BLANK_SIZE, ConsumeQueue
+from rocketpy_broker.store.index_file import IndexFile
 from rocketpy_broker.store.index_hash import positive_hash
-from rocketpy_broker.store.index_service import IndexService
-from rocketpy_broker.store.log_scan import LogScan
+from rocketpy_broker.store.inspection import StoredFiles
+from rocketpy_broker.store.log_scan import LogScan, find_record
 from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.segment_queue import SegmentQueue
 
-__all__ = ["CheckReport", "check_store"]
+__all__ = ["CheckReport", "check_files", "check_store"]
 
 _PROBLEMS_MAX = 1000
 _NOT_IN_QUEUE = 0x4
@@ -35,72 +38,113 @@ class CheckReport:
     units: int = 0
     index_entries: int = 0
     problems: list[str] = field(default_factory=list)
+    may_be_behind: bool = False
+    behind: int = 0
+    """Units and index entries that the next start will add."""
+    log_end: int = 0
 
-    def add(self, problem: str) -> None:
-        """Note a problem."""
-        if len(self.problems) < _PROBLEMS_MAX:
+    def add(self, problem: str, *, behind: int = 0) -> None:
+        """Note a problem; behind: how many entries are only missing at the end."""
+        if behind and self.may_be_behind:
+            self.behind += behind
+        elif len(self.problems) < _PROBLEMS_MAX:
             self.problems.append(problem)
 
 
 def check_store(store: MessageStore) -> CheckReport:
     """Check an open store; all must be dispatched. Reads everything; memory grows with the records.
 
-    A store is opened (and so recovered) before it can be checked. Raises StoreError when the disk fails.
+    Raises StoreError when the disk fails.
     """
     if store.dispatcher.waiting:
         raise StoreError(f"{store.dispatcher.waiting} records wait for dispatch; check a store at rest")
     report = CheckReport()
-    in_queues: dict[tuple[str, int], dict[int, RecordView]] = defaultdict(dict)
+    files = store.commit_log.files
+    index = None if store.index is None else store.index.files
+    scan = _check_all(files, store.queues.queues, index, report)
+    if scan.end != store.max_physical_offset:
+        reason = scan.stop.reason if scan.stop is not None else "zeros"
+        report.add(f"commit log: readable to {scan.end}, ends at {store.max_physical_offset}: {reason}")
+    return report
+
+
+def check_files(stored: StoredFiles) -> CheckReport:
+    """Check files as they lie there, of ours or of a Java broker; see `check_store`.
+
+    After an unclean stop consume queues and index may lack records, which the next start enters: these are
+    counted as `behind`, and are no problems.
+    """
+    report = CheckReport(problems=list(stored.problems), may_be_behind=not stored.is_clean)
+    scan = _check_all(stored.log, stored.queues, stored.index_files if stored.has_index else None, report)
+    flushed, follower = stored.checkpoint.flushed_offset, find_record(stored.log, scan.end)
+    reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
+    if scan.end < flushed:
+        report.add(f"commit log: damaged at {scan.end}: {reason}; it was flushed up to {flushed}")
+    elif follower is not None and follower.store_timestamp >= scan.last_store_timestamp:
+        report.add(
+            f"commit log: damaged at {scan.end}: {reason}; a record follows at {follower.physical_offset}"
+        )
+    elif scan.stop is not None and stored.is_clean:
+        report.add(f"commit log: torn at {scan.end}: {reason}; it was stopped cleanly")
+    report.log_end = scan.end
+    return report
+
+
+def _check_all(
+    files: SegmentQueue,
+    queues: Mapping[tuple[str, int], ConsumeQueue],
+    index: Sequence[IndexFile] | None,
+    report: CheckReport,
+) -> LogScan:
+    in_queues: dict[tuple[str, int], dict[int, tuple[int, int]]] = defaultdict(dict)
     entries: list[tuple[int, int]] = []
-    scan = LogScan(store.commit_log.files, store.min_physical_offset)
+    scan = LogScan(files, files.min_offset)
     for view in scan:
         report.records += 1
         if not view.sys_flag & _NOT_IN_QUEUE:
             _check_place(view, in_queues[view.topic, view.queue_id], report)
-        if view.sys_flag & _ROLLBACK != _ROLLBACK:
+        if view.sys_flag & _ROLLBACK != _ROLLBACK and index is not None:
             entries += [(key_hash, view.physical_offset) for key_hash in _key_hashes(view)]
-    if scan.end != store.max_physical_offset:
-        reason = scan.stop.reason if scan.stop is not None else "zeros"
-        report.add(f"commit log: readable to {scan.end}, ends at {store.max_physical_offset}: {reason}")
     for key, records in in_queues.items():
-        if key not in store.queues.queues:
-            report.add(f"queue {key[0]}/{key[1]}: missing, the log has {len(records)} messages of it")
-    for key, queue in store.queues.queues.items():
-        _check_queue(queue, in_queues.get(key, {}), store.min_physical_offset, report)
-    if store.index is not None:
-        _check_index(store.index, entries, store.min_physical_offset, report)
-    return report
+        if key not in queues:
+            problem = f"queue {key[0]}/{key[1]}: missing, the log has {len(records)} messages of it"
+            report.add(problem, behind=len(records))
+    for key, queue in queues.items():
+        _check_queue(queue, in_queues.get(key, {}), files.min_offset, report)
+    if index is not None:
+        _check_index(index, entries, files.min_offset, report)
+    return scan
 
 
-def _check_place(view: RecordView, records: dict[int, RecordView], report: CheckReport) -> None:
+def _check_place(view: RecordView, records: dict[int, tuple[int, int]], report: CheckReport) -> None:
     where = f"record at {view.physical_offset}: {view.topic}/{view.queue_id} message {view.queue_offset}"
     earlier = records.get(view.queue_offset)
     if earlier is not None:
-        report.add(f"{where} is also at {earlier.physical_offset}")
+        report.add(f"{where} is also at {earlier[0]}")
     elif records and view.queue_offset - 1 not in records:
         report.add(f"{where} comes after {max(records)}")
-    records[view.queue_offset] = view
+    records[view.queue_offset] = (view.physical_offset, view.size)
 
 
 def _check_queue(
-    queue: ConsumeQueue, records: dict[int, RecordView], log_start: int, report: CheckReport
+    queue: ConsumeQueue, records: dict[int, tuple[int, int]], log_start: int, report: CheckReport
 ) -> None:
     name = f"queue {queue.topic}/{queue.queue_id}"
     seen = 0
     for number, offset, size, _ in queue.units():
         report.units += 1
-        view = records.get(number)
-        if view is not None:
+        place = records.get(number)
+        if place is not None:
             seen += 1
-            if (offset, size) != (view.physical_offset, view.size):
-                report.add(
-                    f"{name}: unit {number} is {offset}+{size}, the record {view.physical_offset}+{view.size}"
-                )
+            if (offset, size) != place:
+                report.add(f"{name}: unit {number} is {offset}+{size}, the record {place[0]}+{place[1]}")
         elif offset >= log_start and not (offset == 0 and size == BLANK_SIZE):
             report.add(f"{name}: unit {number} at {offset}+{size} has no record")
     if seen != len(records):
         missing = sorted(set(records) - set(range(queue.next_offset - seen, queue.next_offset)))
-        report.add(f"{name}: {len(records) - seen} messages have no unit, the first is {missing[:1]}")
+        problem = f"{name}: {len(records) - seen} messages have no unit, the first is {missing[:1]}"
+        is_tail = bool(missing) and missing[0] >= queue.next_offset
+        report.add(problem, behind=len(records) - seen if is_tail else 0)
     if records and queue.min_offset > min(records):
         report.add(f"{name}: min offset {queue.min_offset}, but the log has {min(records)}")
 
@@ -113,10 +157,10 @@ def _key_hashes(view: RecordView) -> list[int]:
 
 
 def _check_index(
-    index: IndexService, expected: list[tuple[int, int]], log_start: int, report: CheckReport
+    index: Sequence[IndexFile], expected: list[tuple[int, int]], log_start: int, report: CheckReport
 ) -> None:
     present: set[tuple[int, int]] = set()
-    for file in index.files:
+    for file in index:
         for number, (key_hash, offset, _, previous) in enumerate(file.entries(), 1):
             report.index_entries += 1
             present.add((key_hash, offset))
@@ -128,7 +172,8 @@ def _check_index(
                 report.add(f"{file.path.name}: record at {offset} is not in the chain of its key")
     wanted = set(expected)
     for key_hash, offset in sorted(wanted - present, key=lambda entry: entry[1]):
-        report.add(f"index: record at {offset} lacks the key with hash {key_hash}")
+        is_tail = not index or offset > index[-1].end_offset
+        report.add(f"index: record at {offset} lacks the key with hash {key_hash}", behind=int(is_tail))
     for key_hash, offset in sorted(present - wanted, key=lambda entry: entry[1]):
         if offset >= log_start:
             report.add(f"index: key with hash {key_hash} points to {offset}, where no such record is")

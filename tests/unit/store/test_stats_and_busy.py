@@ -1,0 +1,78 @@
+"""A store that cannot keep up must say so in time, and its counters are what operators see of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketpy_broker.store import BusyConfig, MessageStore
+from rocketpy_broker.store.busy import BusyWatch, StoreBusy
+from rocketpy_broker.store.stats import StoreStats
+from tests.unit.store.helpers import message, put, small_config
+
+
+def test_late_once_refuses_nobody_late_twice_does() -> None:
+    watch = BusyWatch(BusyConfig())
+    assert watch.look(250) is None
+    assert watch.look(10) is None
+    assert watch.look(250) is None
+    busy = watch.look(250)
+    assert busy is not None
+    assert str(busy).startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, ")
+    assert watch.look(10) is None
+    off = BusyWatch(BusyConfig(enabled=False))
+    assert [off.look(9999), off.look(9999), off.wrote(9999)] == [None] * 3
+    assert BusyWatch(BusyConfig(wait_ms=0)).look(9999) is None
+
+
+def test_a_slow_write_refuses_until_the_next_look(tmp_path: Path) -> None:
+    now = [1_700_000_000_000]
+    steps = [0]
+
+    def clock() -> int:
+        now[0] += steps[0]
+        return now[0]
+
+    store = MessageStore(small_config(tmp_path), clock=clock)
+    store.open()
+    put(store, 1)
+    store.append(message(2))
+    steps[0] = 1100
+    store.write_out()
+    steps[0] = 0
+    with pytest.raises(StoreBusy, match="PCBUSY_CLEAN_QUEUE"):
+        store.append(message(3))
+    assert store.failure is None
+    store.set_busy(store.busy_watch.look(0))
+    put(store, 3)
+    assert store.stats.put_ms_max == 1100
+    assert store.stats.times_by_duration[:1] == [2]
+    assert store.stats.times_by_duration[7] == 1
+    store.close()
+
+
+def test_counters_and_rates(tmp_path: Path) -> None:
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    put(store, *range(20))
+    store.get_message("T", 0, 0, 32)
+    store.get_message("T", 0, 20, 32)
+    stats = store.stats
+    assert (stats.put_times, stats.runs, stats.found, stats.missed, stats.transferred) == (20, 1, 1, 1, 20)
+    assert stats.put_bytes == store.max_physical_offset
+    table = stats.table(store.clock())
+    assert table["putMessageTimesTotal"] == "20"
+    assert table["putTps"] == "0.00 0.00 0.00"
+    store.close()
+
+
+def test_rates_over_windows() -> None:
+    stats = StoreStats()
+    for second in range(700):
+        stats.sample(second * 1000)
+        stats.put_times += 5 if second < 690 else 50
+    ten, minute, ten_minutes = stats.rates("put", 700_000)
+    assert ten == pytest.approx(50)
+    assert minute == pytest.approx((50 * 5 + 10 * 50) / 60)
+    assert 5 < ten_minutes < 6
