@@ -1,0 +1,101 @@
+"""Transactions, delays, requests and ids of our producer, with RocketMQ's clients and tools on the other side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from rocketpy import LocalTransactionState, Message, Producer
+from tests.interop.cluster import Cluster
+from tests.interop.java_peer import JavaPeer
+from tests.interop.sides import OUR_SDK, Side, serve
+from tests.mqproducer.place import BROKER_SETTINGS, Place
+
+pytestmark = pytest.mark.interop
+
+COMMIT, ROLLBACK, UNKNOWN = (
+    LocalTransactionState.COMMIT,
+    LocalTransactionState.ROLLBACK,
+    LocalTransactionState.UNKNOWN,
+)
+
+
+@pytest.fixture(scope="module", params=OUR_SDK, ids=lambda side: side.direction)
+def servers(
+    request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One running pair of servers a direction."""
+    side: Side = request.param
+    with serve(side, peer, tmp_path_factory.mktemp("features"), conf=BROKER_SETTINGS) as running:
+        yield running
+
+
+def producer(servers: Cluster) -> Producer:
+    """A producer for these servers."""
+    return Producer("interop_features", servers.namesrv.address)
+
+
+async def test_java_reads_transactions_and_delays(servers: Cluster) -> None:
+    """A Java consumer would see what was rolled back, or not what was committed, checked back or delayed."""
+    topic, place = servers.topic("deferred"), Place(servers.namesrv.address)
+    async with producer(servers) as sender:
+        sender.check_transactions(lambda _: COMMIT)
+        await place.made(sender, topic)
+        ends = {b"committed": COMMIT, b"rolled back": ROLLBACK, b"checked": UNKNOWN}
+        for body, state in ends.items():
+
+            async def local(_half: Message, state: LocalTransactionState = state) -> LocalTransactionState:
+                return state
+
+            await sender.send_in_transaction(Message(topic, body, keys="tx"), local_transaction=local)
+        await sender.send(Message(topic, b"delayed", delay_level=1))
+        await place.read(topic, 3, timeout_s=90)
+    theirs = {bytes.fromhex(one["body"]): one for one in await asyncio.to_thread(servers.pull_all, topic)}
+    assert set(theirs) == {b"committed", b"checked", b"delayed"}
+    assert theirs[b"committed"]["sysFlag"] & 8
+    assert theirs[b"committed"]["keys"] == "tx"
+    assert theirs[b"delayed"]["properties"]["DELAY"] == "1"
+
+
+async def test_mqadmin_finds_messages(servers: Cluster) -> None:
+    """Who runs the cluster could not find a message of ours by its key or either of its ids."""
+    topic, place = servers.topic("found"), Place(servers.namesrv.address)
+    async with producer(servers) as sender:
+        result = await sender.send(Message(topic, b"look", keys="order-42", tags="paid"))
+        await place.read(topic, 1)
+    by_key = await asyncio.to_thread(servers.admin, "queryMsgByKey", "-t", topic, "-k", "order-42")
+    assert result.message_id in by_key
+    unique = ("queryMsgByUniqueKey", "-t", topic, "-i", result.message_id)
+    assert "order-42" in await asyncio.to_thread(servers.admin, *unique)
+    by_offset = await asyncio.to_thread(servers.admin, "queryMsgById", "-i", result.offset_message_id)
+    assert "order-42" in by_offset
+
+
+async def test_java_asks_us(servers: Cluster) -> None:
+    """A Java requester would never hear from a Python replier."""
+    topic, place = servers.topic("java_asks"), Place(servers.namesrv.address)
+    async with producer(servers) as sender:
+        await place.made(sender, topic)
+    steps = [{"topic": topic, "body": f"question {n}".encode().hex()} for n in range(5)]
+    arguments = (servers.namesrv.address, "request")
+    async with place.replier(topic):
+        answers = await asyncio.to_thread(
+            lambda: servers.peer.drive("Rpc", *arguments, home=servers.run / "rpc", steps=steps)
+        )
+    assert [bytes.fromhex(answer["body"]) for answer in answers] == [b"re: question %d" % n for n in range(5)]
+
+
+async def test_we_ask_java(servers: Cluster) -> None:
+    """A Python requester would never hear from a Java replier."""
+    topic, place = servers.topic("we_ask"), Place(servers.namesrv.address)
+    arguments = (servers.namesrv.address, "reply", topic)
+    async with producer(servers) as sender:
+        await place.made(sender, topic)
+        with servers.peer.running("Rpc", *arguments, home=servers.run / f"replier-{topic}"):
+            bodies = [b"question %d" % n for n in range(5)]
+            replies = await asyncio.gather(
+                *[sender.request(Message(topic, body), timeout=40) for body in bodies]
+            )
+    assert [reply.body for reply in replies] == [b"re: " + body for body in bodies]

@@ -1,0 +1,61 @@
+import com.alibaba.fastjson.JSONObject;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * Rpc NAMESRV request: a request a step ({"topic", "body": hex, ...}), one answer a step: the reply as a message.
+ * Rpc NAMESRV reply TOPIC: answers every request of the topic by "re: " and its body, until it is killed.
+ */
+public final class Rpc {
+    private Rpc() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("interop_rpc_" + args[1]);
+        producer.setNamesrvAddr(args[0]);
+        producer.start();
+        if (args[1].equals("reply")) {
+            reply(args[0], args[2], producer);
+        }
+        List<JSONObject> steps = Lines.steps();
+        for (int i = 0; i < steps.size(); i++) {
+            try {
+                Message reply = producer.request(Lines.message(steps.get(i)), 15000);
+                Lines.print(Lines.received(i, (MessageExt) reply));
+            } catch (Exception error) {
+                Lines.print(Lines.failure(i, error));
+            }
+        }
+        System.exit(0);
+    }
+
+    private static void reply(String namesrv, String topic, DefaultMQProducer producer) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("interop_rpc_reader");
+        consumer.setNamesrvAddr(namesrv);
+        consumer.start();
+        Map<MessageQueue, Long> offsets = new HashMap<>();
+        while (true) {
+            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+                PullResult found = consumer.pull(queue, "*", offsets.getOrDefault(queue, 0L), 32);
+                offsets.put(queue, found.getNextBeginOffset());
+                if (found.getPullStatus() == PullStatus.FOUND) {
+                    for (MessageExt request : found.getMsgFoundList()) {
+                        String body = "re: " + new String(request.getBody(), StandardCharsets.UTF_8);
+                        producer.send(MessageUtil.createReplyMessage(request, body.getBytes(StandardCharsets.UTF_8)));
+                    }
+                }
+            }
+            Thread.sleep(10);
+        }
+    }
+}
