@@ -1,4 +1,4 @@
-"""Transactions, delays, requests and ids of our producer, with RocketMQ's clients and tools on the other side."""
+"""Transactions, delays, requests and ids of ours, with RocketMQ's clients and tools on the other side."""
 
 from __future__ import annotations
 
