@@ -126,16 +126,19 @@ class _Talk:
     waiting: dict[int, _Sent] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
     decoder: FrameDecoder = field(default_factory=FrameDecoder)
+    phase: str = "connecting"
 
     async def run(self, inputs: list[_Sent], mark: int) -> None:
         """Send the inputs, and the mark unless the last of them ends the stream; take all that comes."""
         host, _, port = self.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         self.waiting = {sent.opaque: sent for sent in inputs if sent.opaque is not None}
+        self.phase = "waiting for answers"
         _reset_when_closed(writer)
         writer.write(b"".join(sent.data for sent in inputs))
         ends = inputs[-1].ends_stream
         if ends:
+            self.phase = "waiting for the connection to be closed"
             writer.write_eof()
         else:
             writer.write(encode_command(Command(_UNKNOWN_CODE, opaque=mark)))
@@ -259,7 +262,8 @@ def _story(target: str, seed: int, group: list[_Sent], talk: _Talk, error: Excep
     one = unanswered[0]
     whole = f"--first {group[0].index} --inputs {group[-1].index - group[0].index + 1}"
     return (
-        f"{target}: {type(error).__name__}: {error}\n{replay_line(target, seed, one.index, one.data)}\n"
+        f"{target}: {type(error).__name__} while {talk.phase}: {error}\n"
+        f"{replay_line(target, seed, one.index, one.data)}\n"
         f"the whole connection: {whole}; unanswered: {sorted(sent.index for sent in talk.waiting.values())}"
     )
 
