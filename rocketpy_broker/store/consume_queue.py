@@ -34,6 +34,7 @@ UNIT = struct.Struct(">qiq")
 UNIT_BYTES = UNIT.size
 BLANK_SIZE = 0x7FFFFFFF
 BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
+_STEP_UNITS = 200
 _GAP_UNITS_MAX = 5_000_000
 _pack = UNIT.pack
 
@@ -237,8 +238,18 @@ class ConsumeQueue:
         return first
 
     def doubt(self, dispatched_offset: int) -> None:
-        """Take no unit of records at or behind that commit log offset for flushed."""
-        self.files.doubt(self.files.segments[self._first_unflushed(dispatched_offset) :])
+        """Take no unit of records at or behind that commit log offset for flushed, and write them again."""
+        self.write_out()
+        segments = self.files.segments[self._first_unflushed(dispatched_offset) :]
+        self.files.doubt(segments)
+        for segment in segments if dispatched_offset >= 0 else ():
+            position = segment.wrote
+            while position > 0:
+                offset, _, _ = UNIT.unpack(segment.read(position - UNIT_BYTES, UNIT_BYTES))
+                if offset < dispatched_offset:
+                    break
+                position = max(0, position - _STEP_UNITS * UNIT_BYTES)
+            segment.rewrite(position)
 
     def begins_blank(self) -> bool:
         """Does the queue begin with a blank unit, since its first messages were never here?"""

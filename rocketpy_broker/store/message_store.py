@@ -131,10 +131,12 @@ class MessageStore:
         return report
 
     def _recover(self) -> RecoveryReport:
-        clean = not self._disk.exists(self._abort_path)
         self.checkpoint = self._checkpoint_file.load()
+        # Our checkpoint knows of a clean stop, too: the file `abort` may have been removed.
+        ran_on = self.checkpoint.flushed_offset >= 0 > self.checkpoint.log_end
+        clean = not self._disk.exists(self._abort_path) and not ran_on
         self._saved_checkpoint = dataclasses.replace(self.checkpoint)
-        flushed_until = self.checkpoint.dispatched_offset
+        flushed, dispatched = self.checkpoint.flushed_offset, self.checkpoint.dispatched_offset
         self._mark_open()
         self.commit_log.files.load()
         self.queues.load()
@@ -143,11 +145,13 @@ class MessageStore:
         )
         report = recovery.run(self.checkpoint, clean=clean)
         if not clean:
-            # What was scanned may be in the page cache only; and so may anything behind the checkpoint.
+            # What was scanned may be in the page cache only; and so may anything behind the checkpoint. After
+            # a failed flush it stays there and is never written, unless it is written again.
             log = self.commit_log.files
             log.doubt([segment for segment in log.segments if segment.end > report.scanned_from])
+            log.rewrite(flushed if flushed >= 0 else report.scanned_from)
             for queue in self.queues.queues.values():
-                queue.doubt(flushed_until)
+                queue.doubt(dispatched)
         self.commit_log.start(recovery.tail)
         self.commit_log.last_store_timestamp = self.dispatcher.last_store_timestamp
         self.checkpoint.log_end = self.checkpoint.index_files = self.checkpoint.tail_offset = -1
@@ -327,8 +331,10 @@ class MessageStore:
         """What a flush has to do now: the commit log; if `thorough` queues, full index files, checkpoint too.
 
         Run the plan's `run` in any thread, then call `finish_flush` here. Raises DiskFull, StoreError when
-        queues cannot be written; that is not final.
+        queues cannot be written; that is not final. Raises FlushFailed after a flush that failed: a second
+        one might succeed without having written anything.
         """
+        self._check_flushes()
         if thorough:  # what may fail comes first: `plan.add` takes it that the plan is run
             self.queues.write_out()
             if self.index is not None:
@@ -362,6 +368,10 @@ class MessageStore:
             plan.checkpoint = checkpoint
             if self.index is not None and self.index.files:
                 plan.index_entries = self.index.files[-1]
+
+    def _check_flushes(self) -> None:
+        if isinstance(self.failure, FlushFailed):
+            raise FlushFailed(f"the store takes no messages: {self.failure}")
 
     def run_flush(self, plan: FlushPlan) -> None:
         """Do what a plan says. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
@@ -399,6 +409,7 @@ class MessageStore:
         To be called after every flush; nobody needs to wait for it (see decision 0004). Blocks; safe in a
         thread, one at a time. Raises FlushFailed: final, the store takes no more messages.
         """
+        self._check_flushes()
         try:
             self._checkpoint_file.raise_flushed(self.flushed_offset if offset is None else offset)
         except StoreError as error:

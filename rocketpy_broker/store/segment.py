@@ -163,6 +163,13 @@ class Segment:
         self.flushed = 0
         self.changes += 1
 
+    def rewrite(self, position: int) -> None:
+        """Write again, unchanged, what was written at or behind `position`."""
+        while position < self.wrote:
+            data = self.read(position, min(_ERASE_BYTES, self.wrote - position))
+            self.write(position, data)
+            position += len(data)
+
     def flush(self) -> None:
         """Flush the file here and now, whatever was written; marks stay. Raises StoreError."""
         try:

@@ -287,6 +287,12 @@ class SegmentQueue:
             segment.doubt()
         self._unsynced_directory = True
 
+    def rewrite(self, offset: int) -> None:
+        """Write again, unchanged, what lies at or behind that offset. Raises StoreError."""
+        for segment in self.segments:
+            if segment.start + segment.wrote > offset:
+                segment.rewrite(max(0, offset - segment.start))
+
     def directories_synced(self) -> None:
         """To be called when the directories were synced and no file has been made since."""
         self._unsynced_directory = False

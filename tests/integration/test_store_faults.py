@@ -157,6 +157,9 @@ def test_failed_flush_is_final(tmp_path: Path) -> None:
     assert store.flushed_offset == flushed
     with pytest.raises(FlushFailed, match="takes no messages"):
         store.put_message(message(2))
+    with pytest.raises(FlushFailed):  # this one would succeed, and write nothing
+        store.flush()
+    assert store.flushed_offset == flushed
     store.close()
     assert (tmp_path / "abort").exists()
     again = MessageStore(small_config(tmp_path))
