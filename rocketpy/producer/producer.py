@@ -43,7 +43,7 @@ from rocketpy.producer.transaction import (
     TransactionSendResult,
 )
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.compression import compress_if_worth
+from rocketpy.protocol.compression import compress, compress_if_worth
 from rocketpy.results import SendResult, Unfinished
 from rocketpy.routing.selectors import QueueSelector
 
@@ -105,6 +105,7 @@ class Producer(Lookups):
         """
         if self._client is not None:
             raise ConfigInvalid(f"producer {self.group} was started before; make a new one")
+        compress(b"", COMPRESSION_TYPES[self.config.compression.type])  # is its package here?
         self._client = client = await ClientInstance.acquire(self._client_config)
         self._wire_group = wrap(client.config.namespace, self.group)
         client.add_producer(self._wire_group)
