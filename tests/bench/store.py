@@ -1,0 +1,310 @@
+"""`python -m tests.bench.store`: the store in process, ours and RocketMQ's, in turn; no network.
+
+Rows: append with async and sync flush for clients in step, sync flush with slow disks (ours only: a delay
+before each fdatasync), recovery after a kill, reading a full queue, look-up by key, memory while much is
+written, and what an empty store takes on the disk. Bodies of 128 bytes with UNIQ_KEY and a key. Each figure
+is the median of the rounds; Java's includes a warm-up only where its round is long enough for one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rocketpy_broker.store import FlushConfig, FlushDiskType, MessageStore, RecoveryConfig, StoreConfig
+from rocketpy_broker.store.disk import OsDisk
+from rocketpy_broker.store.driver import StoreDriver
+from tests.bench.machine import usage
+from tests.bench.store_append import messages
+from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing
+
+CLIENTS = (1, 16, 64)
+QUEUES = 4
+
+
+class SlowDisk(OsDisk):
+    """Each fdatasync takes `delay_s` longer."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+
+    def fdatasync(self, handle: int) -> None:
+        """See `Disk.fdatasync`."""
+        time.sleep(self._delay_s)
+        super().fdatasync(handle)
+
+
+class Table:
+    """Figures by row and side."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, dict[str, list[float]]] = {}
+
+    def add(self, row: str, side: str, figure: float) -> None:
+        """One round's figure."""
+        self.figures.setdefault(row, {}).setdefault(side, []).append(figure)
+
+    def text(self) -> str:
+        """A line a row: medians, and ours over Java's."""
+        lines = [f"{'row':<44}{'ours':>12}{'Java':>12}{'ours/Java':>11}"]
+        for row, sides in self.figures.items():
+            ours, java = (statistics.median(sides.get(side, [float("nan")])) for side in ("ours", "java"))
+            lines.append(f"{row:<44}{ours:>12,.2f}{java:>12,.2f}{ours / java:>11.2f}")
+        return "\n".join(lines)
+
+
+# -- ours ------------------------------------------------------------------------------------------
+
+
+def fill(root: Path, count: int, *, flush_every_s: float = 1.0) -> float:
+    """Append so many, 64 a run, flushed thoroughly every second as a broker does, and leave as if killed.
+
+    Returns messages a second.
+    """
+    store = MessageStore(StoreConfig(root=root))
+    store.open()
+    begin = flushed = time.perf_counter()
+    for start in range(0, count, 64):
+        for message in messages(start, min(64, count - start)):
+            store.append(message)
+        store.write_out()
+        store.dispatch()
+        if time.perf_counter() - flushed > flush_every_s:
+            store.flush(thorough=True)
+            flushed = time.perf_counter()
+    spent = time.perf_counter() - begin
+    leave(store)
+    return count / spent
+
+
+def leave(store: MessageStore) -> None:
+    """Let go of a store as a killed process would."""
+    store._is_open = False  # there is no call for it, on purpose
+    store._close_files()
+
+
+async def append_in_step(root: Path, count: int, clients: int, *, sync: bool, delay_s: float = 0.0) -> float:
+    """Messages a second of clients that each send when all have their answer."""
+    kind = FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH
+    config = StoreConfig(root=root, flush=FlushConfig(disk_type=kind))
+    store = MessageStore(config, disk=SlowDisk(delay_s) if delay_s else None)
+    driver = StoreDriver(store)
+    await driver.start()
+    prepared = messages(0, count)
+    begin = time.perf_counter()
+    for start in range(0, count, clients):
+        for message in prepared[start : start + clients]:
+            store.append(message)
+        store.write_out()
+        if sync:
+            await driver.flush()
+        driver.schedule_dispatch()
+        if not sync and start % 1024 == 0:
+            await asyncio.sleep(0)
+    store.dispatch()
+    spent = time.perf_counter() - begin
+    await driver.close()
+    return count / spent
+
+
+def recover(root: Path, *, progress: bool) -> float:
+    """Seconds to open a killed store."""
+    store = MessageStore(StoreConfig(root=root, recovery=RecoveryConfig(use_progress=progress)))
+    begin = time.perf_counter()
+    store.open()
+    spent = time.perf_counter() - begin
+    leave(store)
+    return spent
+
+
+def read_all(store: MessageStore) -> float:
+    """Messages a second, read 32 at a time from the start of each queue."""
+    begin, done = time.perf_counter(), 0
+    for queue_id in range(QUEUES):
+        offset = 0
+        while (result := store.get_message("BenchmarkTest", queue_id, offset, 32)).count:
+            offset = result.next_begin_offset
+            done += result.count
+    return done / (time.perf_counter() - begin)
+
+
+def look_up(store: MessageStore, count: int) -> float:
+    """Look-ups by unique key a second."""
+    begin = time.perf_counter()
+    for number in range(count):
+        store.query_message("BenchmarkTest", f"C000020200004E0E2F2A6903{number:08X}", 32, 0, 1 << 62)
+    return count / (time.perf_counter() - begin)
+
+
+def memory_growth(root: Path, written: int) -> list[float]:
+    """Resident MiB after each quarter of so many bytes was written."""
+    import os  # noqa: PLC0415  only here
+
+    marks: list[float] = []
+    with MessageStore(StoreConfig(root=root)) as store:
+        number, flushed = 0, 0
+        while store.max_physical_offset < written:
+            for message in messages(number, 64):
+                store.append(message)
+            number += 64
+            store.write_out()
+            store.dispatch()
+            if store.max_physical_offset - flushed > 64 << 20:
+                flushed = store.max_physical_offset
+                store.flush(thorough=True)
+            if store.max_physical_offset >= written * (len(marks) + 1) // 4:
+                marks.append(usage(os.getpid()).resident_bytes / (1 << 20))
+    return marks
+
+
+def disk_kib(root: Path) -> float:
+    """KiB of blocks that a directory takes."""
+    return sum(path.stat().st_blocks for path in root.rglob("*")) / 2
+
+
+# -- Java's ----------------------------------------------------------------------------------------
+
+
+def java(peer: JavaPeer, work: Path, store: Path, *arguments: str, sync: bool = False) -> dict[str, float]:
+    """Run StoreBench on a store; what it printed."""
+    conf = work / "broker.conf"
+    flush = "SYNC_FLUSH" if sync else "ASYNC_FLUSH"
+    conf.write_text(
+        f"storePathRootDir={store}\nstorePathCommitLog={store / 'commitlog'}\nflushDiskType={flush}\n"
+        "diskMaxUsedSpaceRatio=95\n"
+    )
+    output = peer.run("StoreBench", str(conf), *arguments, home=work / "home", timeout_s=600)
+    answer: dict[str, float] = json.loads(output.splitlines()[-1])
+    return answer
+
+
+# -- the rows --------------------------------------------------------------------------------------
+
+
+def appends(table: Table, work: Path, peer: JavaPeer | None, count: int) -> None:
+    """Append rows of one round."""
+    for sync in (False, True):
+        for clients in CLIENTS:
+            total = count if not sync else max(500, count * clients // 1600)
+            row = f"append, {'sync' if sync else 'async'} flush, {clients} clients, msgs/s"
+            table.add(row, "ours", fresh(work, lambda root: step(root, total, clients, sync)))  # noqa: B023
+            if peer is not None:
+                arguments = ("append", str(total), str(clients))
+                answer = fresh_java(peer, work, *arguments, sync=sync)
+                table.add(row, "java", answer["messages"] / answer["seconds"])
+    for delay_ms in (1, 5):
+        for clients in CLIENTS:
+            row = f"append, sync flush + {delay_ms} ms, {clients} clients, msgs/s"
+            total = 200 * clients
+            rate = fresh(work, lambda root: step(root, total, clients, True, delay_ms / 1000))  # noqa: B023
+            table.add(row, "ours", rate)
+
+
+def step(root: Path, count: int, clients: int, sync: bool, delay_s: float = 0.0) -> float:
+    """`append_in_step` in a loop of its own."""
+    return asyncio.run(append_in_step(root, count, clients, sync=sync, delay_s=delay_s))
+
+
+def fresh(work: Path, measure: Callable[[Path], float]) -> float:
+    """A figure of a store that is made for it and goes again."""
+    root = work / "fresh"
+    try:
+        return measure(root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def fresh_java(peer: JavaPeer, work: Path, *arguments: str, sync: bool) -> dict[str, float]:
+    """The same for Java's."""
+    root = work / "fresh-java"
+    try:
+        return java(peer, work, root, *arguments, sync=sync)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def recovery(table: Table, work: Path, peer: JavaPeer | None, count: int) -> None:
+    """Recovery, reading and look-ups on one store, killed by us, that Java's opens last."""
+    root = work / "killed"
+    fill(root, count)
+    checkpoint = (root / "checkpoint").read_bytes()
+    name = f"recovery of {count:,} messages, s"
+    table.add(name, "ours", recover(root, progress=True))
+    (root / "checkpoint").write_bytes(checkpoint)
+    shutil.rmtree(root / "consumequeue")
+    spent = recover(root, progress=False)
+    table.add(f"{name}, without progress", "ours", spent)
+    look_ups = 20_000
+    with MessageStore(StoreConfig(root=root)) as store:
+        table.add("read a full queue, msgs/s", "ours", read_all(store))
+        table.add("look-up by key, a second", "ours", look_up(store, look_ups))
+    if peer is not None:
+        read = java(peer, work, root, "read")
+        table.add("read a full queue, msgs/s", "java", read["messages"] / read["seconds"])
+        keys = java(peer, work, root, "key", str(look_ups))
+        table.add("look-up by key, a second", "java", keys["messages"] / keys["seconds"])
+        theirs = work / "killed-java"
+        java(peer, work, theirs, "append", str(count), "1", "halt")
+        spent = java(peer, work, theirs, "open", "halt")["open"]
+        for row in (name, f"{name}, without progress"):
+            table.add(row, "java", spent)
+        shutil.rmtree(theirs)
+    shutil.rmtree(root)
+
+
+def empty(table: Table, work: Path, peer: JavaPeer | None) -> None:
+    """Disk space of an empty store, open and closed again."""
+    row = "empty store on disk, KiB"
+    root = work / "empty"
+    with MessageStore(StoreConfig(root=root)):
+        table.add(row, "ours", disk_kib(root))
+    if peer is not None:
+        java(peer, work, work / "empty-java", "open")
+        table.add(row, "java", disk_kib(work / "empty-java"))
+
+
+def main(arguments: list[str]) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--appends", type=int, default=100_000, help="messages of an append row")
+    parser.add_argument("--recovered", type=int, default=1_000_000, help="messages of the recovery row")
+    parser.add_argument("--memory-gb", type=float, default=10.0, help="0: leave the row out")
+    parser.add_argument("--directory", help="where the stores are made")
+    parser.add_argument("--no-java", action="store_true")
+    parser.add_argument("--only", choices=("appends", "recovery", "empty", "memory"))
+    options = parser.parse_args(arguments)
+    try:
+        peer = None if options.no_java else JavaPeer.prepare(DEFAULT_VERSION)
+    except ToolsMissing as missing:
+        print(f"bench: without Java: {missing}")
+        peer = None
+    table = Table()
+    rows: dict[str, Callable[[Path], None]] = {
+        "appends": lambda work: appends(table, work, peer, options.appends),
+        "recovery": lambda work: recovery(table, work, peer, options.recovered),
+        "empty": lambda work: empty(table, work, peer),
+    }
+    for _ in range(options.rounds):
+        for name, measure in rows.items():
+            if options.only in (None, name):
+                with tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as work:
+                    measure(Path(work))
+    if options.memory_gb and options.only in (None, "memory"):
+        with tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as work:
+            marks = memory_growth(Path(work) / "store", int(options.memory_gb * (1 << 30)))
+        print(f"resident MiB while {options.memory_gb} GiB are written: {[round(mark) for mark in marks]}")
+    print(table.text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
