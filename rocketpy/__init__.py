@@ -8,12 +8,14 @@ from rocketpy.config import (
     ClientConfig,
     CompressionConfig,
     ConsumerConfig,
+    Credentials,
+    LatencyConfig,
     ProducerConfig,
     RetryConfig,
 )
 from rocketpy.consumer import PullConsumer
 from rocketpy.errors import Outcome, Retry, RocketError
-from rocketpy.hooks import SendEvent, SendListener
+from rocketpy.hooks import RpcHook, SendCheck, SendEvent, SendListener
 from rocketpy.message import Message, MessageExt, MessageQueue
 from rocketpy.producer import Producer
 from rocketpy.producer.request_reply import create_reply_message
@@ -28,7 +30,9 @@ __all__ = [
     "ClientConfig",
     "CompressionConfig",
     "ConsumerConfig",
+    "Credentials",
     "Health",
+    "LatencyConfig",
     "LocalTransactionState",
     "Message",
     "MessageExt",
@@ -45,6 +49,8 @@ __all__ = [
     "RetryConfig",
     "RocketError",
     "RoundRobin",
+    "RpcHook",
+    "SendCheck",
     "SendEvent",
     "SendListener",
     "SendResult",

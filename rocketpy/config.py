@@ -131,7 +131,7 @@ class LatencyConfig:
     def __post_init__(self) -> None:
         if len(self.latency_ms) != len(self.away_ms) or list(self.latency_ms) != sorted(self.latency_ms):
             raise ConfigInvalid(
-                f"latency.latency_ms has {len(self.latency_ms)} entries, latency.away_ms {len(self.away_ms)}; "
+                f"latency.latency_ms has {len(self.latency_ms)} entries, away_ms {len(self.away_ms)}; "
                 "they must be as many, and latencies must rise"
             )
         for value in (*self.latency_ms, *self.away_ms, self.failed_ms):

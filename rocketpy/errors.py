@@ -186,7 +186,7 @@ class RequestTimeout(TransportError):
 
 
 class ReplyTimeout(TransportError):
-    """The request of a request-reply pair is stored, but nobody replied in time; perhaps it is being worked on."""
+    """The request of a request-reply pair is stored, but nobody replied in time; perhaps it is worked on."""
 
     default_outcome = Outcome.STORED
     default_retry = Retry.NONE

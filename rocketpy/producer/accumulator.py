@@ -18,7 +18,9 @@ from rocketpy.config import BatchConfig
 from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
 from rocketpy.producer.gathered import GatheredSend
+from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
+from rocketpy.producer.room import Room
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
 
@@ -27,20 +29,18 @@ __all__ = ["Accumulator"]
 _RECORD_BYTES = 384
 """What a stored record has around its body and the user's properties, at most: a topic of 127 bytes too."""
 
-Make = Callable[[Publisher, MessageQueue | None, bool, int], GatheredSend]
-
-
 class Accumulator:
     """The open batches of one producer.
 
-    make: opens a batch for a topic, a given queue, a wait_store and a time-out. leave: called with each batch
-    when it is to leave. left: called when all that leave at this moment have.
+    room: what is gathered counts at once. leave: called with each batch when it is to leave. left: called
+    when all that leave at this moment have.
     """
 
     def __init__(
         self,
         config: BatchConfig,
-        make: Make,
+        room: Room,
+        preparer: Preparer,
         leave: Callable[[GatheredSend], None],
         left: Callable[[], None],
     ) -> None:
@@ -48,7 +48,8 @@ class Accumulator:
         self._max_count = config.max_gathered
         self._linger_s = config.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._make = make
+        self._room = room
+        self._preparer = preparer
         self._leave = leave
         self._left = left
         self._open: dict[Publisher, GatheredSend] = {}
@@ -59,13 +60,13 @@ class Accumulator:
         self,
         publisher: Publisher,
         message: Message,
-        tail: str,
         future: asyncio.Future[SendResult],
         event: SendEvent | None,
         queue: MessageQueue | None,
         timeout_ms: int,
     ) -> None:
-        """Let one send join. tail: its properties behind those that all have."""
+        """Accept a send and let it join. Raises MessageTooLarge for its properties."""
+        tail = self._preparer.tail(message, event)
         batch = self._open.get(publisher) if queue is None else self._given.get(queue)
         size = len(message.body)
         wire_bytes = size + len(tail) * 4 + _RECORD_BYTES
@@ -84,6 +85,8 @@ class Accumulator:
         batch.size += size
         batch.wire_bytes += wire_bytes
         batch.count += 1
+        self._room.count += 1
+        self._room.bytes += size
         if batch.count >= self._max_count:
             self.flush_topic(publisher)
 
@@ -114,7 +117,7 @@ class Accumulator:
         """Open a batch, after those have left that it must not overtake."""
         if queue is None or publisher in self._open or queue in self._given:
             self.flush_topic(publisher)
-        batch = self._make(publisher, queue, wait, timeout_ms)
+        batch = self._preparer.gathered(publisher, queue, wait, timeout_ms)
         if queue is None:
             self._open[publisher] = batch
         else:

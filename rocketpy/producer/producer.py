@@ -89,7 +89,7 @@ class Producer(Lookups):
         self._client: ClientInstance | None = None
         self._engine: Engine | None = None
         self._compress_above = self.config.compression.above_bytes
-        self._gather_up_to = min(self._compress_above, self.config.max_message_bytes)
+        self._gather_up_to = min(self._compress_above, self.config.max_message_bytes) if self._gathers else -1
         self._closing: asyncio.Task[list[Unfinished]] | None = None
         self._wire_group = self.group
         self._transactions: Transactions | None = None
@@ -453,17 +453,20 @@ class Producer(Lookups):
         """Check one message, accept it, and send it as far as that goes without waiting."""
         size = len(message.body)
         publisher = engine.publisher(message.topic)
+        config = self.config
         if (
             kind is SingleSend
-            and self._gathers
             and size <= self._gather_up_to
             and not message.delay_level
             and publisher.takes_batches
         ):
             joining = cast("asyncio.Future[SendResult]", future)
-            self._gather(engine, publisher, message, joining, queue, timeout_ms)
+            timeout_ms = timeout_ms or config.send_timeout_ms
+            if self._listeners:
+                _gather_announced(engine, publisher, message, joining, queue, timeout_ms)
+            else:
+                engine.accumulator.add(publisher, message, joining, None, queue, timeout_ms)
             return
-        config = self.config
         if size > config.max_message_bytes:
             raise MessageTooLarge(f"a body of {size} bytes, {config.max_message_bytes} are allowed")
         listeners = engine.listeners
@@ -482,24 +485,6 @@ class Producer(Lookups):
             engine.begin(send)
         else:
             self._compress(engine, send)
-
-    def _gather(
-        self,
-        engine: Engine,
-        publisher: Publisher,
-        message: Message,
-        future: asyncio.Future[SendResult],
-        queue: MessageQueue | None,
-        timeout_ms: int | None,
-    ) -> None:
-        """Accept a message that travels with others, should there be any."""
-        event = engine.listeners.announce((message,)) if self._listeners else None
-        try:
-            engine.gather(publisher, message, future, event, queue, timeout_ms or self.config.send_timeout_ms)
-        except RocketError as error:
-            if event is not None:
-                engine.listeners.ended(event, error)
-            raise
 
     def _compress(self, engine: Engine, send: Pending[R]) -> None:
         """Compress its body, then begin. On a thread when it is long and no order would be lost by that."""
@@ -540,7 +525,26 @@ class Producer(Lookups):
         return await future
 
 
+def _gather_announced(
+    engine: Engine,
+    publisher: Publisher,
+    message: Message,
+    future: asyncio.Future[SendResult],
+    queue: MessageQueue | None,
+    timeout_ms: int,
+) -> None:
+    """Accept a message that travels with others, should there be any, and tell the listeners."""
+    event = engine.listeners.announce((message,))
+    try:
+        engine.accumulator.add(publisher, message, future, event, queue, timeout_ms)
+    except RocketError as error:
+        engine.listeners.ended(event, error)
+        raise
+
+
 def _kind_of(message: Message) -> type[SingleSend]:
+    if type(message) is Message:
+        return SingleSend
     return ReplySend if isinstance(message, ReplyMessage) else SingleSend
 
 

@@ -26,9 +26,8 @@ from rocketpy.errors import (
     SendForbidden,
     TransportError,
 )
-from rocketpy.hooks import SendCheck, SendEvent
+from rocketpy.hooks import SendCheck
 from rocketpy.links import Link
-from rocketpy.message import Message
 from rocketpy.producer.accumulator import Accumulator
 from rocketpy.producer.batch_takers import BatchTakers
 from rocketpy.producer.gathered import GatheredSend
@@ -74,7 +73,9 @@ class Engine:
         self.listeners = listeners
         self.loop = asyncio.get_running_loop()
         self.preparer = Preparer(self, config, client.address, client.config.namespace)
-        self.accumulator = Accumulator(config.batch, self.preparer.gathered, self._begin_gathered, self._push)
+        self.accumulator = Accumulator(
+            config.batch, self.room, self.preparer, self._begin_gathered, self._push
+        )
         self._client = client
         self._group = group
         self._config = config
@@ -127,22 +128,6 @@ class Engine:
         self._live[send] = None
         self.room.count += 1
         self.room.bytes += send.size
-
-    def gather(
-        self,
-        publisher: Publisher,
-        message: Message,
-        future: asyncio.Future[SendResult],
-        event: SendEvent | None,
-        queue: MessageQueue | None,
-        timeout_ms: int,
-    ) -> None:
-        """Take a message that may travel with others. Raises MessageTooLarge for its properties."""
-        tail = self.preparer.tail(message, event)
-        room = self.room
-        room.count += 1
-        room.bytes += len(message.body)
-        self.accumulator.add(publisher, message, tail, future, event, queue, timeout_ms)
 
     def begin(self, send: Send) -> None:
         """Make the first attempt of an accepted send."""
