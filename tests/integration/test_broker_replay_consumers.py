@@ -32,6 +32,12 @@ COMPARED = frozenset({
 })  # fmt: skip
 """Requests whose answers do not hang on the messages that are missing."""
 
+MAY_WAIT = frozenset({
+    RequestCode.PULL_MESSAGE, RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, RequestCode.CONSUME_MESSAGE_DIRECTLY,
+})  # fmt: skip
+"""Requests that are held, or passed on to a client that is not there in a replay."""
+
 
 class Exchange(NamedTuple):
     """A recorded request, our answer and the recorded one."""
@@ -74,17 +80,17 @@ async def replay(scenario: str, addresses: dict[str, Any]) -> list[Exchange]:
         recorded = info.get("response")
         if info["kind"] == "oneway" or recorded is None or recorded["scenario"] != scenario:
             continue
-        ours = await answer(clients[key], info["opaque"])
+        ours = await answer(clients[key], info["opaque"], 0.5 if info["code"] in MAY_WAIT else 10)
         done.append(Exchange(frame, ours, by_number[recorded["n"]]))
     for client in clients.values():
         client.writer.close()
     return done
 
 
-async def answer(client: RawClient, opaque: int) -> Command | None:
+async def answer(client: RawClient, opaque: int, timeout_s: float) -> Command | None:
     """Our answer to a request; None when it is held. What the broker says unasked is skipped."""
     try:
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(timeout_s):
             while True:
                 command = await client.next()
                 if command.is_response and command.opaque == opaque:
