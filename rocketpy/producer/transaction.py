@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from rocketpy.client import ClientInstance
 from rocketpy.consumer.decoding import decode_message
 from rocketpy.errors import ConfigInvalid, MessageInvalid, RocketError
-from rocketpy.message import Message, MessageExt
+from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt
 from rocketpy.namespace import unwrap, wrap
 from rocketpy.producer.pending import SingleSend
 from rocketpy.protocol import properties as names
@@ -131,7 +131,13 @@ class Transactions:
         self._checks = client.part(TransactionChecks)
 
     def check_with(self, check: TransactionCheck) -> None:
-        """Answer the broker's questions about half messages of the group by `check`."""
+        """Answer brokers' questions about half messages of the group by `check`.
+
+        All brokers that have the template topic hear of the group now, though it has sent nothing yet: it may
+        have left half messages there before a restart.
+        """
+        if not self._checks.knows(self._group):
+            self._client.tasks.spawn(self._client.introduce(DEFAULT_TOPIC), "introduction")
         self._checks.register(self._group, self, check)
 
     def close(self) -> None:
