@@ -70,6 +70,8 @@ class ConsumeQueueConfig:
 
     segment_bytes: int = 300_000 * _UNIT_BYTES
     """mappedFileSizeConsumeQueue: length of one file, rounded up to whole units as 4.6.0 does. Sparse."""
+    handles_max: int = 512
+    """Ours: with more files of queues open, those that are flushed are closed until they are needed again."""
     pending_bytes_max: int = 4096
     """Ours: a queue's newest units are written to its file when they are this many, when they are read,
     or at the next flush; after a crash they are dispatched again."""

@@ -36,6 +36,7 @@ BLANK_SIZE = 0x7FFFFFFF
 BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _STEP_UNITS = 200
 _GAP_UNITS_MAX = 5_000_000
+_PIECE_BYTES = UNIT_BYTES * 3200
 _pack = UNIT.pack
 
 
@@ -216,13 +217,14 @@ class ConsumeQueue:
             begin = min(begin, self._first_unflushed(dispatched_offset))
         for index in range(begin, len(segments)):
             segment = segments[index]
-            count, end = _count_units(segment.read(0, segment.size))
+            count, end = _count_file(segment, segment.size)
             if count:
                 self.max_physical_offset = end
             if count * UNIT_BYTES < segment.size:
                 self.files.truncate(segment.start + count * UNIT_BYTES, erase=False)
                 break
         self.next_offset = self.files.max_offset // UNIT_BYTES
+        self.files.rest()
 
     def _first_unflushed(self, dispatched_offset: int) -> int:
         """Position among the files of the last one that begins with a unit of a record below that offset."""
@@ -266,7 +268,7 @@ class ConsumeQueue:
         """Drop the units of records at or behind that commit log offset, and stale bytes behind them."""
         self.write_out()
         while (last := self.files.last) is not None:
-            count, end = _count_units(last.read(0, last.wrote), physical_offset)
+            count, end = _count_file(last, last.wrote, physical_offset)
             if count or last.start == 0 or len(self.files.segments) == 1:
                 self.cut(last.start // UNIT_BYTES + count)
                 if count:
@@ -345,8 +347,22 @@ def _first_at_slowly(data: bytes, physical_offset: int) -> int | None:
     return None
 
 
-def _count_units(data: bytes, physical_end: int | None = None) -> tuple[int, int]:
-    """(units before the first that is none or lies at or behind `physical_end`, end of the last's record).
+def _count_file(segment: Segment, size: int, physical_end: int | None = None) -> tuple[int, int]:
+    """`_count_units` of a file's first `size` bytes, read a piece at a time: most of it may be a hole."""
+    count, end = 0, -1
+    for at in range(0, size, _PIECE_BYTES):
+        data = segment.read(at, min(_PIECE_BYTES, size - at))
+        units, last_end, is_whole = _count_units(data, physical_end)
+        if units:
+            count, end = at // UNIT_BYTES + units, last_end
+        if not is_whole:
+            break
+    return count, end
+
+
+def _count_units(data: bytes, physical_end: int | None = None) -> tuple[int, int, bool]:
+    """(units before the first that is none or lies at or behind `physical_end`, end of the last's record,
+    whether there was no such unit).
 
     Blank units count only in front of one that is not.
     """
@@ -354,7 +370,7 @@ def _count_units(data: bytes, physical_end: int | None = None) -> tuple[int, int
     usable = len(data) // UNIT_BYTES * UNIT_BYTES
     for position, (offset, size, _) in enumerate(UNIT.iter_unpack(data[:usable]), 1):
         if offset < 0 or size <= 0 or (physical_end is not None and offset >= physical_end):
-            break
+            return count, end, False
         if size != BLANK_SIZE or offset:
             count, end = position, offset + size
-    return count, end
+    return count, end, True

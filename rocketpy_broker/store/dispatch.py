@@ -84,6 +84,16 @@ class ConsumeQueueTable:
         for key, queue in self.queues.items():
             table[key].next_offset = queue.next_offset
             queue.correct_min_offset(log_min_offset)
+            queue.files.rest()
+
+    def rest(self) -> None:
+        """Close files until they are needed again, if more than `handles_max` are open.
+
+        To be called after a flush: what is not flushed stays open.
+        """
+        if sum(queue.files.open_files for queue in self.queues.values()) > self._config.handles_max:
+            for queue in self.queues.values():
+                queue.files.rest()
 
     def write_out(self) -> None:
         """Write what queues keep in memory. Raises DiskFull, StoreError."""

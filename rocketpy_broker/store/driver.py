@@ -7,7 +7,9 @@ threads, one of each kind at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import resource
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -71,7 +73,11 @@ class StoreDriver:
         self._flush_seconds_max = 0.0
 
     async def start(self) -> RecoveryReport:
-        """Open the store in a thread, then begin to drive it. Raises what `MessageStore.open` raises."""
+        """Open the store in a thread, then begin to drive it. Raises what `MessageStore.open` raises.
+
+        Raises this process's limit of open files as far as it may: each queue being written has one.
+        """
+        _raise_file_limit()
         self._loop = loop = asyncio.get_running_loop()
         self._flusher = ThreadPoolExecutor(1, "store-flush")
         self._roomer = ThreadPoolExecutor(1, "store-room")
@@ -292,3 +298,10 @@ class StoreDriver:
             self._failure_told = True
             if self._on_failure is not None:
                 self._on_failure(self.store.failure)
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft not in (hard, resource.RLIM_INFINITY):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -3,13 +3,6 @@
 One thread calls it. A message is placed in the current run (`append`), the run is written with one call
 (`write_out`), and what was written goes to consume queues and index (`dispatch`), in this order and as late
 as the caller likes; `put_message` does the first two. `flush` makes it durable; `driver` does so in time.
-
-```python
-with MessageStore(StoreConfig(root=Path("store"))) as store:
-    receipt = store.put_message(MessageInner("Orders", 0, b"..."))
-    store.dispatch()
-    result = store.get_message("Orders", 0, receipt.queue_offset, 32)
-```
 """
 
 from __future__ import annotations
@@ -37,7 +30,7 @@ from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.messages import AppendReceipt, MessageInner
 from rocketpy_broker.store.queue_table import QueueTable
-from rocketpy_broker.store.read import Accepts, GetMessageResult, QueueReader
+from rocketpy_broker.store.read import Accepts, GetMessageResult, QueryMessageResult, QueueReader
 from rocketpy_broker.store.recovery import Recovery, RecoveryReport
 from rocketpy_broker.store.room import Room
 from rocketpy_broker.store.segment import Segment
@@ -51,15 +44,6 @@ __all__ = ["MessageStore", "QueryMessageResult"]
 logger = logging.getLogger(__name__)
 
 _SLOW_WRITE_MS = 100
-
-
-@dataclasses.dataclass(slots=True)
-class QueryMessageResult:
-    """Records found by key, oldest first, and how far the index reaches."""
-
-    records: list[bytes] = dataclasses.field(default_factory=list)
-    index_last_update_timestamp: int = 0
-    index_last_update_offset: int = 0
 
 
 class MessageStore:
@@ -385,6 +369,7 @@ class MessageStore:
             return
         plan.finish()
         if plan.checkpoint is not None:
+            self.queues.rest()
             self.checkpoint = plan.checkpoint
             self._saved_checkpoint = dataclasses.replace(plan.checkpoint)
         if self.index is not None:

@@ -14,7 +14,7 @@ from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import ReadConfig
 from rocketpy_broker.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 
-__all__ = ["Accepts", "GetMessageResult", "GetMessageStatus", "QueueReader"]
+__all__ = ["Accepts", "GetMessageResult", "GetMessageStatus", "QueryMessageResult", "QueueReader"]
 
 Accepts = Callable[[bytes], bool]
 """Whether a message with these properties, as they are stored, is wanted."""
@@ -23,6 +23,7 @@ Accepts = Callable[[bytes], bool]
 _RECORD_PLACE = Struct(">iI4xi4xqq")
 _SCANNED_BYTES_MIN = 16_000
 _READ_BYTES_MAX = 1 << 20
+_SPAN_BYTES_MAX = 1 << 18
 
 
 class GetMessageStatus(IntEnum):
@@ -55,6 +56,15 @@ class GetMessageResult:
     count: int = 0
     suggest_slave: bool = False
     """Is what was read so far behind the log's end that a slave should serve it?"""
+
+
+@dataclass(slots=True)
+class QueryMessageResult:
+    """Records found by key, oldest first, and how far the index reaches."""
+
+    records: list[bytes] = field(default_factory=list)
+    index_last_update_timestamp: int = 0
+    index_last_update_offset: int = 0
 
 
 class QueueReader:
@@ -110,12 +120,16 @@ class QueueReader:
         if not units:
             following = queue.roll_next_file(offset)
             return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, queue, offset, following)
+        if not is_filtered:
+            plain = self._read_plain(queue, offset, units, count_max, bytes_max)
+            if plain is not None:
+                return plain
         batch = _Batch(self._config, count_max, bytes_max)
         status = GetMessageStatus.NO_MATCHED_MESSAGE
         log_end = self._log.max_offset
         skip_until = -1
         position = physical = 0
-        for position, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(units)):  # noqa: B007
+        for position, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(units)):
             if physical < skip_until:
                 continue
             if batch.is_full(size, on_disk=log_end - physical > self._memory_window):
@@ -146,6 +160,46 @@ class QueueReader:
             chunks,
             batch.count,
             log_end - physical > self._memory_window,
+        )
+
+    def _read_plain(
+        self, queue: ConsumeQueue, offset: int, units: bytes, count_max: int, bytes_max: int | None
+    ) -> GetMessageResult | None:
+        """Messages that are all wanted and lie near each other and the log's end: one read of the log.
+
+        None where that, or anything about a record, is not so; `_read_units` then takes a closer look.
+        """
+        config, log = self._config, self._log
+        entries = list(UNIT.iter_unpack(units))[: min(max(count_max, 1), config.memory_count_max)]
+        begin = entries[0][0]
+        end = entries[-1][0] + entries[-1][1]
+        file_bytes, log_end = log.files.segment_bytes, log.max_offset
+        is_near = 0 < end - begin <= _SPAN_BYTES_MAX and log_end - begin <= self._memory_window
+        if not (is_near and log.min_offset <= begin and end <= log_end):
+            return None
+        if begin // file_bytes != (end - 1) // file_bytes:
+            return None
+        data = log.read(begin, end - begin)
+        if data is None or len(data) != end - begin:
+            return None
+        room = config.memory_bytes_max if bytes_max is None else min(bytes_max, config.memory_bytes_max)
+        chunks: list[bytes] = []
+        for physical, size, _ in entries:
+            at = physical - begin
+            is_place = at >= 0 and size >= FIXED_BYTES and at + size <= len(data)
+            if not is_place or _RECORD_PLACE.unpack_from(data, at) != (size, MESSAGE_MAGIC, physical):
+                return None
+            room -= size
+            if room < 0 and chunks:
+                break
+            chunks.append(data[at : at + size])
+        return GetMessageResult(
+            GetMessageStatus.FOUND,
+            offset + len(chunks),
+            queue.min_offset,
+            queue.next_offset,
+            chunks,
+            len(chunks),
         )
 
     def _holds(self, physical: int, size: int, log_end: int) -> bool:

@@ -204,6 +204,20 @@ class Segment:
         self._retired = True
         self._close_handle()
 
+    @property
+    def is_open(self) -> bool:
+        """Is there a file handle?"""
+        return self._handle >= 0
+
+    def rest(self) -> bool:
+        """Close the file until it is needed again, if nobody holds it and all of it is flushed.
+
+        Returns whether it is open still.
+        """
+        if self._handle >= 0 and self._holders == 0 and not self.needs_flush:
+            self._close_handle()
+        return self._handle >= 0
+
     def delete(self) -> None:
         """Remove the file from its directory and close it."""
         try:

@@ -120,8 +120,8 @@ class SegmentQueue:
     def sort_out(self, flushed_offset: int, min_offset: int) -> None:
         """Tell the log's files from what power loss left of others; those become `strays`.
 
-        Names below `min_offset`, whose files are expired, may be back; above `flushed_offset` any may be lost.
-        Both are -1 when not known. Raises StoreDamaged if a file is missing that was flushed.
+        Names below `min_offset`, whose files are expired, may be back; above `flushed_offset` any may be
+        lost. Both are -1 when not known. Raises StoreDamaged if a file is missing that was flushed.
         """
         found = [*self.segments, *self.strays]
         if not found:
@@ -135,8 +135,8 @@ class SegmentQueue:
             count += 1
         if count < len(kept) and not 0 <= flushed_offset <= expected:
             raise StoreDamaged(
-                f"{self.directory}: the file that starts at {expected} is missing, but the log was flushed up "
-                f"to {flushed_offset}. Restore the file from a replica or a copy"
+                f"{self.directory}: the file that starts at {expected} is missing, but the log was flushed "
+                f"up to {flushed_offset}. Restore the file from a replica or a copy"
                 if flushed_offset >= 0
                 else str(self._misplaced(kept[count]))
             )
@@ -296,6 +296,15 @@ class SegmentQueue:
     def directories_synced(self) -> None:
         """To be called when the directories were synced and no file has been made since."""
         self._unsynced_directory = False
+
+    @property
+    def open_files(self) -> int:
+        """How many files are open."""
+        return sum(segment.is_open for segment in self.segments)
+
+    def rest(self) -> int:
+        """Close files until they are needed again; returns how many must stay open. See `Segment.rest`."""
+        return sum(segment.rest() for segment in self.segments)
 
     def close(self) -> None:
         """Close all files."""

@@ -1,0 +1,61 @@
+"""A broker with thousands of queues must not run out of file handles, nor read megabytes of holes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rocketpy_broker.store import ConsumeQueueConfig, MessageStore
+from rocketpy_broker.store.checker import check_store
+from rocketpy_broker.store.disk import OsDisk
+from tests.unit.store.helpers import bodies, kill, put, small_config
+
+QUEUES = 100
+
+
+class CountingDisk(OsDisk):
+    """Counts handles and bytes read."""
+
+    def __init__(self) -> None:
+        self.open_now = 0
+        self.read = 0
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        handle = super().open(path, create=create)
+        self.open_now += 1
+        return handle
+
+    def close(self, handle: int) -> None:
+        self.open_now -= 1
+        super().close(handle)
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        self.read += size
+        return super().pread(handle, size, position)
+
+
+def test_handles_and_bytes_of_a_start(tmp_path: Path) -> None:
+    config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=10))
+    disk = CountingDisk()
+    store = MessageStore(config, disk=disk)
+    store.open()
+    for number in range(2 * QUEUES):
+        put(store, number, queue_id=number % QUEUES)
+    store.flush(thorough=True)
+    assert disk.open_now < 20
+    for number in range(200, 200 + QUEUES):
+        put(store, number, queue_id=number % QUEUES)
+    assert bodies(store, queue_id=7) == [b"body 7", b"body 107", b"body 207"]
+    store.close()
+    assert disk.open_now == 0
+    store = MessageStore(config, disk=disk)
+    disk.read = 0
+    store.open()
+    assert disk.open_now < 20
+    assert disk.read < QUEUES * 200_000
+    assert check_store(store).problems == []
+    kill(store)
+    store = MessageStore(config, disk=disk)
+    store.open()
+    store.flush(thorough=True)
+    assert check_store(store).problems == []
+    store.close()
