@@ -24,6 +24,7 @@ from rocketpy_broker.handlers.sync_flush import FlushWaiters
 from rocketpy_broker.services.registration import Registrar
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
+from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.driver import StoreDriver, StoreHealth
 
 __all__ = ["Broker", "BrokerHealth"]
@@ -49,9 +50,9 @@ class BrokerHealth:
 class Broker:
     """One broker. `start` it, then it serves at `address` until `close`."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, *, disk: Disk | None = None) -> None:
         self.config = config
-        self.store = MessageStore(config.store)
+        self.store = MessageStore(config.store, disk=disk)
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json")
         self.recovery: RecoveryReport | None = None
         """What the store's recovery found, once started."""
@@ -185,6 +186,7 @@ class Broker:
         if self._registrar is not None:
             await self._registrar.close()
         self._endpoint.refuse("the broker is shutting down")
+        await self.deferred.close()
         if self._waiters is not None:
             await self._waiters.close()
         try:
@@ -193,7 +195,6 @@ class Broker:
             if self._saving is not None:
                 self._saving.cancel()
                 await asyncio.wait({self._saving})
-            await self.deferred.close()
             await self.consumers.save()
         finally:
             await self._driver.close()

@@ -11,6 +11,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.endpoint import HandlesRequests
 from rocketpy_broker.handlers.answers import SendAnswers
+from rocketpy_broker.handlers.delay import DelayHandler
 from rocketpy_broker.handlers.reply import ReplyHandler
 from rocketpy_broker.handlers.send import FindGroup, Park, SendHandler
 from rocketpy_broker.handlers.send_back import SendBackHandler
@@ -71,6 +72,12 @@ class DeferredSide:
         host: of this broker, as in records. answers, park: as `SendHandler` takes them.
         """
         config, store, delay = self._config, self._store, self.delay
+
+        def written() -> None:
+            if park is not None:
+                park([], store.max_physical_offset)  # nobody may read it before it is flushed
+            self._driver.schedule_dispatch()
+
         transactions = Transactions(store, self._offsets, host)
         transactions.load()
         send = SendHandler(
@@ -101,10 +108,13 @@ class DeferredSide:
             config.transactions,
             channels=self._producers,
             make_topic=lambda name: ensure_topic(self._topics, name, 1, PERM_READ | PERM_WRITE),
+            on_written=written,
         )
+        delay.on_delivered = written
         delay.start()
         self._checker.start()
-        return send, (send, send_back, reply, TransactionHandler(store, transactions, send))
+        ends = TransactionHandler(store, transactions, send)
+        return send, (send, send_back, reply, ends, DelayHandler(delay))
 
     async def close(self) -> None:
         """Deliver and check no more; note how far both are."""

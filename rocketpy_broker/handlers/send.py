@@ -392,8 +392,8 @@ class SendHandler:
     def _without_parked(self, waiting: list[Parked], park: Park) -> list[Parked]:
         """Hand over those whose sender wants more than a written message; return the others."""
         wanting = [parked for parked in waiting if parked.waits]
-        if wanting:
-            park(wanting, self._store.max_physical_offset)
+        # Also without any: what is not flushed cannot be read.
+        park(wanting, self._store.max_physical_offset)
         return [parked for parked in waiting if not parked.waits]
 
     def _failure(self, request: Command, error: RocketError) -> Command:

@@ -66,6 +66,7 @@ BROKER_PERMISSIONS: Final[dict[int, Permission]] = {
     RequestCode.SEND_REPLY_MESSAGE: Permission.PUBLISH,
     RequestCode.SEND_REPLY_MESSAGE_V2: Permission.PUBLISH,
     RequestCode.END_TRANSACTION: Permission.PUBLISH,
+    RequestCode.GET_ALL_DELAY_OFFSET: Permission.BROKER,
     RequestCode.CONSUMER_SEND_MSG_BACK: Permission.SUBSCRIBE,
     RequestCode.PULL_MESSAGE: Permission.SUBSCRIBE,
     RequestCode.QUERY_MESSAGE: Permission.SUBSCRIBE,

@@ -56,8 +56,8 @@ class DelayService:
         self._saved: dict[int, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
-        self.on_delivered: Callable[[int], None] = _nobody_counts
-        """Told how many messages were delivered, for statistics."""
+        self.on_delivered: Callable[[], None] = driver.schedule_dispatch
+        """Called when messages were put into their own queues, to make them readable."""
 
     def load(self) -> None:
         """Read delayOffset.json, if there is one. Raises StoreDamaged."""
@@ -112,8 +112,7 @@ class DelayService:
             self._wake_at(now_ms + _RETRY_MS)
             return
         if count:
-            self._driver.schedule_dispatch()
-            self.on_delivered(count)
+            self.on_delivered()
         if due_ms is not None:
             self._wake_at(due_ms)
 
@@ -136,10 +135,6 @@ class DelayService:
             log.error("delay offsets are not saved: %s", error)
             return
         self._saved = offsets
-
-
-def _nobody_counts(count: int) -> None:
-    pass
 
 
 def _encode(offsets: dict[int, int]) -> bytes:

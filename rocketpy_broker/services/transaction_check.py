@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -50,6 +51,7 @@ class TransactionChecker:
     """Checks open transactions.
 
     channels: of a producer group's members. make_topic: makes TRANS_CHECK_MAX_TIME_TOPIC known.
+    on_written: makes what was written readable.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class TransactionChecker:
         *,
         channels: Callable[[str], Sequence[Channel]],
         make_topic: Callable[[str], object],
+        on_written: Callable[[], None],
         clock: Clock = system_clock,
     ) -> None:
         self._store = store
@@ -70,8 +73,11 @@ class TransactionChecker:
         self._rules = CheckRules(config.timeout_ms, config.check_max, config.reserved_ms)
         self._channels = channels
         self._make_topic = make_topic
+        self._on_written = on_written
         self._clock = clock
         self._turn = 0
+        self._unasked: Counter[str] = Counter()
+        """Questions of this round that nobody is here to answer, by group."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -103,6 +109,9 @@ class TransactionChecker:
             if not self._check_some(offsets[start : start + _AT_ONCE]):
                 break
             await asyncio.sleep(0)
+        for group, count in self._unasked.items():
+            log.warning("no producer of group %s is here to be asked about %d transactions", group, count)
+        self._unasked.clear()
         await self._save_progress()
 
     async def _save_progress(self) -> None:
@@ -129,7 +138,7 @@ class TransactionChecker:
         except StoreError as error:
             failure = error  # copies appended before it are written all the same
         self._store.write_out()
-        self._driver.schedule_dispatch()
+        self._on_written()
         for copy in copies:
             self._written(copy)
         if failure is not None:
@@ -192,7 +201,7 @@ class TransactionChecker:
         group = copy.properties.get(props.PROPERTY_PRODUCER_GROUP, "")
         channel = self._channel(group)
         if channel is None:
-            log.warning("no producer of group %s is here to be asked about its transaction", group)
+            self._unasked[group] += 1
             return
         record, receipt = copy.half.record, copy.receipt
         unique_id = copy.properties.get(props.PROPERTY_UNIQ_KEY)

@@ -151,6 +151,33 @@ async def test_delayed_messages_survive_a_restart(tmp_path: Path) -> None:
         assert [record.body for record in await arrive(client, 2)] == [b"before", b"after"]
 
 
+async def test_nothing_waits_for_the_next_periodic_flush(tmp_path: Path) -> None:
+    """With SYNC_FLUSH, what nobody waits for would be readable late: only flushed messages can be read."""
+    settings = SETTINGS | {
+        "flushDiskType": "SYNC_FLUSH",
+        "flushIntervalCommitLog": "3600000",
+        "flushIntervalConsumeQueue": "3600000",
+        "flushDelayOffsetInterval": "3600000",
+        "transactionCheckInterval": "3600000",
+    }
+    async with (
+        EmbeddedCluster(tmp_path / "store", settings=settings) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        await send(client, b"delayed", "DELAY\x011\x02")
+        oneway(client, RequestCode.END_TRANSACTION, await half(client, b"half"))
+        await send(client, b"hasty", "WAIT\x01false\x02", queue_id=1)
+        await arrive(client, 1, queue_id=1)
+        assert [record.body for record in await arrive(client, 2)] == [b"half", b"delayed"]
+
+
+async def test_slaves_are_told_how_far_delays_are(client: RawClient) -> None:
+    """QUIRKS 56: a slave that takes over would deliver old messages again."""
+    await send(client, b"x", "DELAY\x014\x02")
+    answer = await client.call(RequestCode.GET_ALL_DELAY_OFFSET)
+    assert answer.body == b'{"offsetTable":{"4":0}}'
+
+
 # -- transactions -----------------------------------------------------------------------------
 
 
