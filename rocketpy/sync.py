@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -216,7 +217,11 @@ class Producer(_Lookups):
 
     def check_transactions(self, check: SyncCheck) -> None:
         """See `rocketpy.Producer.check_transactions`. It is called in a thread of its own and may block."""
-        self._inner.check_transactions(_on_thread(check))
+        register = partial(self._inner.check_transactions, _on_thread(check))
+        if self._background is None:
+            register()
+        else:
+            self._background.run(_later(register))
 
     def send_in_transaction(
         self,

@@ -15,6 +15,7 @@ from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.decoding import decode_message, decode_messages
 from rocketpy.errors import BrokerError, ClientClosed, ConfigInvalid, MessageInvalid, Outcome, Retry
 from rocketpy.message import MessageExt, check_group
+from rocketpy.namespace import unwrap, wrap
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -111,7 +112,7 @@ class PullConsumer:
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that can be read, as the name server tells now."""
-        return subscribe_queues(topic, await self._running().route(topic, fresh=True))
+        return subscribe_queues(topic, await self._running().route(self._wrapped(topic), fresh=True))
 
     async def pull(
         self, queue: MessageQueue, offset: int, max_count: int = 32, timeout_ms: int | None = None
@@ -127,8 +128,8 @@ class PullConsumer:
             raise MessageInvalid(f"offset {offset} must not be negative, max_count {max_count} at least 1")
         config = self.config
         header = PullMessageRequestHeader(
-            consumer_group=self.group,
-            topic=queue.topic,
+            consumer_group=self._wrapped(self.group),
+            topic=self._wrapped(queue.topic),
             queue_id=queue.queue_id,
             queue_offset=offset,
             max_msg_nums=max_count,
@@ -157,25 +158,26 @@ class PullConsumer:
             header.next_begin_offset,
             header.min_offset,
             header.max_offset,
-            messages if status is PullStatus.FOUND else [],
+            [message.with_topic(queue.topic) for message in messages] if status is PullStatus.FOUND else [],
             header.suggest_which_broker_id,
         )
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest offset that can still be read."""
-        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        header = GetMinOffsetRequestHeader(topic=self._wrapped(queue.topic), queue_id=queue.queue_id)
         found = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponseHeader)
         return found.offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message will get."""
-        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        header = GetMaxOffsetRequestHeader(topic=self._wrapped(queue.topic), queue_id=queue.queue_id)
         found = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponseHeader)
         return found.offset
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at or after a time, in ms since 1970."""
-        header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        topic = self._wrapped(queue.topic)
+        header = SearchOffsetRequestHeader(topic=topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         found = await self._ask(queue, code, header, SearchOffsetResponseHeader)
         return found.offset
@@ -197,7 +199,8 @@ class PullConsumer:
             raise _refusal(answer, address)
         config = self.config
         name = client.broker_name(address) or address
-        return decode_message(answer.body, name, config.max_body_bytes, verify=config.verify_checksums)
+        found = decode_message(answer.body, name, config.max_body_bytes, verify=config.verify_checksums)
+        return found.with_topic(unwrap(client.config.namespace, found.topic))
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -207,9 +210,13 @@ class PullConsumer:
             raise ClientClosed(f"the consumer {state}")
         return self._client
 
+    def _wrapped(self, name: str) -> str:
+        """A topic or group as it travels."""
+        return wrap(self._running().config.namespace, name)
+
     async def _ask_broker(self, queue: MessageQueue, code: int, header: Header, timeout_ms: int) -> Command:
         client = self._running()
-        address = await client.broker_address(queue.topic, queue.broker_name)
+        address = await client.broker_address(self._wrapped(queue.topic), queue.broker_name)
         return await client.ask(address, Command.request(code, header), timeout_ms)
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, header: Header, answer_class: type[H]) -> H:

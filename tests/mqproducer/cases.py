@@ -21,6 +21,7 @@ from rocketpy import (
     MessageQueue,
     Outcome,
     ProducerConfig,
+    PullConsumer,
     RetryConfig,
     RoundRobin,
     SendEvent,
@@ -436,6 +437,12 @@ async def test_namespace(place: Place) -> None:
         assert (result.queue, queue.topic) == (queue, topic)
         assert await producer.max_offset(queue) == 1
         (stored,) = await place.read(f"NS1%{topic}", 1)
+        async with PullConsumer("readers", client=client) as consumer:
+            assert await consumer.fetch_queues(topic) == await producer.fetch_publish_message_queues(topic)
+            (pulled,) = (await consumer.pull(queue, await consumer.min_offset(queue))).messages
+            assert (pulled.topic, pulled.queue, pulled.body) == (topic, queue, b"mine")
+            assert (await consumer.view_message(result.offset_message_id)).topic == topic
+            assert (await consumer.search_offset(queue, 0), await consumer.max_offset(queue)) == (0, 1)
         assert (stored.body, stored.instance_id, stored.topic) == (b"mine", "NS1", f"NS1%{topic}")
         seen = await producer.view_message(result.offset_message_id)
         assert (seen.topic, seen.queue.topic) == (topic, topic)
