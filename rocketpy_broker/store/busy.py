@@ -3,9 +3,9 @@
 RocketMQ's brokers queue sends before a thread pool, answer those with SYSTEM_BUSY that waited there for
 200 ms, and all of them while a write into the page cache has taken a second. Here one event loop does the
 work, so a request waits in a socket's buffer, for as long as the loop is behind. A timer tells how far that
-is: late by the limit twice in a row, and messages are refused until it is in time again. A single stall
-refuses nobody. A write that took as long as `page_cache_ms` refuses until the next look. No clock is read
-for a message.
+is: late by the limit five times in a row, so for more than a second, and messages are refused until it is in
+time again. A single stall refuses nobody. A write that took as long as `page_cache_ms` refuses until the next
+look. No clock is read for a message.
 
 Source: RocketMQ BrokerFastFailure; DefaultMessageStore isOSPageCacheBusy.
 """
@@ -16,6 +16,9 @@ from rocketpy.errors import StoreError
 from rocketpy_broker.store.config import BusyConfig
 
 __all__ = ["BusyWatch", "StoreBusy"]
+
+
+_LATE_LOOKS = 5
 
 
 class StoreBusy(StoreError):
@@ -29,7 +32,7 @@ class BusyWatch:
 
     def __init__(self, config: BusyConfig) -> None:
         self._config = config
-        self._was_late = False
+        self._late_looks = 0
 
     def look(self, late_ms: float) -> StoreBusy | None:
         """Why messages are refused until the next look; None when they are not.
@@ -38,8 +41,8 @@ class BusyWatch:
         """
         limit = self._config.wait_ms
         is_late = self._config.enabled and limit > 0 and late_ms > limit
-        was_late, self._was_late = self._was_late, is_late
-        if not (is_late and was_late):
+        self._late_looks = self._late_looks + 1 if is_late else 0
+        if self._late_looks < _LATE_LOOKS:
             return None
         return StoreBusy(
             "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "

@@ -19,7 +19,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rocketpy_broker.store import FlushConfig, FlushDiskType, MessageStore, RecoveryConfig, StoreConfig
+from rocketpy_broker.store import (
+    BusyConfig,
+    FlushConfig,
+    FlushDiskType,
+    MessageStore,
+    RecoveryConfig,
+    StoreConfig,
+)
 from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.driver import StoreDriver
 from tests.bench.machine import usage
@@ -94,7 +101,8 @@ def leave(store: MessageStore) -> None:
 async def append_in_step(root: Path, count: int, clients: int, *, sync: bool, delay_s: float = 0.0) -> float:
     """Messages a second of clients that each send when all have their answer."""
     kind = FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH
-    config = StoreConfig(root=root, flush=FlushConfig(disk_type=kind))
+    busy = BusyConfig(enabled=False)  # this load never yields to the loop for long
+    config = StoreConfig(root=root, flush=FlushConfig(disk_type=kind), busy=busy)
     store = MessageStore(config, disk=SlowDisk(delay_s) if delay_s else None)
     driver = StoreDriver(store)
     await driver.start()

@@ -1,0 +1,87 @@
+"""A broker whose disk fails or cannot keep up must say so to producers, with the codes they act on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+from rocketpy.errors import FlushFailed
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import SendMessageRequestHeaderV2
+from rocketpy_broker.broker import Broker
+from rocketpy_broker.config_file import load_broker_config
+from rocketpy_broker.store.busy import StoreBusy
+from tests.integration.raw_client import RawClient
+from tests.unit.store.faulty_disk import FaultyDisk
+
+
+def broker(root: Path, disk: FaultyDisk) -> Broker:
+    """A broker with SYNC_FLUSH on that disk."""
+    settings = {
+        "storePathRootDir": str(root),
+        "listen": "127.0.0.1:0",
+        "flushDiskType": "SYNC_FLUSH",
+        "mappedFileSizeCommitLog": "1048576",
+        "maxHashSlotNum": "1000",
+        "maxIndexNum": "4000",
+    }
+    return Broker(load_broker_config(None, settings), disk=disk)
+
+
+async def send(client: RawClient) -> Command:
+    """The answer to one message."""
+    header = SendMessageRequestHeaderV2(
+        producer_group="g",
+        topic="T",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+        properties="",
+    )
+    return await client.call(RequestCode.SEND_MESSAGE_V2, header, b"x")
+
+
+async def test_a_failing_fsync_ends_acknowledgement(tmp_path: Path) -> None:
+    """A broker that went on after a failed fsync would acknowledge what the disk has dropped."""
+    disk = FaultyDisk(only="fdatasync", code=errno.EIO)
+    running = broker(tmp_path, disk)
+    await running.start()
+    async with await RawClient.open(running.address) as client:
+        assert (await send(client)).code == 0
+        disk.fail_at, disk.fail_count = disk.calls + 1, 1
+        assert (await send(client)).code == ResponseCode.SYSTEM_ERROR
+        refused = await send(client)
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "flush failed" in (refused.remark or "")
+        async with asyncio.timeout(10):
+            assert isinstance(await running.wait_failed(), FlushFailed)
+        health = running.health()
+        assert not health.is_serving
+        assert "flush failed" in (health.failure or "")
+    await running.close()
+    again = broker(tmp_path, FaultyDisk())
+    await again.start()
+    async with await RawClient.open(again.address) as client:
+        assert (await send(client)).code == 0
+    await again.close()
+
+
+async def test_a_store_that_cannot_keep_up_answers_system_busy(tmp_path: Path) -> None:
+    """RocketMQ's clients tell their caller at once for this code, and do not wait for a time-out."""
+    running = broker(tmp_path, FaultyDisk())
+    await running.start()
+    async with await RawClient.open(running.address) as client:
+        running.store.set_busy(StoreBusy("[TIMEOUT_CLEAN_QUEUE]broker busy"))
+        answer = await send(client)
+        if answer.code != 0:  # unless the watch has looked meanwhile
+            assert answer.code == ResponseCode.SYSTEM_BUSY
+            assert "[TIMEOUT_CLEAN_QUEUE]broker busy" in (answer.remark or "")
+        async with asyncio.timeout(10):
+            while (await send(client)).code != 0:  # noqa: ASYNC110 - nothing tells when
+                await asyncio.sleep(0)
+    await running.close()
