@@ -58,7 +58,7 @@ def runtime_info(
     """Return texts by name. now_ms: of the clock of `stats`; booted_ms: since 1970."""
     put_total = puts.total
     disk = _disk_ratio(store)
-    table = dict.fromkeys(_NO_QUEUES, "0")
+    table = dict.fromkeys(_NO_QUEUES, "0") | store.stats.table(store.clock())
     table |= {
         "brokerVersion": str(VERSION),
         "brokerVersionDesc": "V4_6_0",

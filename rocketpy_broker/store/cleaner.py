@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
-from rocketpy_broker.store.consume_queue import ConsumeQueue
-from rocketpy_broker.store.delay import SCHEDULE_TOPIC
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.retention import DiskUse, FileAge, Pass, deletable_below, expired, plan_pass
 from rocketpy_broker.store.segment import Segment
@@ -140,19 +138,3 @@ class Cleaner:
         waiting = set(map(id, index.full))
         ends = [file.end_offset for file in index.files[:-1] if id(file) not in waiting]
         return [index.files.pop(0).delete for _ in range(deletable_below(ends, log_start))]
-
-    def drop_queues(self, topics: Collection[str]) -> list[ConsumeQueue]:
-        """Delete the consume queues of topics that are not among `topics`, all that are configured.
-
-        Messages that wait to be delivered later have a topic of their own, which stays. The commit log is
-        left to its time. Returns what went. Raises StoreError. Source: RocketMQ cleanUnusedTopic.
-        """
-        store = self._store
-        gone = [
-            queue
-            for (topic, _), queue in store.queues.queues.items()
-            if topic not in topics and topic != SCHEDULE_TOPIC
-        ]
-        for queue in gone:
-            store.drop_queue(queue.topic, queue.queue_id)
-        return gone
