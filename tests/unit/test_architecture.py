@@ -31,6 +31,9 @@ PURE = (
     "rocketpy.routing",
     "rocketpy_broker.namesrv.route_table",
     "rocketpy_broker.namesrv.kv_config",
+    "rocketpy_broker.services.delay_queues",
+    "rocketpy_broker.services.half_messages",
+    "rocketpy_broker.services.rerouting",
 )
 NOT_PURE = frozenset({
     "asyncio", "concurrent", "multiprocessing", "os", "random", "select", "selectors", "signal",
