@@ -83,6 +83,7 @@ def test_an_index_file_that_another_broker_finished_is_not_gone_on_with(tmp_path
 
 
 def test_progress_under_a_wrong_checksum_is_ignored() -> None:
+    """QUIRKS 47: a Java broker writes the times of the page and leaves the rest."""
     checkpoint = Checkpoint(1, 2, 3, 4, 5, tail_offset=6, progress=Progress(7, 8, 9))
     page = checkpoint.encode()
     assert Checkpoint.decode(page) == checkpoint

@@ -102,6 +102,7 @@ def later(store: MessageStore) -> int:
 
 
 def test_a_pass_takes_old_files_and_what_points_into_them(tmp_path: Path) -> None:
+    """QUIRKS 50: a queue keeps units below the log's start, and its min offset is computed."""
     store, disks, cleaner = filled(tmp_path)
     files, now = store.commit_log.files, later(store)
     count = len(files.segments)
