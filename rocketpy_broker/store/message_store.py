@@ -122,6 +122,9 @@ class MessageStore:
         self._saved_checkpoint = dataclasses.replace(self.checkpoint)
         flushed, dispatched = self.checkpoint.flushed_offset, self.checkpoint.dispatched_offset
         self._mark_open()
+        if not clean and flushed >= 0:
+            # It may be in the page cache only; files that it calls expired must not go before it is durable.
+            self._checkpoint_file.save(self.checkpoint)
         self.commit_log.files.load()
         self.queues.load()
         recovery = Recovery(
@@ -381,7 +384,7 @@ class MessageStore:
     def mark_flushed(self, offset: int | None = None) -> None:
         """Note durably that the log is flushed up to `offset` (all that is), so that damage below is known.
 
-        To be called after every flush; nobody needs to wait for it (see decision 0004). Blocks; safe in a
+        To be called after every flush; nobody needs to wait for it (see decision 0006). Blocks; safe in a
         thread, one at a time. Raises FlushFailed: final, the store takes no more messages.
         """
         self._check_flushes()

@@ -104,7 +104,7 @@ class QueueReader:
             return GetMessageResult(status, following, 0, 0)
         return GetMessageResult(status, following, queue.min_offset, queue.next_offset)
 
-    def _read_units(
+    def _read_units(  # noqa: C901 - one loop, for speed
         self,
         queue: ConsumeQueue,
         offset: int,
@@ -184,10 +184,11 @@ class QueueReader:
             return None
         room = config.memory_bytes_max if bytes_max is None else min(bytes_max, config.memory_bytes_max)
         chunks: list[bytes] = []
-        for physical, size, _ in entries:
+        queue_id, place = queue.queue_id, _RECORD_PLACE.unpack_from
+        for number, (physical, size, _) in enumerate(entries, offset):
             at = physical - begin
             is_place = at >= 0 and size >= FIXED_BYTES and at + size <= len(data)
-            if not is_place or _RECORD_PLACE.unpack_from(data, at) != (size, MESSAGE_MAGIC, physical):
+            if not is_place or place(data, at) != (size, MESSAGE_MAGIC, queue_id, number, physical):
                 return None
             room -= size
             if room < 0 and chunks:

@@ -11,7 +11,7 @@
    - above it a valid record may follow, if a sector of zeros explains the damage: power loss keeps what it
      likes of what was not flushed, sector by sector. Damage of another kind is none of its making;
    - without a flushed offset (a Java broker wrote the store), no valid newer record may follow.
-   Why this is enough is told in decision 0004.
+   Why this is enough is told in decision 0006.
 
 Source: RocketMQ DefaultMessageStore load, CommitLog recoverNormally and recoverAbnormally.
 Differs: 4.6.0 never looks behind damage, and indexes nothing before the file the checkpoint names.
@@ -131,9 +131,7 @@ class Recovery:
         if index is None:
             return self._files.max_offset
         progress = None if clean or not self._config.use_progress else checkpoint.progress
-        complete = index.load(
-            clean=clean, checkpoint_timestamp=checkpoint.index_timestamp, progress=progress
-        )
+        complete = index.load(clean=clean, checkpoint_timestamp=checkpoint.index_timestamp, progress=progress)
         if progress is not None and complete:
             return checkpoint.dispatched_offset
         if clean and checkpoint.log_end >= 0 and checkpoint.index_files < 0:  # was switched off meanwhile
@@ -182,7 +180,8 @@ class Recovery:
         return self._files.segments[0]
 
     def _file_start(self, offset: int) -> int:
-        segment = self._files.find(offset)
+        """Start of the file with that offset; of the first file where that has expired."""
+        segment = self._files.find(max(offset, self._files.min_offset))
         return segment.start if segment is not None else self._files.segments[-1].start
 
     # -- reading the log -------------------------------------------------------------------------
