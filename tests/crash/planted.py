@@ -1,0 +1,275 @@
+"""The store with one of its rules taken away: each of these must be caught, or the sweep proves nothing.
+
+A defect is a context manager that patches the store; what is patched is what a hasty change would do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+from rocketpy.errors import StoreError
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.commit_log import CommitLog
+from rocketpy_broker.store.consume_queue import ConsumeQueue
+from rocketpy_broker.store.disk import store_error
+from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.index_service import IndexService
+from rocketpy_broker.store.log_scan import LogScan
+from rocketpy_broker.store.recovery import Recovery
+from rocketpy_broker.store.segment import Segment
+from rocketpy_broker.store.segment_queue import SegmentQueue
+from tests.crash.disk import RecordingDisk
+
+__all__ = ["DEFECTS"]
+
+Defect = Callable[[], contextlib.AbstractContextManager[Any]]
+DEFECTS: dict[str, tuple[Defect, str]] = {}
+"""By name: the patch, and the workload that is to catch it ("faults" for failing calls)."""
+
+
+def defect(workload: str) -> Callable[[Callable[[], Iterator[None]]], Defect]:
+    """Registers a patch under its function's name."""
+
+    def register(function: Callable[[], Iterator[None]]) -> Defect:
+        manager = contextlib.contextmanager(function)
+        DEFECTS[function.__name__] = manager, workload
+        return manager
+
+    return register
+
+
+@defect("faults")
+def fsync_failure_swallowed() -> Iterator[None]:
+    """4.6.0 logs it and goes on (#2706)."""
+    original = FlushPlan.run
+
+    def run(self: FlushPlan, disk: Any, checkpoint_file: Any) -> None:
+        with contextlib.suppress(StoreError):
+            original(self, disk, checkpoint_file)
+
+    with patch.object(FlushPlan, "run", run):
+        yield
+
+
+@defect("runs")
+def flushed_mark_moved_to_what_is_written_now() -> Iterator[None]:
+    """What arrived while the flush ran counts as flushed."""
+
+    def finish(self: FlushPlan) -> None:
+        for target in self.targets:
+            target.segment.flushed = target.segment.wrote
+            target.segment.flushed_changes = target.segment.changes
+        self.release()
+
+    with patch.object(FlushPlan, "finish", finish):
+        yield
+
+
+@defect("runs")
+def dispatched_beyond_the_flushed_point() -> Iterator[None]:
+    """Consumers read what power loss takes (#8239)."""
+    with patch.object(MessageStore, "dispatch", lambda self: self.dispatcher.run(None)):
+        yield
+
+
+@defect("single")
+def checkpoint_says_written_for_flushed() -> Iterator[None]:
+    """The mark runs ahead of the flush, and recovery refuses what power loss took."""
+    original = FlushPlan.run
+
+    def run(self: FlushPlan, disk: Any, checkpoint_file: Any) -> None:
+        if self.checkpoint is not None:
+            checkpoint_file.save(self.checkpoint)
+        original(self, disk, checkpoint_file)
+
+    with patch.object(FlushPlan, "run", run):
+        yield
+
+
+@defect("single")
+def clean_stop_claimed_before_the_last_flush() -> Iterator[None]:
+    """A crash in the middle of a stop looks like a clean stop."""
+    original = MessageStore._stop_cleanly
+
+    def stop(self: MessageStore) -> None:
+        self.checkpoint.log_end = self.commit_log.max_offset
+        self._checkpoint_file.save(self.checkpoint)
+        self._disk.unlink(self._abort_path)
+        self._disk.fsync_dir(self.config.root)
+        original(self)
+
+    with patch.object(MessageStore, "_stop_cleanly", stop):
+        yield
+
+
+@defect("segment-roll")
+def torn_record_accepted() -> Iterator[None]:
+    """Lengths are believed, the CRC is not looked at."""
+    original = LogScan.__init__
+
+    def make(self: LogScan, *args: Any, **kwargs: Any) -> None:
+        kwargs["check_crc"] = False
+        kwargs.pop("bulk", None)
+        original(self, *args, **kwargs)
+
+    with patch.object(LogScan, "__init__", make):
+        yield
+
+
+@defect("segment-roll")
+def bytes_behind_the_cut_not_wiped() -> Iterator[None]:
+    """4.6.0 moves its position only: a longer log brings the old records back (QUIRKS 48)."""
+    original = SegmentQueue.truncate
+
+    def truncate(self: SegmentQueue, offset: int, *, erase: bool = True) -> int:
+        return original(self, offset, erase=False)
+
+    with patch.object(SegmentQueue, "truncate", truncate):
+        yield
+
+
+@defect("faults")
+def queue_offset_not_rolled_back() -> Iterator[None]:
+    """A refused message leaves a hole in its queue (#6570)."""
+    original = CommitLog._undo
+
+    def undo(self: CommitLog, parts: Any) -> None:
+        self._requests = []
+        original(self, parts)
+
+    with patch.object(CommitLog, "_undo", undo):
+        yield
+
+
+@defect("faults")
+def refused_run_not_wiped() -> Iterator[None]:
+    """What a failed write left behind comes back."""
+    with patch.object(Segment, "erase", lambda self, position, until=None: 0):
+        yield
+
+
+@defect("segment-roll")
+def blank_record_missing_at_the_files_end() -> Iterator[None]:
+    """Nobody knows where the next file's records begin."""
+    original = CommitLog._parts
+
+    def parts(self: CommitLog) -> Any:
+        self._sealed = [
+            (segment, [piece for piece in run if piece[4:8] != b"\xcb\xd4\x31\x94"])
+            for segment, run in self._sealed
+        ]
+        return original(self)
+
+    with patch.object(CommitLog, "_parts", parts):
+        yield
+
+
+@defect("index")
+def index_not_rebuilt_after_an_unclean_stop() -> Iterator[None]:
+    """Whatever the files hold is believed."""
+    original = IndexService.load
+
+    def load(self: IndexService, **kwargs: Any) -> bool:
+        kwargs.update(clean=True, progress=None)
+        original(self, **kwargs)
+        return True
+
+    with patch.object(IndexService, "load", load):
+        yield
+
+
+@defect("segment-roll")
+def recovery_starts_one_file_late() -> Iterator[None]:
+    """Records at the end of the file before are in no queue (#1434)."""
+    original = Recovery._scan_start
+
+    def scan_start(self: Recovery, *args: Any, **kwargs: Any) -> int:
+        start = original(self, *args, **kwargs)
+        segment = self._files.find(start)
+        last = self._files.last
+        return segment.end if segment is not None and last is not None and segment is not last else start
+
+    with patch.object(Recovery, "_scan_start", scan_start):
+        yield
+
+
+@defect("single")
+def consume_queue_not_cut() -> Iterator[None]:
+    """Units lead to records that are gone."""
+    with (
+        patch.object(ConsumeQueue, "truncate", lambda self, offset: None),
+        patch.object(Recovery, "_check_last_unit", _trusting),
+    ):
+        yield
+
+
+def _trusting(self: Recovery, queue: ConsumeQueue, report: Any) -> None:
+    unit = queue.unit(queue.next_offset - 1) if queue.next_offset else None
+    queue.max_physical_offset = unit[0] + unit[1] if unit is not None else -1
+
+
+@defect("single")
+def short_write_ignored() -> Iterator[None]:
+    """The disk took half of a large write and said so."""
+    original = RecordingDisk.pwrite
+
+    def pwrite(self: RecordingDisk, handle: int, data: bytes, position: int) -> None:
+        original(self, handle, data[:256] if "/commitlog/" in self._path(handle) else data, position)
+
+    with patch.object(RecordingDisk, "pwrite", pwrite):
+        yield
+
+
+@defect("segment-roll")
+def directory_not_flushed() -> Iterator[None]:
+    """The file is durable, its name is not."""
+    with patch.object(SegmentQueue, "unsynced_directories", lambda self: []):
+        yield
+
+
+@defect("single")
+def recovered_log_not_flushed() -> Iterator[None]:
+    """What a killed process left in the page cache is taken for durable."""
+    with patch.object(SegmentQueue, "doubt", lambda self, segments: None):
+        yield
+
+
+@defect("state-files")
+def state_file_written_in_place() -> Iterator[None]:
+    """A crash leaves half of it (#5905)."""
+
+    def save(disk: Any, path: Any, data: bytes) -> None:
+        try:
+            disk.make_dir(path.parent)
+            handle = disk.open(path, create=True)
+            disk.pwrite(handle, data, 0)
+            disk.fdatasync(handle)
+            disk.close(handle)
+        except OSError as error:
+            raise store_error("save", path, error) from error
+
+    with patch("tests.crash.workloads.save_state", save):
+        yield
+
+
+@defect("faults")
+def recovered_tail_not_written_again() -> Iterator[None]:
+    """A flush that failed dropped it: it is in the page cache, and will never be on the disk."""
+    with patch.object(SegmentQueue, "rewrite", lambda self, offset: None):
+        yield
+
+
+@defect("queue-roll")
+def torn_unit_accepted() -> Iterator[None]:
+    """The last unit's tags code may be cut off: consumers that ask for a tag never get the message."""
+    original = Recovery._is_record_of
+
+    def is_record_of(self: Recovery, *args: Any, **kwargs: Any) -> bool:
+        kwargs["check_code"] = False
+        return original(self, *args, **kwargs)
+
+    with patch.object(Recovery, "_is_record_of", is_record_of):
+        yield

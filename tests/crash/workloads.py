@@ -1,0 +1,235 @@
+"""What the store is doing when it is stopped: the workloads of RELIABILITY section 6.
+
+Each is a function of a writer and a source of randomness; `config` says on which sizes it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rocketpy.protocol.sysflag import MessageSysFlag
+from rocketpy_broker.store.cleaner import Cleaner
+from rocketpy_broker.store.delay import SCHEDULE_TOPIC
+from rocketpy_broker.store.retention import DiskUse
+from rocketpy_broker.store.state_file import save_state
+from tests import golden_data
+from tests.crash.writer import ROOT, Writer
+
+__all__ = ["WORKLOADS", "Workload"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """run: what is done to the open store. config: settings for `small_config`, made from the pass's number.
+
+    weight: share of the recoveries; the heavy ones get fewer. prepare: puts files on the disk beforehand.
+    """
+
+    name: str
+    run: Callable[[Writer, Random], None]
+    settings: dict[str, Any] = field(default_factory=dict)
+    weight: float = 1.0
+    prepare: str = ""
+
+
+def _settle(writer: Writer, random: Random) -> None:
+    """What a broker does now and then."""
+    what = random.random()
+    if what < 0.4:
+        writer.dispatch()
+    elif what < 0.65:
+        writer.flush()
+    elif what < 0.8:
+        writer.flush(thorough=True)
+        writer.dispatch()
+    if random.random() < 0.2:
+        _make_room(writer)
+
+
+def _make_room(writer: Writer) -> None:
+    while writer.store.wants_room():
+        before = writer.disk.calls
+        writer.store.adopt_room(writer.store.make_room())
+        if writer.disk.calls == before:
+            break
+
+
+def _single(writer: Writer, random: Random) -> None:
+    for number in range(28):
+        writer.put(writer.message(number % 2, size=random.randrange(0, 300)))
+        _settle(writer, random)
+    writer.close()
+
+
+def _batch(writer: Writer, random: Random) -> None:
+    for number in range(12):
+        bodies = [b"%d/%d " % (number, n) * random.randrange(1, 12) for n in range(random.randrange(1, 6))]
+        writer.append_batch(writer.message(number % 2), bodies)
+        if random.random() < 0.5:
+            writer.append(writer.message(0))
+        writer.write_out()
+        _settle(writer, random)
+    writer.close()
+
+
+def _runs(writer: Writer, random: Random) -> None:
+    """Runs of several messages, and flushes that go on while more arrive."""
+    for _ in range(14):
+        writer.put(*(writer.message(random.randrange(3), size=random.randrange(90)) for _ in range(4)))
+        plan = writer.plan(thorough=random.random() < 0.4)
+        writer.put(*(writer.message(random.randrange(3), size=random.randrange(600)) for _ in range(2)))
+        writer.dispatch()
+        writer.finish(plan)
+        writer.dispatch()
+    writer.close()
+
+
+def _large(writer: Writer, random: Random) -> None:
+    """Messages of 4 MiB: the largest that a broker takes."""
+    limit = writer.config.commit_log.message_bytes_max
+    writer.put(writer.message(0, size=50))
+    writer.flush(thorough=True)
+    writer.put(writer.message(0, size=limit - 300))
+    writer.dispatch()
+    writer.flush()
+    writer.put(writer.message(1, size=limit - 300), writer.message(0, size=100))
+    writer.flush(thorough=True)
+
+
+def _roll(writer: Writer, random: Random) -> None:
+    """Files that end after few messages, made just then or ahead."""
+    for number in range(20):
+        count = random.randrange(1, 4)
+        writer.put(*(writer.message(number % 2, size=random.choice((400, 900, 1100))) for _ in range(count)))
+        _settle(writer, random)
+    writer.close()
+
+
+def _delay(writer: Writer, random: Random) -> None:
+    for number in range(20):
+        level = random.randrange(1, 19)
+        writer.put(
+            writer.message(level - 1, topic=SCHEDULE_TOPIC, size=60, extra=f"DELAY\x01{level}\x02"),
+            writer.message(number % 2, size=60),
+        )
+        _settle(writer, random)
+    writer.close()
+
+
+def _transaction(writer: Writer, random: Random) -> None:
+    """Half messages, then their commit or rollback."""
+    for number in range(12):
+        writer.put(writer.message(number % 2, size=80, sys_flag=MessageSysFlag.TRANSACTION_PREPARED))
+        _settle(writer, random)
+        outcome = random.choice((MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK))
+        writer.put(writer.message(number % 2, size=80, sys_flag=outcome))
+        _settle(writer, random)
+    writer.close()
+
+
+def _index(writer: Writer, random: Random) -> None:
+    """Messages with so many keys that an index file holds but a few."""
+    for number in range(24):
+        writer.put(writer.message(number % 2, size=30, keys=random.randrange(0, 9)))
+        writer.dispatch()
+        if random.random() < 0.3:
+            writer.flush(thorough=True)
+    writer.close()
+
+
+def _queue_roll(writer: Writer, random: Random) -> None:
+    for number in range(30):
+        writer.put(*(writer.message(random.randrange(2), size=8, keys=0) for _ in range(3)))
+        writer.dispatch()
+        if number % 5 == 4:
+            writer.flush(thorough=True)
+    writer.close()
+
+
+def _states(writer: Writer, random: Random) -> None:
+    """Topics, offsets and the like are saved while messages arrive."""
+    for number in range(12):
+        name = random.choice(("topics.json", "consumerOffset.json"))
+        content = b'{"n": %d, "text": "%s"}' % (number, b"x" * random.randrange(1500))
+        expected = writer.expected
+        expected.states[name].append(content)
+        save_state(writer.disk, ROOT / "config" / name, content)
+        expected.states_saved[name] = len(expected.states[name])
+        writer.put(writer.message(0))
+    writer.flush(thorough=True)
+
+
+def _restarts(writer: Writer, random: Random) -> None:
+    """Clean and unclean stops in between, and a clock that jumps an hour."""
+    for number in range(24):
+        writer.put(writer.message(number % 2, size=random.randrange(500)))
+        _settle(writer, random)
+        if random.random() < 0.15:
+            writer.clock.now += random.choice((-3_600_000, 3_600_000))
+        what = random.random()
+        if what < 0.1:
+            writer.reopen()
+        elif what < 0.2:
+            writer.kill_and_reopen()
+    writer.close()
+
+
+def _retention(writer: Writer, random: Random) -> None:
+    """Old files go while messages arrive, those of queues and index behind them."""
+    cleaner = Cleaner(writer.store, use=lambda path: 0.5)
+    for number in range(26):
+        writer.put(*(writer.message(n, size=random.choice((300, 900)), keys=2) for n in range(2)))
+        _settle(writer, random)
+        if number % 6 == 5:
+            writer.flush(thorough=True)
+            writer.dispatch()
+            cleaner.ask()
+            for step in cleaner.choose(DiskUse(0.5, 0.5), writer.clock.now):
+                # Allowed to go from here on, whether the file is there or not.
+                writer.expected.first_offset = writer.store.min_physical_offset
+                step()
+    writer.close()
+
+
+def _reference(writer: Writer, random: Random) -> None:
+    """A directory that RocketMQ 4.6.0 wrote is gone on with."""
+    for number in range(8):
+        writer.put(writer.message(number % 2, topic="StoreTopic", size=random.randrange(3000)))
+        _settle(writer, random)
+    writer.close()
+
+
+def _workloads() -> Iterable[Workload]:
+    yield Workload("single", _single)
+    yield Workload("batch", _batch)
+    yield Workload("runs", _runs)
+    yield Workload("large", _large, {"segment_bytes": 5 << 20, "index": (8, 24)}, weight=0.02)
+    yield Workload("segment-roll", _roll, {"reserve_bytes": 2048})
+    yield Workload("delay", _delay)
+    yield Workload("transaction", _transaction)
+    yield Workload("index", _index, {"index": (4, 12)})
+    yield Workload("queue-roll", _queue_roll, {"queue_units": 4, "pending_bytes": 100})
+    yield Workload("state-files", _states)
+    yield Workload("restarts", _restarts)
+    yield Workload("retention", _retention, {"queue_units": 4, "index": (4, 24), "retention_hours": 0})
+    for name in ("clean", "unclean", "torn"):
+        yield Workload(
+            f"reference-{name}",
+            _reference,
+            {"segment_bytes": 65536, "queue_units": 50, "index": (100, 400)},
+            weight=0.1,
+            prepare=name,
+        )
+
+
+WORKLOADS = {workload.name: workload for workload in _workloads()}
+
+
+def golden_files(name: str, directory: Path) -> dict[Path, bytes]:
+    """Files of a recorded store, by where they belong on the recording disk."""
+    root = golden_data.extract_store(name, directory)
+    return {ROOT / path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}

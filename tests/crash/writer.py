@@ -1,0 +1,296 @@
+"""Uses a store and remembers what must be true of it after a crash."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from rocketpy.errors import StoreDamaged, StoreError
+from rocketpy.protocol.record import RecordView, peek
+from rocketpy_broker.store import (
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    FlushConfig,
+    FlushDiskType,
+    IndexConfig,
+    MessageInner,
+    MessageStore,
+    StoreConfig,
+)
+from rocketpy_broker.store.config import RetentionConfig
+from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.log_scan import LogScan
+from rocketpy_broker.store.store_lock import StoreLock
+from tests.crash.disk import RecordingDisk
+
+__all__ = ["ROOT", "Clock", "Expectation", "Sent", "Writer", "kill", "small_config"]
+
+ROOT = Path("/store")
+NOT_IN_QUEUE = 0x4
+
+
+class Clock:
+    """Goes a little further each time it is read; `now` may be set."""
+
+    def __init__(self, now: int = 1_700_000_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        self.now += 7
+        return self.now
+
+
+def small_config(
+    *,
+    sync: bool = False,
+    segment_bytes: int = 4096,
+    queue_units: int = 10,
+    index: tuple[int, int] = (8, 24),
+    pending_bytes: int = 60,
+    reserve_bytes: int = 0,
+    retention_hours: int = 72,
+) -> StoreConfig:
+    """Sizes at which everything rolls after a few messages."""
+    kind = FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH
+    return StoreConfig(
+        root=ROOT,
+        commit_log=CommitLogConfig(segment_bytes=segment_bytes, reserve_bytes=reserve_bytes),
+        consume_queue=ConsumeQueueConfig(segment_bytes=queue_units * 20, pending_bytes_max=pending_bytes),
+        index=IndexConfig(slots=index[0], entries=index[1]),
+        flush=FlushConfig(disk_type=kind),
+        retention=RetentionConfig(reserved_hours=retention_hours),
+    )
+
+
+class Sent(NamedTuple):
+    """A record that was given to the store: its bytes, its queue, its number there (None: it has none)."""
+
+    record: bytes
+    key: tuple[str, int]
+    number: int | None
+
+
+@dataclass(slots=True)
+class Expectation:
+    """What was sent so far, and how much of it a crash may not take.
+
+    attempts: by physical offset, everything ever placed there. stored: what was written out last.
+    written_end, flushed_end: the log below was written, was flushed.
+    """
+
+    attempts: dict[int, list[Sent]] = field(default_factory=lambda: defaultdict(list))
+    stored: dict[int, Sent] = field(default_factory=dict)
+    written_end: int = 0
+    flushed_end: int = 0
+    first_offset: int = 0
+    """Where the log begins."""
+    seen: dict[tuple[str, int], dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    """By queue: which offset in the log a consumer saw behind each number."""
+    states: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    """State files by name: every content that was saved or was being saved, newest last."""
+    states_saved: dict[str, int] = field(default_factory=dict)
+    """How many of these saves had returned."""
+
+
+class Writer:
+    """A store on a recording disk, and what is expected of it.
+
+    All that a store does by itself or a broker does for it happens here in one thread, so that a flush can be
+    stopped between its steps while messages arrive.
+    """
+
+    def __init__(
+        self, config: StoreConfig, disk: RecordingDisk, clock: Clock, expected: Expectation | None = None
+    ) -> None:
+        self.config = config
+        self.disk = disk
+        self.clock = clock
+        self.expected = Expectation() if expected is None else expected
+        self.store = MessageStore(config, clock=clock, disk=disk)
+        self._placed: list[tuple[int, Sent]] = []
+        self._numbers = itertools.count()
+        self.refusals = 0
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the store; what is in it now is what was stored and flushed."""
+        StoreLock._held.clear()
+        self.store.open()
+        self._take_over()
+
+    def _take_over(self) -> None:
+        expected = self.expected
+        store = self.store
+        stored: dict[int, Sent] = {}
+        for view in LogScan(store.commit_log.files, store.min_physical_offset):
+            record = store.commit_log.read(view.physical_offset, view.size)
+            assert record is not None
+            sent = stored[view.physical_offset] = sent_as(view, record)
+            if sent not in expected.attempts[view.physical_offset]:
+                expected.attempts[view.physical_offset].append(sent)
+        expected.stored = stored
+        expected.first_offset = store.min_physical_offset
+        expected.written_end = store.max_physical_offset
+        expected.flushed_end = store.flushed_offset
+
+    def close(self) -> None:
+        """Stop cleanly."""
+        failed = self.store.failure is not None
+        self.store.close()
+        if not failed:
+            self.expected.flushed_end = self.expected.written_end
+
+    def reopen(self) -> None:
+        """Stop cleanly and start again."""
+        self.close()
+        self.store = MessageStore(self.config, clock=self.clock, disk=self.disk)
+        self.open()
+
+    def kill_and_reopen(self) -> None:
+        """End the process and start again."""
+        kill(self.store)
+        self._placed.clear()
+        self.store = MessageStore(self.config, clock=self.clock, disk=self.disk)
+        self.open()
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def message(
+        self,
+        queue_id: int = 0,
+        *,
+        topic: str = "T",
+        size: int = 20,
+        keys: int = 1,
+        sys_flag: int = 0,
+        extra: str = "",
+    ) -> MessageInner:
+        """The next message; no two are alike."""
+        number = next(self._numbers)
+        names = " ".join(f"k{number}.{key}" for key in range(keys))
+        properties = f"{extra}KEYS\x01{names}\x02UNIQ_KEY\x01{number:08X}\x02TAGS\x01Tag{number % 3}\x02"
+        body = b"%d " % number
+        return MessageInner(
+            topic=topic,
+            queue_id=queue_id,
+            body=(body * (size // len(body) + 1))[:size],
+            properties=properties.encode(),
+            flag=number,
+            sys_flag=sys_flag,
+            born_timestamp=self.clock.now,
+            born_host=b"\x7f\x00\x00\x01\x00\x00\x12\x34",
+        )
+
+    def append(self, message: MessageInner) -> None:
+        """Place a message in the run."""
+        receipt = self.store.append(message)
+        record = self.store.commit_log._run[-1]
+        number = None if message.sys_flag & NOT_IN_QUEUE else receipt.queue_offset
+        self._place(receipt.physical_offset, Sent(record, (message.topic, message.queue_id), number))
+
+    def append_batch(self, message: MessageInner, bodies: Sequence[bytes]) -> None:
+        """Place a batch in the run."""
+        entries = [(0, body, b"UNIQ_KEY\x01%d.%d\x02" % (message.flag, n)) for n, body in enumerate(bodies)]
+        receipts = self.store.append_batch(message, entries)
+        records = self.store.commit_log._run[-len(receipts) :]
+        for receipt, record in zip(receipts, records, strict=True):
+            key = (message.topic, message.queue_id)
+            self._place(receipt.physical_offset, Sent(record, key, receipt.queue_offset))
+
+    def _place(self, offset: int, sent: Sent) -> None:
+        self.expected.attempts[offset].append(sent)
+        self._placed.append((offset, sent))
+
+    def write_out(self) -> None:
+        """Write the run: from now on a killed process does not lose it."""
+        placed, self._placed = self._placed, []
+        self.store.write_out()
+        expected = self.expected
+        for offset, sent in placed:
+            expected.stored[offset] = sent
+            expected.written_end = max(expected.written_end, offset + len(sent.record))
+
+    def put(self, *messages: MessageInner) -> None:
+        """One run of these messages."""
+        for message in messages:
+            self.append(message)
+        self.write_out()
+
+    def dispatch(self) -> None:
+        """Dispatch, then let a consumer read everything."""
+        self.store.dispatch()
+        self.consume()
+
+    def consume(self) -> None:
+        """See what consumers can see: under SYNC_FLUSH nobody may change it any more."""
+        for (topic, queue_id), queue in self.store.queues.queues.items():
+            seen = self.expected.seen[topic, queue_id]
+            start = max(seen, default=-1) + 1
+            for number in range(max(start, queue.min_offset), queue.next_offset):
+                unit = queue.unit(number)
+                assert unit is not None
+                seen[number] = unit[0]
+
+    # -- flushing --------------------------------------------------------------------------------
+
+    def flush(self, *, thorough: bool = False) -> None:
+        """Flush here and now."""
+        self.finish(self.plan(thorough=thorough))
+
+    def plan(self, *, thorough: bool = False) -> FlushPlan:
+        """Begin a flush; messages may come before `finish`."""
+        return self.store.plan_flush(thorough=thorough)
+
+    def finish(self, plan: FlushPlan) -> None:
+        """Run a flush and take note: what it covers may be acknowledged under SYNC_FLUSH."""
+        self.store._run_plan(plan)
+        self.expected.flushed_end = max(self.expected.flushed_end, self.store.flushed_offset)
+        self.store.mark_flushed()
+
+    # -- after failures --------------------------------------------------------------------------
+
+    def try_append(self, message: MessageInner) -> None:
+        """Place a message in the run, unless the store refuses it."""
+        try:
+            self.append(message)
+        except StoreDamaged:
+            raise
+        except StoreError:
+            self.refusals += 1
+
+    def flush_thoroughly(self) -> None:
+        """Flush queues, index and checkpoint too."""
+        self.flush(thorough=True)
+
+    def attempt(self, *steps: str) -> None:
+        """Call these methods; a store may refuse each of them."""
+        for step in steps:
+            try:
+                getattr(self, step)()
+            except StoreDamaged:
+                raise
+            except StoreError:
+                self.refusals += 1
+
+
+def sent_as(view: RecordView, record: bytes) -> Sent:
+    """What was sent, from a stored record."""
+    number = None if view.sys_flag & NOT_IN_QUEUE else view.queue_offset
+    return Sent(record, (view.topic, view.queue_id), number)
+
+
+def parse(record: bytes) -> RecordView:
+    """A record's fields."""
+    return peek(record, check_crc=True)
+
+
+def kill(store: MessageStore) -> None:
+    """Stop a store as a killed process would: nothing more is written, the lock goes."""
+    store._is_open = False
+    store._close_files()
+    StoreLock._held.clear()
