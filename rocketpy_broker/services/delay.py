@@ -16,6 +16,7 @@ from rocketpy.errors import RemoteProtocolError, StoreError
 from rocketpy.protocol.bodies import DelayOffsetSerializeWrapper
 from rocketpy_broker.services.delay_queues import DelayQueues
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.busy import StoreBusy
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.delay import DelayLevels
 from rocketpy_broker.store.disk import Disk, OsDisk
@@ -31,6 +32,8 @@ _AT_ONCE: Final = 200
 _SLEEP_MAX_MS: Final = 1000
 """A timer runs by another clock than due times: this late it notices that the clock was set forward."""
 _RETRY_MS: Final = 1000
+_BUSY_MS: Final = 50
+"""A busy store refuses messages until the next look at how busy it is."""
 
 
 class DelayService:
@@ -107,6 +110,9 @@ class DelayService:
         now_ms = self._clock()
         try:
             count, due_ms = self._queues.deliver(now_ms, _AT_ONCE)
+        except StoreBusy:
+            self._wake_at(now_ms + _BUSY_MS)
+            return
         except StoreError as error:
             log.error("delayed messages are not delivered, and tried again in %d ms: %s", _RETRY_MS, error)
             self._wake_at(now_ms + _RETRY_MS)
