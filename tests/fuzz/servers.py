@@ -38,7 +38,7 @@ class ServerProcess:
         return memory_of(self.process.pid)
 
     async def mishaps(self) -> list[str]:
-        """Everything that was logged as an error, or left to the event loop, with its traceback."""
+        """Every exception that was logged, or left to the event loop, with its traceback."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
         return cast(list[str], await _line(self.process))
@@ -71,7 +71,7 @@ async def _line(process: Process) -> Any:
 
 
 class _Mishaps(logging.Handler):
-    """Keeps what should never be logged."""
+    """Keeps what should never be logged: exceptions that nobody expected."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -79,7 +79,9 @@ class _Mishaps(logging.Handler):
         self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        if len(self.found) < 20:
+        # Being too busy for a while is logged too, without a traceback, and no mishap.
+        unexpected = record.exc_info is not None or record.name == "asyncio"
+        if unexpected and len(self.found) < 20:
             self.found.append(self.format(record)[-4000:])
 
 
