@@ -35,6 +35,7 @@ from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing
 
 CLIENTS = (1, 16, 64)
 QUEUES = 4
+_LARGE = bytes(4096)
 
 
 class SlowDisk(OsDisk):
@@ -153,7 +154,7 @@ def look_up(store: MessageStore, count: int) -> float:
 
 
 def memory_growth(root: Path, written: int) -> list[float]:
-    """Resident MiB after each quarter of so many bytes was written."""
+    """Resident MiB after each quarter of so many bytes was written, in messages of 4 KiB."""
     import os  # noqa: PLC0415  only here
 
     marks: list[float] = []
@@ -161,6 +162,7 @@ def memory_growth(root: Path, written: int) -> list[float]:
         number, flushed = 0, 0
         while store.max_physical_offset < written:
             for message in messages(number, 64):
+                message.body = _LARGE
                 store.append(message)
             number += 64
             store.write_out()
