@@ -184,23 +184,29 @@ class QueueReader:
             return None
         room = config.memory_bytes_max if bytes_max is None else min(bytes_max, config.memory_bytes_max)
         chunks: list[bytes] = []
+        count = total = run_begin = run_end = 0
         queue_id, place = queue.queue_id, _RECORD_PLACE.unpack_from
         for number, (physical, size, _) in enumerate(entries, offset):
             at = physical - begin
             is_place = at >= 0 and size >= FIXED_BYTES and at + size <= len(data)
             if not is_place or place(data, at) != (size, MESSAGE_MAGIC, queue_id, number, physical):
                 return None
-            room -= size
-            if room < 0 and chunks:
+            if total + size > room and count:
                 break
-            chunks.append(data[at : at + size])
+            if at != run_end:
+                chunks.append(data[run_begin:run_end])
+                run_begin = at
+            run_end = at + size
+            total += size
+            count += 1
+        chunks.append(data[run_begin:run_end])
         return GetMessageResult(
             GetMessageStatus.FOUND,
-            offset + len(chunks),
+            offset + count,
             queue.min_offset,
             queue.next_offset,
             chunks,
-            len(chunks),
+            count,
         )
 
     def _holds(self, physical: int, size: int, log_end: int) -> bool:
