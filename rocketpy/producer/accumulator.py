@@ -3,7 +3,8 @@
 A send joins the open batch of its topic; the batch leaves at the end of the loop's turn, or `linger_ms`
 after it was opened, or when it is full. The queue is chosen for the batch, not for each message, so a turn
 makes one batch rather than one a queue; batches take turns among the queues. Sends to a given queue have
-batches of their own. A batch of one leaves as a plain send.
+batches of their own. A batch of one leaves as a plain send; while one message after the other is sent, each
+goes at once.
 
 Order: what cannot join (another wait_store, a delay, a body to be compressed) first makes what was gathered
 for its topic leave. So messages of one queue leave in the order in which they were handed over.
@@ -32,8 +33,9 @@ _RECORD_BYTES = 384
 class Accumulator:
     """The open batches of one producer.
 
-    room: what is gathered counts at once. leave: called with each batch when it is to leave. left: called
-    when all that leave at this moment have.
+    is_calm: whether the last batch was one of one message, so that a send that finds nothing in flight had
+    better go at once. room: what is gathered counts at once. leave: called with each batch when it is to
+    leave. left: called when all that leave at this moment have.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Accumulator:
         self._open: dict[Publisher, GatheredSend] = {}
         self._given: dict[MessageQueue, GatheredSend] = {}
         self._timer: asyncio.Handle | None = None
+        self.is_calm = not self._linger_s
 
     def add(
         self,
@@ -130,10 +133,12 @@ class Accumulator:
         return batch
 
     def _let_go(self, batches: list[GatheredSend]) -> None:
+        if not batches:
+            return
+        self.is_calm = len(batches) == 1 and batches[0].count == 1 and not self._linger_s
         for batch in batches:
             self._leave(batch)
-        if batches:
-            self._left()
+        self._left()
 
 
 def _join_times(batch: GatheredSend, timeout_ms: int) -> bool:

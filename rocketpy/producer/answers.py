@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from rocketpy.errors import BrokerError, Outcome, RemoteProtocolError, Retry
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import ResponseCode
@@ -34,6 +36,7 @@ REFUSALS: Final[dict[int, tuple[Outcome, Retry]]] = {
     ResponseCode.NO_BUYER_ID: (Outcome.NOT_SENT, Retry.OTHER_BROKER),
     ResponseCode.NOT_IN_CURRENT_UNIT: (Outcome.NOT_SENT, Retry.OTHER_BROKER),
 }
+_decode_header: Final = msgspec.json.Decoder(SendMessageResponseHeader, strict=False).decode
 _UNKNOWN_REFUSAL: Final = (Outcome.UNKNOWN, Retry.NONE)
 _DEFAULT_REGION: Final = "DefaultRegion"
 _SEND_OK: Final = SendStatus.SEND_OK
@@ -44,7 +47,7 @@ def read_answer(answer: Command, queue: MessageQueue, message_id: str) -> SendRe
     status = _SEND_OK if answer.code == 0 else STATUSES.get(answer.code)
     if status is None:
         raise refusal(answer, queue.broker_name)
-    header = answer.header_as(SendMessageResponseHeader)
+    header = _read_header(answer)
     if header.queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
     return SendResult(
@@ -57,6 +60,17 @@ def read_answer(answer: Command, queue: MessageQueue, message_id: str) -> SendRe
         header.msg_region or _DEFAULT_REGION,
         header.trace_on is not False,
     )
+
+
+def _read_header(answer: Command) -> SendMessageResponseHeader:
+    """`Command.header_as`, without its steps on the way of every JSON answer."""
+    ext = answer.ext
+    if type(ext) is bytes and answer.header is None:
+        try:
+            return _decode_header(ext)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            pass  # said in full below
+    return answer.header_as(SendMessageResponseHeader)
 
 
 def read_batch_answer(answer: Command, queue: MessageQueue, message_ids: Sequence[str]) -> list[SendResult]:

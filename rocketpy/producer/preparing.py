@@ -12,7 +12,7 @@ from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
 from rocketpy.producer.batching import split_batch
 from rocketpy.producer.gathered import GatheredSend
-from rocketpy.producer.pending import BatchSend, Owner, Pending
+from rocketpy.producer.pending import BatchSend, Owner, Pending, SingleSend
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.requests import head_text, properties_text, tail_text
 from rocketpy.protocol.batch import encode_batch
@@ -99,7 +99,6 @@ class Preparer:
         self, publisher: Publisher, queue: MessageQueue | None, wait: bool, timeout_ms: int
     ) -> GatheredSend:
         """An empty batch, to be filled. `stamp` it when it leaves."""
-        now_ms = self._steady() * 1000
         return GatheredSend(
             self._owner,
             publisher,
@@ -112,11 +111,34 @@ class Preparer:
             0,
             queue,
             0,
-            now_ms,
-            now_ms + timeout_ms,
+            0.0,
+            0.0,
             count=0,
             wait=wait,
             timeout_ms=timeout_ms,
+        )
+
+    def alone(self, batch: GatheredSend) -> SingleSend:
+        """The only message of a batch, as a send of its own."""
+        born_ms = time.time_ns() // 1_000_000
+        message_id = self._ids.next(born_ms)
+        message = batch.messages[0]
+        now_ms = self._steady() * 1000
+        return SingleSend(
+            self._owner,
+            batch.publisher,
+            batch.messages,
+            (message_id,),
+            batch.futures,
+            message.body,
+            batch.size,
+            head_text(message_id, wait_store=batch.wait) + batch.tails[0],
+            message.flag,
+            batch.given,
+            born_ms,
+            now_ms,
+            now_ms + batch.timeout_ms,
+            batch.events,
         )
 
     def stamp(self, send: GatheredSend) -> None:

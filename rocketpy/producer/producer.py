@@ -459,6 +459,7 @@ class Producer(Lookups):
             and size <= self._gather_up_to
             and not message.delay_level
             and publisher.takes_batches
+            and (engine.room.count or not engine.accumulator.is_calm)
         ):
             joining = cast("asyncio.Future[SendResult]", future)
             timeout_ms = timeout_ms or config.send_timeout_ms

@@ -157,14 +157,15 @@ class Engine:
 
     def _begin_gathered(self, batch: GatheredSend) -> None:
         """A batch has been gathered and leaves; its messages are counted already."""
-        self._live[batch] = None
         self._unpushed[batch.publisher] = None
-        if not self._still_wanted(batch):
-            return
-        self.preparer.stamp(batch)
         if batch.count == 1:
-            self._split(batch)
-        else:
+            alone = self.preparer.alone(batch)
+            self._live[alone] = None
+            self.begin_late(alone)
+            return
+        self._live[batch] = None
+        if self._still_wanted(batch):
+            self.preparer.stamp(batch)
             self.begin(batch)
 
     def _still_wanted(self, send: Send) -> bool:

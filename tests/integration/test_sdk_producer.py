@@ -126,7 +126,7 @@ async def test_a_given_queue_keeps_the_order(producer: Producer, consumer: PullC
     assert bodies == [b"%d" % number for number in range(100)]
 
 
-@pytest.mark.parametrize(("batching", "queues"), [(True, 1), (False, 4)])
+@pytest.mark.parametrize(("batching", "queues"), [(True, 2), (False, 4)])
 async def test_order_holds_from_the_very_first_message(
     cluster: EmbeddedCluster, batching: bool, queues: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""Signatures: those that the real client wrote, and what they cover."""
+"""Signatures: those that the real client wrote, and what they cover (QUIRKS 31)."""
 
 from __future__ import annotations
 
