@@ -98,8 +98,9 @@ class Cleaner:
 
     def _choose_log(self, decision: Pass, now_ms: int) -> list[Step]:
         files = self._store.commit_log.files
-        # What the checkpoint does not know to be flushed would be missed after power loss.
-        flushed = self._store.checkpoint.flushed_offset
+        # What the checkpoint does not know to be flushed would be missed after power loss, in log or queues.
+        checkpoint = self._store.checkpoint
+        flushed = min(checkpoint.flushed_offset, checkpoint.dispatched_offset)
         old = [segment for segment in files.segments[:-1] if segment.end <= flushed]
         ages = [self._age(segment, now_ms) for segment in old[: self._config.batch_files_max]]
         count = expired(self._config, ages, now_ms, at_once=decision.at_once)
