@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy.errors import StoreDamaged
-from rocketpy_broker.store import CommitLogConfig, IndexConfig, MessageStore, RecoveryConfig, StoreConfig
+from rocketpy.errors import MessageInvalid, StoreDamaged
+from rocketpy_broker.store import (
+    CommitLogConfig,
+    IndexConfig,
+    MessageInner,
+    MessageStore,
+    RecoveryConfig,
+    StoreConfig,
+)
 from rocketpy_broker.store.checker import check_store
 from rocketpy_broker.store.checkpoint import Checkpoint
 from tests.unit.store.helpers import bodies, cutting, kill, put, small_config
@@ -181,6 +188,48 @@ def test_what_power_loss_took_from_the_unflushed_tail_is_cut(tmp_path: Path) -> 
     assert check_store(store).problems == []
     store.close()
     assert MessageStore(small_config(tmp_path)).open().clean
+
+
+@pytest.mark.parametrize("thorough", [True, False])
+def test_flipped_byte_in_flushed_records_is_refused(tmp_path: Path, thorough: bool) -> None:
+    """A flipped bit in the newest second would silently cost acknowledged messages behind it."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    put(store, *range(20))
+    store.flush(thorough=thorough)
+    if not thorough:
+        store.mark_flushed()
+    put(store, 20)
+    kill(store)
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    flip(log, log.read_bytes().index(b"body 7"))
+    with pytest.raises(StoreDamaged, match="the log was flushed up to"):
+        MessageStore(small_config(tmp_path)).open()
+
+
+def test_damage_that_power_loss_does_not_leave_is_refused(tmp_path: Path) -> None:
+    """Above the flushed mark, too, a flipped bit would cost the valid records behind it."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    put(store, *range(20))
+    kill(store)
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    flip(log, log.read_bytes().index(b"body 7"))
+    with pytest.raises(StoreDamaged, match="a valid record follows"):
+        MessageStore(small_config(tmp_path)).open()
+
+
+def test_properties_with_zeros_are_refused(tmp_path: Path) -> None:
+    """Recovery would take such a message for a torn one, and cut it and all behind it."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    with pytest.raises(MessageInvalid, match=r"U\+0000"):
+        store.append(MessageInner("T", 0, b"x", b"KEYS\x01a\0b\x02"))
+    with pytest.raises(MessageInvalid, match=r"U\+0000"):
+        store.append_batch(MessageInner("T", 0, b""), [(0, b"x", b"\0")])
+    put(store, 1)
+    assert bodies(store) == [b"body 1"]
+    store.close()
 
 
 def test_every_length_of_a_torn_last_record_is_cut(tmp_path: Path) -> None:

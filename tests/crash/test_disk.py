@@ -1,0 +1,80 @@
+"""The recording disk itself: a sweep on a disk that keeps too much, or too little, proves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.crash.disk import SECTOR, RecordingDisk
+
+FILE = Path("/store/file")
+
+
+@pytest.fixture
+def disk() -> RecordingDisk:
+    """A disk with an empty, durable file."""
+    made = RecordingDisk()
+    made.put_file(FILE, b"")
+    return made
+
+
+def test_power_loss_takes_what_was_not_flushed_and_nothing_else(disk: RecordingDisk) -> None:
+    """A lost message would pass for one that the disk may lose."""
+    handle = disk.open(FILE)
+    disk.pwrite(handle, b"a" * SECTOR, 0)
+    disk.fdatasync(handle)
+    disk.pwrite(handle, b"b" * SECTOR, SECTOR)
+    assert disk.copy().files()[str(FILE)] == b"a" * SECTOR + b"b" * SECTOR
+    assert disk.after_power_loss(None).files()[str(FILE)] == b"a" * SECTOR
+    seen = {disk.after_power_loss(Random(seed)).files()[str(FILE)] for seed in range(50)}
+    grown = (b"", bytes(SECTOR), b"b" * SECTOR)  # the new length may be there without the bytes
+    assert seen == {b"a" * SECTOR + end for end in grown}
+
+
+def test_any_content_since_the_last_flush_may_be_what_is_left(disk: RecordingDisk) -> None:
+    """What was written and wiped again could come back, and no sweep would see it."""
+    handle = disk.open(FILE)
+    for content in (b"one", b"two", b"\0\0\0"):
+        disk.pwrite(handle, content, 0)
+    seen = {disk.after_power_loss(Random(seed)).files()[str(FILE)] for seed in range(80)}
+    assert seen == {b"", b"one", b"two", b"\0\0\0"}
+
+
+def test_names_are_durable_once_their_directory_is_flushed(disk: RecordingDisk) -> None:
+    """A durable file without a name is lost all the same."""
+    other = FILE.with_name("other")
+    disk.fdatasync(disk.open(other, create=True))
+    disk.rename(FILE, FILE.with_name("renamed"))
+    assert list(disk.after_power_loss(None).files()) == [str(FILE)]
+    disk.fsync_dir(FILE.parent)
+    assert list(disk.after_power_loss(None).files()) == ["/store/other", "/store/renamed"]
+
+
+def test_a_failed_flush_drops_what_it_should_have_written(disk: RecordingDisk) -> None:
+    """A store that flushes again and believes it would pass."""
+    handle = disk.open(FILE)
+    disk.pwrite(handle, b"lost", 0)
+    operations = []
+    disk.before = operations.append
+    disk.fdatasync(handle)
+    disk.before = None
+    disk.pwrite(handle, b"lost", 0)
+    disk.fail_fdatasync(operations[0])
+    disk.fdatasync(handle)
+    assert disk.after_power_loss(None).files()[str(FILE)] == b"lost"
+    disk.pwrite(handle, b"gone", 0)
+    disk.fail_fdatasync(operations[0])
+    disk.fdatasync(handle)
+    assert disk.after_power_loss(None).files()[str(FILE)] == b"lost"
+    assert disk.copy().files()[str(FILE)] == b"gone", "it stays in the page cache"
+
+
+def test_copies_do_not_share_what_is_written_later(disk: RecordingDisk) -> None:
+    """A recovery under test would change the store that is crashed next."""
+    twin = disk.copy()
+    twin.pwrite(twin.open(FILE), b"twin", 0)
+    disk.pwrite(disk.open(FILE), b"disk", 0)
+    assert (disk.files()[str(FILE)], twin.files()[str(FILE)]) == (b"disk", b"twin")
+    assert disk.after_power_loss(None).files()[str(FILE)] == b""
