@@ -30,6 +30,7 @@ __all__ = ["Accumulator"]
 _RECORD_BYTES = 384
 """What a stored record has around its body and the user's properties, at most: a topic of 127 bytes too."""
 
+
 class Accumulator:
     """The open batches of one producer.
 
