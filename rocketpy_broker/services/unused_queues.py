@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Final
 
+from rocketpy_broker.services.rerouting import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.consume_queue import ConsumeQueue
 from rocketpy_broker.store.delay import SCHEDULE_TOPIC
 
 __all__ = ["drop_expired_queues", "drop_unused_queues"]
+
+_KEPT: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
+"""Queues without a topic that the broker works with. 4.6.0 keeps only the first, and asks about ended
+transactions again once the last is gone."""
 
 
 def drop_unused_queues(store: MessageStore, topics: Collection[str]) -> int:
@@ -28,7 +34,7 @@ def drop_expired_queues(store: MessageStore) -> int:
 def _drop(store: MessageStore, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
     store.dispatch()
     queues = store.queues.queues
-    gone = [key for key, queue in queues.items() if queue.topic != SCHEDULE_TOPIC and is_unwanted(queue)]
+    gone = [key for key, queue in queues.items() if queue.topic not in _KEPT and is_unwanted(queue)]
     for key in gone:
         store.drop_queue(*key)
     return len(gone)
