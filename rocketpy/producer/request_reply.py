@@ -220,7 +220,8 @@ class Replies:
             reconsume_times=header.reconsume_times or 0,
             prepared_transaction_offset=0,
             body=body,
-            properties=((header.properties or "") + arrived).encode(),
+            # Brokers of 4.9 and later leave out the separator behind the last property.
+            properties=f"{header.properties or ''}\x02{arrived}".encode(),
         )
         queue = MessageQueue(record.topic, self._client.broker_name(_address(header.store_host)) or "", 0)
         return MessageExt(record, queue, decompress(body, header.sys_flag))

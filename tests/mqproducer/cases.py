@@ -338,7 +338,8 @@ async def test_offsets(place: Place) -> None:
         found = await place.read(topic, 5)
         assert (await producer.min_offset(queue), await producer.max_offset(queue)) == (0, 5)
         assert await producer.search_offset(queue, found[0].store_timestamp - 1000) == 0
-        assert await producer.search_offset(queue, found[4].store_timestamp + 1000) == 4
+        beyond = await producer.search_offset(queue, found[4].store_timestamp + 1000)
+        assert beyond in (4, 5)  # the last message for 4.x brokers, the queue's end for 5.x
         earliest = await producer.earliest_message_store_time(queue)
         assert earliest == found[0].store_timestamp >= before - 1000
 
@@ -523,12 +524,13 @@ async def test_retry_times(place: Place) -> None:
     """A failing send would be tried more or less often than its producer is set to."""
     topic = place.topic("retry")
     retry = RetryConfig(times=1, pause_ms=1, codes=frozenset({ResponseCode.MESSAGE_ILLEGAL}))
-    config = ProducerConfig(retry=retry, compression=CompressionConfig(above_bytes=1 << 30))
+    whole = CompressionConfig(above_bytes=1 << 30)
+    config = ProducerConfig(retry=retry, compression=whole, max_message_bytes=8 << 20)
     async with place.producer(config=config) as producer:
         await place.made(producer, topic)
         for send in (producer.send, producer.send_nowait):
             with pytest.raises(BrokerError) as caught:
-                await send(message(topic, bytes(4 * 1024 * 1024)))
+                await send(message(topic, bytes(5 << 20)))  # above the broker's limit
             notes = " ".join(caught.value.__notes__)
             assert "attempt 2 of 2" in notes
 

@@ -53,12 +53,17 @@ async def running(script: Script | None = None) -> AsyncIterator[tuple[Producer,
             yield producer, broker
 
 
-async def push_recorded(broker: Peer, correlation_id: str) -> Command:
-    """Push the reply of the recording, for another request; return the client's answer."""
+async def push_recorded(broker: Peer, correlation_id: str, *, newer: bool = False) -> Command:
+    """Push the reply of the recording, for another request; return the client's answer.
+
+    newer: as a broker of 4.9 writes the properties, without a separator at their end.
+    """
     push = recorded(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)[0]
     header = push.header_as(ReplyMessageRequestHeader)
     properties = decode(header.properties or "")
     header.properties = (header.properties or "").replace(properties["CORRELATION_ID"], correlation_id)
+    if newer:
+        header.properties = header.properties.rstrip("\x02")
     command = Command.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, push.body)
     return await broker.channels[0].request(command, 5000)
 
@@ -83,6 +88,16 @@ async def test_a_request_is_that_of_a_java_producer() -> None:
     assert reply.born_host == ("127.0.0.1", 57074)
     assert reply.store_host == ("127.0.0.1", 20010)
     assert {"ARRIVE_TIME", "PUSH_REPLY_TIME", "MSG_TYPE"} <= set(reply.properties)
+
+
+async def test_a_reply_from_a_newer_broker() -> None:
+    """With a broker of 4.9 a reply would be dropped, as its last property would run into the next one."""
+    async with running() as (producer, broker):
+        asking = asyncio.create_task(producer.request(MESSAGE, timeout=5))
+        await broker.until(lambda: len(broker.sends) == 1)
+        properties = decode(broker.sends[0].header_as(SendMessageRequestHeaderV2).properties or "")
+        await push_recorded(broker, properties["CORRELATION_ID"], newer=True)
+        assert (await asking).correlation_id == properties["CORRELATION_ID"]
 
 
 async def test_a_reply_is_that_of_a_java_consumer() -> None:
