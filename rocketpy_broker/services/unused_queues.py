@@ -36,5 +36,7 @@ def _drop(store: MessageStore, is_unwanted: Callable[[ConsumeQueue], bool]) -> i
     queues = store.queues.queues
     gone = [key for key, queue in queues.items() if queue.topic not in _KEPT and is_unwanted(queue)]
     for key in gone:
-        store.drop_queue(*key)
+        queue = queues.pop(key)
+        store.dispatcher.forget(store.table[key])
+        queue.destroy()
     return len(gone)
