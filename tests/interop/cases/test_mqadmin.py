@@ -62,7 +62,7 @@ def test_the_cluster_is_listed(servers: Cluster) -> None:
     ((address, version, *_),) = lines(printed, row)
     assert (address, version) == (servers.broker.address, "V4_6_0")
     printed = servers.admin("brokerStatus", "-b", servers.broker.address)
-    status = {row[0]: row[1] for row in lines(printed, r"(\w+)\s*: (.*)")}
+    status = {row[0]: row[1] for row in lines(printed, r"(\w+)\s*: ?(.*)")}
     assert status["brokerVersionDesc"] == "V4_6_0"
     assert status["msgPutTotalTodayNow"] == "8"
     assert {"bootTimestamp", "commitLogMinOffset", "commitLogMaxOffset", "putTps", "runtime"} <= set(status)
@@ -98,6 +98,8 @@ def test_a_running_consumer_is_seen_and_moved(servers: Cluster) -> None:
         probe.wait_until(is_done, "offsets to be committed", timeout_s=60, step_s=1)
         status = servers.admin("consumerStatus", "-g", QUICKSTART_GROUP)
         assert re.search(r"001\s+\S+@\S+\s+V4_6_0", status), status
+        copy = ("-s", QUICKSTART_GROUP, "-d", "copied_group", "-t", "TopicTest", "-o", "true")
+        assert "clone group offset success" in servers.admin("cloneGroupOffset", *copy)
         reset = servers.admin("resetOffsetByTime", "-g", QUICKSTART_GROUP, "-t", "TopicTest", "-s", "0")
         assert len(re.findall(r"^\S+\s+\d\s+0\s*$", reset, re.MULTILINE)) == 4, reset
         console = servers.run / "quickstart" / "console.log"
@@ -106,15 +108,11 @@ def test_a_running_consumer_is_seen_and_moved(servers: Cluster) -> None:
         )
 
 
-def test_groups_are_made_copied_and_deleted(servers: Cluster) -> None:
-    """updateSubGroup, cloneGroupOffset and deleteSubGroup would fail."""
+def test_groups_are_made_and_deleted(servers: Cluster) -> None:
+    """The commands updateSubGroup and deleteSubGroup would fail."""
     broker = servers.broker.address
     made = servers.admin("updateSubGroup", "-b", broker, "-g", GROUP, "-r", "3")
     assert f"create subscription group to {broker} success" in made
-    cloned = servers.admin(
-        "cloneGroupOffset", "-s", QUICKSTART_GROUP, "-d", GROUP, "-t", "TopicTest", "-o", "true"
-    )
-    assert "clone group offset success" in cloned
     gone = servers.admin("deleteSubGroup", "-b", broker, "-g", GROUP)
     assert f"delete subscription group [{GROUP}] from broker [{broker}] success" in gone
 
@@ -125,7 +123,7 @@ def test_messages_are_looked_up(servers: Cluster) -> None:
     assert len(lines(by_key, r"([0-9A-F]+)\s+1\s+1")) == 1, by_key
     name = str(servers.broker.conf["brokerName"])
     by_offset = servers.admin("queryMsgByOffset", "-t", TOPIC, "-b", name, "-i", "1", "-o", "1")
-    assert re.search(r"Message Keys:\s+\[key3\]", by_offset), by_offset
+    assert re.search(r"Keys:\s+\[key3\]", by_offset), by_offset
 
 
 def test_a_topic_is_deleted_and_queues_are_cleaned(servers: Cluster) -> None:
