@@ -296,7 +296,10 @@ class MessageExt:
 
     @property
     def wait_store(self) -> bool:
-        """Whether its producer wanted the broker to wait for its flush and replication."""
+        """Whether its producer wanted the broker to wait for its flush and replication.
+
+        Brokers of 4.9 and later do not keep that; their messages all say True.
+        """
         return self.properties.get(names.PROPERTY_WAIT_STORE_MSG_OK) != "false"
 
     @property
