@@ -74,6 +74,30 @@ async def test_sends_reach_both_readers_whole(servers: Cluster) -> None:
         expect_theirs(message, theirs[result.message_id])
 
 
+async def test_gathered_sends_reach_both_readers_whole(servers: Cluster) -> None:
+    """A broker would read our batches otherwise than Java's, or callers get each other's results."""
+    topic = servers.topic("gathered")
+    async with producer(servers) as sender, consumer(servers) as reader:
+        await create(servers, sender, topic)
+        sent = [
+            Message(
+                topic, b"body %d \xff\x00" % n, tags="T", keys=(f"k{n}", "all"), flag=n, properties=PROPERTIES
+            )
+            for n in range(300)
+        ]
+        results = await asyncio.gather(*[sender.send(message, timeout_ms=15_000) for message in sent])
+        for message, result in list(zip(sent, results, strict=True))[::29]:
+            found = await reader.view_message(result.offset_message_id)
+            assert (found.body, found.queue_offset) == (message.body, result.queue_offset)
+            assert (found.queue.queue_id, found.message_id) == (result.queue.queue_id, result.message_id)
+        await known(servers, topic, 301)
+        ours = {one.message_id: one for one in await read_all(reader, topic)}
+    theirs = {one["msgId"]: one for one in await asyncio.to_thread(servers.pull_all, topic)}
+    for message, result in zip(sent, results, strict=True):
+        expect_ours(message, ours[result.message_id])
+        expect_theirs(message, theirs[result.message_id])
+
+
 async def test_sends_in_flight_keep_their_order(servers: Cluster) -> None:
     """Many sends at once to one queue would be stored in another order, lost or doubled."""
     topic = servers.topic("flight")
