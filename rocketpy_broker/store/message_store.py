@@ -291,6 +291,13 @@ class MessageStore:
         self._refusals[kind] = reason
         self._refused = next(filter(None, self._refusals), None)
 
+    def drop_queue(self, topic: str, queue_id: int) -> None:
+        """Delete a consume queue; one that comes back goes on with its numbers. Raises StoreError."""
+        queue = self.queues.queues.pop((topic, queue_id), None)
+        if queue is not None:
+            self.dispatcher.forget(self.table[topic, queue_id])
+            queue.destroy()
+
     @staticmethod
     def _refusal(reason: StoreError) -> StoreError:
         kind = type(reason) if isinstance(reason, FlushFailed | DiskFull | StoreBusy) else StoreError
