@@ -274,6 +274,15 @@ async def test_a_producer_that_wants_peace_is_not_asked(client: RawClient, clust
     assert cluster.brokers[0].health().failure is None
 
 
+async def test_cleaning_unused_topics_leaves_what_is_under_way(client: RawClient) -> None:
+    """An operator's cleanup would lose delayed messages, or have ended transactions asked about again."""
+    await send(client, b"late", "DELAY\x011\x02")
+    oneway(client, RequestCode.END_TRANSACTION, await half(client, b"done"))
+    assert (await client.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
+    assert await _max_offset(client, "RMQ_SYS_TRANS_OP_HALF_TOPIC") == 1
+    assert [record.body for record in await arrive(client, 2)] == [b"done", b"late"]
+
+
 # -- messages sent back -----------------------------------------------------------------------
 
 
