@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.crash.disk import SECTOR, RecordingDisk
+from tests.crash.disk import SECTOR, Operation, RecordingDisk
 
 FILE = Path("/store/file")
 
@@ -56,7 +56,7 @@ def test_a_failed_flush_drops_what_it_should_have_written(disk: RecordingDisk) -
     """A store that flushes again and believes it would pass."""
     handle = disk.open(FILE)
     disk.pwrite(handle, b"lost", 0)
-    operations = []
+    operations: list[Operation] = []
     disk.before = operations.append
     disk.fdatasync(handle)
     disk.before = None
