@@ -108,3 +108,10 @@ def test_what_is_no_address_or_unique_id() -> None:
 
 def _padded(address: str) -> str:
     return address.split("%", maxsplit=1)[0]
+
+
+def test_many_ids_of_one_moment_are_those_made_one_by_one() -> None:
+    """Messages of one batch would share an id, or have ids of another form."""
+    one, many = (UniqueIdGenerator(bytes(4), process=1, instance=2) for _ in range(2))
+    singly = [one.next(1_700_000_000_000) for _ in range(70_000)]
+    assert many.take(1_700_000_000_000, 69_990) + many.take(1_700_000_000_000, 10) == singly
