@@ -1,9 +1,9 @@
 """The programs of RocketMQ's own rocketmq-example jar, unmodified, against both makes of servers.
 
-Here are those that need no more than sending, pulling, offsets and heartbeats. Left out until the broker has
-consumer offsets, groups and transactions: every push consumer, openmessaging.SimplePullConsumer,
-simple.PullScheduleService, simple.LitePullConsumer*, simple.TestProducer (queries by key), rpc.*,
-transaction.*. simple.PullConsumerTest names a broker on its author's laptop.
+Here are those that need no more than sending, pulling, offsets and heartbeats; push consumers are in
+test_java_push_consumers.py. Not run yet: openmessaging.SimplePullConsumer, simple.PullScheduleService,
+simple.LitePullConsumer*, simple.TestProducer, rpc.*, transaction.*. simple.PullConsumerTest names a broker on
+its author's laptop.
 """
 
 from __future__ import annotations
