@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Final
 
-from rocketpy.errors import RecordCorrupt, TornTail
+from rocketpy.errors import RecordCorrupt, TopicInvalid, TornTail
 from rocketpy.protocol.record import (
     BLANK_MAGIC,
     MESSAGE_MAGIC,
@@ -15,6 +15,7 @@ from rocketpy.protocol.record import (
     read_start,
 )
 from rocketpy_broker.store.bulk_scan import BulkScan
+from rocketpy_broker.store.queue_table import check_topic
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
@@ -97,8 +98,8 @@ class LogScan:
                 return self._stop_at(segment, position, f"blank of {view.size} bytes does not end the file")
             if view.physical_offset != segment.start + position:
                 return self._stop_at(segment, position, f"it says it belongs at {view.physical_offset}")
-            if _is_torn(view, position):
-                return self._stop_at(segment, position, "topic or properties are torn")
+            if problem := _problem_of(view, position):
+                return self._stop_at(segment, position, problem)
             position += view.size
             self.end = segment.start + position
             self.last_store_timestamp = view.store_timestamp
@@ -121,6 +122,15 @@ class LogScan:
     def _stop_at(self, segment: Segment, position: int, reason: str) -> bool:
         self.stop = RecordCorrupt(segment.start + position, reason)
         return False
+
+
+def _problem_of(view: RecordView, position: int) -> str:
+    """What is wrong with the fields that no checksum covers; empty when nothing is seen."""
+    try:
+        check_topic(view.topic, view.queue_id)
+    except TopicInvalid:
+        return f"{view.topic!r}/{view.queue_id} is no queue"
+    return "topic or properties are torn" if _is_torn(view, position) else ""
 
 
 def _is_torn(view: RecordView, position: int) -> bool:
@@ -212,5 +222,5 @@ def _try_record(segment: Segment, position: int) -> RecordView | None:
         view = peek(segment.read(position, max(size, MIN_BLANK_BYTES)), check_crc=True)
     except RecordCorrupt:
         return None
-    is_here = view.physical_offset == segment.start + position and not _is_torn(view, position)
+    is_here = view.physical_offset == segment.start + position and not _problem_of(view, position)
     return view if is_here else None

@@ -219,6 +219,15 @@ def test_damage_that_power_loss_does_not_leave_is_refused(tmp_path: Path) -> Non
         MessageStore(small_config(tmp_path)).open()
 
 
+def test_record_of_no_queue_is_damage(tmp_path: Path) -> None:
+    """A flipped bit in a queue id would stop the broker with an error about a topic."""
+    filled(tmp_path)
+    flip(tmp_path / "commitlog" / f"{0:020d}", 12)  # the first record's queue id becomes negative
+    (tmp_path / "abort").touch()
+    with pytest.raises(StoreDamaged, match="is no queue"):
+        MessageStore(small_config(tmp_path, recovery=RecoveryConfig(use_progress=False))).open()
+
+
 def test_properties_with_zeros_are_refused(tmp_path: Path) -> None:
     """Recovery would take such a message for a torn one, and cut it and all behind it."""
     store = MessageStore(small_config(tmp_path))
