@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check format docs docs-serve interop bench soak constraints clean distclean
+.PHONY: help demo test planted check format docs docs-serve interop bench soak constraints clean distclean
 
 VENV := .venv
 export NO_MKDOCS_2_WARNING := 1
@@ -27,6 +27,9 @@ demo: $(VENV)/.ready-demo ## events through name server, broker and store and ba
 
 test: $(VENV)/.ready-test ## unit, property and integration tests
 	@$(PY) -m pytest $(ARGS)
+
+planted: $(VENV)/.ready-test ## whether the crash tests catch defects that are planted in the store
+	@$(PY) -m pytest -m planted $(ARGS)
 
 check: $(VENV)/.ready-check ## formatting, lint, types, and the documentation built strictly
 	$(PY) -m ruff format --check .

@@ -98,7 +98,7 @@ def _catches_by_faults() -> str:
     return ""
 
 
-@pytest.mark.slow
+@pytest.mark.planted
 @pytest.mark.parametrize("name", DEFECTS)
 def test_planted_defect_is_caught(name: str) -> None:
     """A sweep that finds nothing in a broken store proves nothing about a whole one."""
