@@ -6,7 +6,6 @@ flush is final: the system may have dropped the pages, so a second one that succ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,8 +50,8 @@ class FlushPlan:
     def run(self, disk: Disk, checkpoint_file: CheckpointFile) -> None:
         """Make it durable. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
         try:
-            for directory in _existing(disk, self.directories):
-                disk.fsync_dir(directory)
+            for directory in self.directories:
+                _sync_directory(disk, directory)
             for target in self.targets:
                 disk.fdatasync(target.segment.handle)
             for file in self.index_files:
@@ -82,5 +81,11 @@ class FlushPlan:
         self.targets = []
 
 
-def _existing(disk: Disk, directories: Iterable[Path]) -> list[Path]:
-    return [path for path in directories if disk.is_dir(path)]
+def _sync_directory(disk: Disk, directory: Path) -> None:
+    """Make the names in it durable, unless its topic is deleted before or while this is done."""
+    try:
+        if disk.is_dir(directory):
+            disk.fsync_dir(directory)
+    except FileNotFoundError:
+        if disk.is_dir(directory):
+            raise
