@@ -43,7 +43,7 @@ LIVE_TARGETS = tuple(_SERVED)
 _CONNECTIONS = 8
 """How many work at once."""
 _INPUTS_A_CONNECTION = 24
-_ANSWER_SECONDS = 20
+_ANSWER_SECONDS = 60
 _UNKNOWN_CODE = 9999
 """Every server answers this with REQUEST_CODE_NOT_SUPPORTED: the mark behind a connection's inputs."""
 _MAY_WAIT = {RequestCode.PULL_MESSAGE}
@@ -190,12 +190,16 @@ def _name(code: int) -> str:
 # -- the run ------------------------------------------------------------------------------------
 
 
-async def fuzz_port(target: str, store: Path, *, inputs: int, seed: int, first: int = 0) -> Result:
+async def fuzz_port(target: str, folder: Path, *, inputs: int, seed: int, first: int = 0) -> Result:
     """Start servers and an ordinary client of theirs, and fuzz one of the ports. Raises Failure."""
     make_input(target, Random(seed))  # reads the recordings, which would hold up the client's event loop
-    async with running_servers(store) as server, ControlClient(server.namesrv):
+    async with running_servers(folder) as server:
         address = server.broker if target == "broker port" else server.namesrv
-        return await run_live(target, address, server, inputs=inputs, seed=seed, first=first)
+        try:
+            async with ControlClient(server.namesrv):
+                return await run_live(target, address, server, inputs=inputs, seed=seed, first=first)
+        except Failure as failure:
+            raise Failure(f"{failure}\n{server.stalls()}") from failure
 
 
 async def run_live(

@@ -1,12 +1,13 @@
 """A name server and a broker in a process of their own, so that a fuzzer can measure their memory.
 
-`python -m tests.fuzz.servers STORE` says where they are in a JSON line, then answers each line of its
+`python -m tests.fuzz.servers FOLDER` says where they are in a JSON line, then answers each line of its
 input with what went wrong inside so far; the end of its input stops it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import logging
 import sys
@@ -15,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from tests.fuzz.engine import memory_of
@@ -23,6 +24,8 @@ from tests.fuzz.engine import memory_of
 __all__ = ["ServerProcess", "running_servers"]
 
 _START_SECONDS = 30
+_STALL_SECONDS = 5
+_STALLS = "stalls.txt"
 
 
 @dataclass(slots=True)
@@ -32,6 +35,11 @@ class ServerProcess:
     process: Process
     namesrv: str
     broker: str
+    stall_file: Path
+
+    def stalls(self) -> str:
+        """Where their event loop stood still for seconds, if it did."""
+        return self.stall_file.read_text(encoding="utf-8")[:4000]
 
     def memory(self) -> tuple[int, int]:
         """(resident now, the most it ever was) in bytes."""
@@ -45,15 +53,15 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def running_servers(store: Path) -> AsyncIterator[ServerProcess]:
+async def running_servers(folder: Path) -> AsyncIterator[ServerProcess]:
     """Servers on free ports of 127.0.0.1 that end with the block."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.fuzz.servers", str(store), stdin=PIPE, stdout=PIPE, limit=1 << 24
+        sys.executable, "-m", "tests.fuzz.servers", str(folder), stdin=PIPE, stdout=PIPE, limit=1 << 24
     )  # fmt: skip
     assert process.stdin is not None
     try:
         addresses = await asyncio.wait_for(_line(process), _START_SECONDS)
-        yield ServerProcess(process, addresses["namesrv"], addresses["broker"])
+        yield ServerProcess(process, addresses["namesrv"], addresses["broker"], folder / _STALLS)
     finally:
         process.stdin.close()
         await process.wait()
@@ -85,13 +93,27 @@ class _Mishaps(logging.Handler):
             self.found.append(self.format(record)[-4000:])
 
 
-async def _serve(store: str) -> None:
+async def _serve(folder: str) -> None:
     mishaps = _Mishaps()
     logging.basicConfig(level=logging.ERROR, handlers=[mishaps])
     loop = asyncio.get_running_loop()
+    with (Path(folder) / _STALLS).open("w") as stalls:
+        _watch_for_stalls(loop, stalls)
+        await _serve_both(Path(folder) / "store", mishaps)
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _watch_for_stalls(loop: asyncio.AbstractEventLoop, file: TextIO) -> None:
+    """Write down where the loop is when it does not come back here in time."""
+    faulthandler.dump_traceback_later(_STALL_SECONDS, file=file)
+    loop.call_later(1, _watch_for_stalls, loop, file)
+
+
+async def _serve_both(store: Path, mishaps: _Mishaps) -> None:
+    loop = asyncio.get_running_loop()
     namesrv = NameServer(load_namesrv_config(overrides={"listen": "127.0.0.1:0"}))
     await namesrv.start()
-    settings = {**_SETTINGS, "namesrvAddr": str(namesrv.address), "storePathRootDir": store}
+    settings = {**_SETTINGS, "namesrvAddr": str(namesrv.address), "storePathRootDir": str(store)}
     broker = Broker(load_broker_config(overrides=settings))
     await broker.start()
     _say({"namesrv": str(namesrv.address), "broker": str(broker.address)})
