@@ -79,12 +79,17 @@ def _request_frames(target: str, any_code: bool) -> list[Frame]:
 
 @dataclass(slots=True)
 class _Sent:
-    """One input on its way. opaque: of the answer it must get; None when none is due."""
+    """One input on its way.
+
+    opaque: of the answer it must get; None when none is due. ends_stream: nothing can be read behind it,
+    because it cannot be read, or is_unfinished and so waits for more.
+    """
 
     index: int
     data: bytes
     opaque: int | None = None
     ends_stream: bool = False
+    is_unfinished: bool = False
 
 
 def _prepare(index: int, data: bytes, opaque: int) -> _Sent:
@@ -96,7 +101,7 @@ def _prepare(index: int, data: bytes, opaque: int) -> _Sent:
     except RemoteProtocolError:
         return _Sent(index, data, ends_stream=True)
     if decoder.buffered:
-        return _Sent(index, data, ends_stream=True)
+        return _Sent(index, data, ends_stream=True, is_unfinished=True)
     if len(commands) != 1 or commands[0].is_response or commands[0].is_oneway:
         return _Sent(index, data)
     numbered = _with_opaque(frames[0], opaque)
@@ -139,7 +144,8 @@ class _Talk:
         ends = inputs[-1].ends_stream
         if ends:
             self.phase = "waiting for the connection to be closed"
-            writer.write_eof()
+            if inputs[-1].is_unfinished:
+                writer.write_eof()
         else:
             writer.write(encode_command(Command(_UNKNOWN_CODE, opaque=mark)))
         try:
