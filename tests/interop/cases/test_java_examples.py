@@ -70,7 +70,8 @@ def servers(
     """One running pair of servers a direction, the name server on the examples' port if that is free."""
     side: Side = request.param
     run, port = tmp_path_factory.mktemp("examples"), FIXED_PORT if is_free(FIXED_PORT) else None
-    conf = {"mappedFileSizeCommitLog": 64 << 20}
+    # Pull consumers among them ask empty queues to wait: for a second, and not for twenty.
+    conf = {"mappedFileSizeCommitLog": 64 << 20, "longPollingEnable": "false"}
     with serve(side, peer, run, namesrv_port=port, conf=conf) as running:
         yield running
 
