@@ -25,8 +25,8 @@ help: ## show this list
 demo: $(VENV)/.ready-demo ## events through name server, broker and store and back, over sockets; FILE=events.jsonl takes yours
 	@$(PY) -m examples.demo $(if $(FILE),"$(FILE)") $(ARGS)
 
-test: $(VENV)/.ready-test ## unit, property and integration tests
-	@$(PY) -m pytest $(ARGS)
+test: $(VENV)/.ready-test ## unit, property and integration tests, on every core
+	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 planted: $(VENV)/.ready-test ## whether the crash tests catch defects that are planted in the store
 	@$(PY) -m pytest -m planted $(ARGS)
