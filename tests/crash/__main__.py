@@ -25,6 +25,10 @@ _COLUMNS = "{:<20} {:>7} {:>10} {:>10} {:>9} {:>7}"
 _SHARES = {"faults": 0.08, "damage": 0.12}
 _CODES = (errno.ENOSPC, errno.EIO)
 _SLICE = 400
+_BOUNDARIES = 20
+"""Of a pass, before one has shown how many it has."""
+_RECOVERIES_EACH = 6
+"""At one boundary, about."""
 
 
 class Row:
@@ -92,7 +96,8 @@ def _advance(name: str, row: Row, seed: int, target: int) -> None:
         _damage(row, seed, target)
     else:
         wanted = target - row.recoveries
-        stride = max(1, 1600 // max(1, wanted))
+        boundaries = row.boundaries // (row.seed - 1) if row.seed > 1 else _BOUNDARIES
+        stride = max(1, min(boundaries, boundaries * _RECOVERIES_EACH // wanted))
         result = run_pass(WORKLOADS[name], seed * 1000 + row.seed, stride=stride, recoveries_max=wanted)
         row.boundaries += result.boundaries
         row.recoveries += result.recoveries

@@ -1,7 +1,7 @@
 """A disk in memory that knows what a crash would leave of it.
 
-Files are kept in sectors of 512 bytes, each with every content it had since the last `fdatasync`: power loss
-leaves any one of these. Names are kept per directory, with every change since the last `fsync_dir`.
+Files consist of sectors of 512 bytes, and keep every content that one had since the last `fdatasync`: power
+loss leaves any one of these. Names are kept per directory, with every change since the last `fsync_dir`.
 
 What is modelled, and what is not:
 
@@ -44,8 +44,8 @@ class _File:
     owner: object
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
-    unflushed: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
-    """By sector: what it held since the last flush, oldest first."""
+    unflushed: list[tuple[int, bytes]] = field(default_factory=list)
+    """Each write since the last flush, oldest first: its first sector, and all that its sectors held then."""
     modified_ms: int = 0
     inode: int = 0
 
@@ -54,7 +54,7 @@ class _File:
             owner,
             bytearray(self.data),
             bytearray(self.durable),
-            dict(self.unflushed),
+            list(self.unflushed),
             self.modified_ms,
             self.inode,
         )
@@ -137,7 +137,7 @@ class RecordingDisk:
             node = source._nodes[inode]
             if isinstance(node, _File):
                 data = _survivor(node, random, share)
-                twin._nodes[inode] = _File(twin._token, data, bytearray(data), {}, node.modified_ms, inode)
+                twin._nodes[inode] = _File(twin._token, data, bytearray(data), [], node.modified_ms, inode)
                 continue
             names = dict(node.durable)
             for step in node.unflushed:
@@ -165,7 +165,7 @@ class RecordingDisk:
         self.make_dir(path.parent)
         handle = self.open(path, create=True)
         inode = self._handles[handle]
-        self._nodes[inode] = _File(self._token, bytearray(data), bytearray(data), {}, self._clock(), inode)
+        self._nodes[inode] = _File(self._token, bytearray(data), bytearray(data), [], self._clock(), inode)
         self.settle()
 
     def settle(self) -> None:
@@ -283,14 +283,14 @@ class RecordingDisk:
 
     def _write(self, handle: int, data: bytes, position: int) -> None:
         file = self._file(handle)
-        content, unflushed = file.data, file.unflushed
+        content = file.data
         end = position + len(data)
         if end > len(content):
             content.extend(bytes(end - len(content)))
         content[position:end] = data
-        for sector in range(position // SECTOR, -(-end // SECTOR)):
-            now = bytes(content[sector * SECTOR : (sector + 1) * SECTOR])
-            unflushed[sector] = (*unflushed.get(sector, ()), now)
+        sector = position // SECTOR
+        with memoryview(content) as view:
+            file.unflushed.append((sector, bytes(view[sector * SECTOR : -(-end // SECTOR) * SECTOR])))
         file.modified_ms = self._clock()
 
     def fail_pwrite(self, operation: Operation, length: int) -> None:
@@ -319,9 +319,11 @@ class RecordingDisk:
         self._step("fdatasync", self._path(handle))
         file = self._file(handle)
         file.durable.extend(bytes(len(file.data) - len(file.durable)))
-        for sector in file.unflushed:
-            start = sector * SECTOR
-            file.durable[start : start + SECTOR] = file.data[start : start + SECTOR]
+        with memoryview(file.data) as data, memoryview(file.durable) as durable:
+            for sector, written in file.unflushed:
+                start = sector * SECTOR
+                end = start + len(written)
+                durable[start:end] = data[start:end]
         file.unflushed.clear()
 
     def fsync_dir(self, path: Path) -> None:
@@ -383,7 +385,11 @@ def _survivor(file: _File, random: Random | None, share: float) -> bytearray:
         return data
     if len(file.data) > len(data) and (random.random() < share):
         data.extend(bytes(len(file.data) - len(data)))
-    for sector, versions in file.unflushed.items():
+    sectors: dict[int, list[bytes]] = {}
+    for first, written in file.unflushed:
+        for number, start in enumerate(range(0, len(written), SECTOR), first):
+            sectors.setdefault(number, []).append(written[start : start + SECTOR])
+    for sector, versions in sectors.items():
         if random.random() < share:
             version = versions[-1] if random.random() < 0.7 else random.choice(versions)
             start = sector * SECTOR
