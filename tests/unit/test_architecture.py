@@ -21,6 +21,7 @@ MAY_IMPORT = {
         "rocketpy_broker.config",
         "rocketpy",
     ),
+    "rocketpy_broker.ha": ("rocketpy_broker.ha", "rocketpy_broker.store", "rocketpy"),
     "pyspark_rocketmq": ("pyspark_rocketmq", "rocketpy"),
     "rocketpy_otel": ("rocketpy_otel", "rocketpy"),
 }
@@ -29,6 +30,12 @@ MAY_IMPORT = {
 PURE = (
     "rocketpy.protocol",
     "rocketpy.routing",
+    "rocketpy_broker.ha.epochs",
+    "rocketpy_broker.ha.master",
+    "rocketpy_broker.ha.progress",
+    "rocketpy_broker.ha.settings",
+    "rocketpy_broker.ha.slave",
+    "rocketpy_broker.ha.wire",
     "rocketpy_broker.namesrv.route_table",
     "rocketpy_broker.namesrv.kv_config",
     "rocketpy_broker.services.delay_queues",

@@ -1,0 +1,48 @@
+"""Epochs: how far two logs are equal."""
+
+import random
+
+from rocketpy_broker.ha.epochs import NO_EPOCHS, Epoch, EpochState, begin_epoch, common_end
+
+
+def test_logs_are_equal_up_to_where_their_epochs_part() -> None:
+    """Without this a loser would keep bytes that its successor does not have, or cut too much."""
+    one, two, other = Epoch(1, 0, "a"), Epoch(2, 100, "b"), Epoch(2, 120, "c")
+    assert common_end([one], 90, [one, two], 200) == 90
+    assert common_end([one], 150, [one, two], 200) == 100
+    assert common_end([one, two], 150, [one, two], 200) == 150
+    assert common_end([one, other], 150, [one, two], 200) == 100
+    assert common_end([one, two], 300, [one, two], 200) == 200
+    assert common_end([], 90, [one], 200) is None
+    assert common_end([other], 130, [one, two], 200) is None
+
+
+def test_a_new_epoch_forgets_what_never_came() -> None:
+    """Without this a slave promoted before it had caught up would claim bytes of an epoch it has none of."""
+    one, two = Epoch(1, 0, "a"), Epoch(2, 100, "b")
+    state = begin_epoch(EpochState(epochs=(one, two), seen=5), 80, "c")
+    assert state == EpochState(epochs=(one, Epoch(6, 80, "c")), seen=6)
+    assert begin_epoch(NO_EPOCHS, 0, "x") == EpochState(epochs=(Epoch(1, 0, "x"),), seen=1)
+
+
+def test_common_end_against_real_histories() -> None:
+    """Without this a rare order of promotions could make two logs look equal where they are not."""
+    for seed in range(300):
+        chance = random.Random(seed)
+        logs = [(b"", NO_EPOCHS) for _ in range(3)]
+        for turn in range(6):
+            leader = chance.randrange(3)
+            data, state = logs[leader]
+            data = data[: chance.randint(max(0, len(data) - 3), len(data))]
+            state = begin_epoch(state, len(data), f"{turn}")
+            data += bytes([turn + 65]) * chance.randint(0, 5)
+            logs[leader] = data, state
+            for slave in range(3):
+                mine, known = logs[slave]
+                if slave == leader or chance.random() < 0.4 or known.seen > state.seen:
+                    continue
+                end = common_end(known.epochs, len(mine), state.epochs, len(data)) if mine else 0
+                if end is None:
+                    continue
+                assert mine[:end] == data[:end], f"seed {seed}"
+                logs[slave] = data[: chance.randint(end, len(data))], state

@@ -1,0 +1,235 @@
+"""Master and slave ends talking to each other: what they agree on, and what they refuse."""
+
+import pytest
+
+from rocketpy_broker.ha.epochs import Epoch, EpochState
+from rocketpy_broker.ha.master import Acked, Close, MasterLink, Poll, Received
+from rocketpy_broker.ha.progress import Progress
+from rocketpy_broker.ha.settings import LinkSettings
+from rocketpy_broker.ha.slave import SlaveLink
+from rocketpy_broker.ha.wire import CONTROL, REPORT, frame
+from tests.unit.ha.logs import MemoryLog, Pair, sent
+
+TEXT = bytes(range(256)) * 64
+FIRST = Epoch(1, 0, "one")
+ONE = EpochState(epochs=(FIRST,), seen=1)
+KNOWN = "s3"
+PLAIN = LinkSettings(notes=False)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 12, 8192, 1 << 20])
+@pytest.mark.parametrize("notes", [False, True])
+def test_a_log_arrives_whole_however_it_is_cut(chunk: int, *, notes: bool) -> None:
+    """Without this a slave would break on a network that splits frames."""
+    source = MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE)
+    pair = Pair(source, MemoryLog(), LinkSettings(notes=notes), chunk=chunk)
+    pair.run()
+    source.data += b"more"
+    pair.run()
+    assert pair.closed == []
+    assert pair.target.data == source.data
+    assert pair.master.received == source.max_offset
+
+
+def test_a_slave_of_ours_asks_for_the_whole_log_and_javas_gets_the_last_file() -> None:
+    """Without this a new slave would lack the older messages, though the master has them (QUIRKS 53)."""
+    for notes, first in ((True, 4096), (False, 12288)):
+        source = MemoryLog(TEXT[:10000], min_offset=4096, epochs=ONE)
+        pair = Pair(source, MemoryLog(), LinkSettings(notes=notes))
+        pair.run()
+        assert (pair.target.min_offset, pair.target.max_offset) == (first, 14096)
+
+
+def test_a_java_master_never_sees_the_greeting() -> None:
+    """Without this a Java master would start from an offset that our greeting was taken for.
+
+    4.6.0 takes the last whole i64 of what it read; it starts once that is not negative.
+    """
+    log = MemoryLog(min_offset=4096)
+    slave = SlaveLink(log, LinkSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
+    said = sent(slave.step(Poll(), 0))
+    assert said == REPORT.pack(CONTROL)
+    for now in range(100, 1000, 100):
+        assert slave.step(Poll(), now) == []
+    assert sent(slave.step(Poll(), 1000)) == REPORT.pack(4096)
+    assert sent(slave.step(Received(frame(4096, b"abc")), 1100)) == REPORT.pack(4099)
+
+
+def test_an_answer_that_comes_too_late_does_no_harm() -> None:
+    """Without this a slow network would make slaves reconnect for ever."""
+    source = MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE)
+    slave = SlaveLink(MemoryLog(), LinkSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
+    master = MasterLink(source, LinkSettings(), "m", 0)
+    hello = sent(master.step(Received(sent(slave.step(Poll(), 0))), 500))
+    assert sent(slave.step(Poll(), 1001)) == REPORT.pack(0)
+    assert slave.step(Received(hello), 1002) == []
+
+
+def test_silence_closes_either_end() -> None:
+    """Without this a slave whose machine vanished would count as connected for hours."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog())
+    pair.exchange()
+    pair.source.data += b"more"
+    pair.exchange()
+    assert pair.master.received == pair.source.max_offset
+    for end in (pair.master, pair.slave):
+        assert not any(isinstance(effect, Close) for effect in end.step(Poll(), 20_000))
+        assert any(isinstance(effect, Close) for effect in end.step(Poll(), 20_001))
+
+
+def test_a_pair_stays_together_without_messages() -> None:
+    """Without this idle brokers would disconnect every 20 s."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog())
+    pair.run(seconds=100)
+    assert pair.closed == []
+
+
+def test_bytes_from_elsewhere_close_the_connection() -> None:
+    """Without this a slave would write a hole or a second copy into its log."""
+    for offset in (4095, 4097, 0):
+        slave = SlaveLink(MemoryLog(min_offset=4096), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+        slave.step(Poll(), 0)
+        (effect,) = slave.step(Received(frame(offset, b"xy")[:13]), 1)
+        assert isinstance(effect, Close)
+
+
+def test_a_slave_that_is_ahead_is_closed() -> None:
+    """Without this a sync master would count messages as safe that this slave does not have (#3015)."""
+    for first in ([], [REPORT.pack(100)]):
+        master = MasterLink(MemoryLog(TEXT[:200]), PLAIN, "", 0)
+        for report in first:
+            master.step(Received(report), 1)
+        effects = master.step(Received(REPORT.pack(201)), 2)
+        assert [type(effect) for effect in effects] == [Close]
+
+
+def test_a_slave_behind_the_masters_first_file_is_closed() -> None:
+    """Without this it would hang, connected, and never get a byte."""
+    master = MasterLink(MemoryLog(TEXT, min_offset=4096), PLAIN, "", 0)
+    assert isinstance(master.step(Received(REPORT.pack(4095)), 1)[0], Close)
+
+
+def test_what_a_loser_wrote_is_cut_to_the_common_prefix() -> None:
+    """Without this an old master that comes back would serve messages that its successor never had."""
+    ours = MemoryLog(
+        TEXT[:5000] + b"A" * 1000, epochs=EpochState(epochs=(FIRST, Epoch(2, 5000, "new")), seen=2)
+    )
+    loser = MemoryLog(TEXT[:5000] + b"B" * 2000, epochs=ONE)
+    pair = Pair(ours, loser)
+    pair.run()
+    assert pair.closed == []
+    assert loser.cut_off == [b"B" * 2000]
+    assert loser.data == ours.data
+    assert loser.epochs == ours.epochs
+
+
+def test_an_old_master_is_not_followed() -> None:
+    """Without this a slave would cut what the promoted master acknowledged."""
+    old = MemoryLog(TEXT[:5000], epochs=ONE)
+    slave = MemoryLog(TEXT[:6000], epochs=EpochState(epochs=(FIRST, Epoch(2, 5500, "new")), seen=2))
+    pair = Pair(old, slave)
+    pair.run()
+    assert "another broker was promoted" in pair.closed[0].reason
+    assert any(close.is_final for close in pair.closed)
+    assert len(slave.data) == 6000
+
+
+def test_a_log_that_is_no_copy_is_refused() -> None:
+    """Without this a store of another broker, or a damaged one, would be continued as this one's."""
+    for target in (
+        MemoryLog(b"x" * 100),
+        MemoryLog(b"x" * 100, epochs=EpochState(epochs=(Epoch(1, 0, "other"),), seen=1)),
+        MemoryLog(TEXT[:99] + b"?", epochs=ONE),
+        MemoryLog(TEXT[:100], epochs=ONE),
+    ):
+        pair = Pair(MemoryLog(TEXT, epochs=ONE, segment_bytes=1 << 20), target)
+        pair.run()
+        is_copy = target.data[:100] == TEXT[:100]
+        assert (pair.closed == []) is is_copy
+        assert (len(target.data) == 100) is not is_copy
+
+
+def test_a_java_slaves_store_is_taken_over_when_it_is_a_copy() -> None:
+    """Without this a slave could not be switched from RocketMQ to ours without copying everything again."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE, segment_bytes=1 << 20), MemoryLog(TEXT[:777]))
+    pair.run()
+    assert pair.closed == []
+    assert pair.target.data == TEXT
+
+
+@pytest.mark.parametrize(("masters", "slaves"), [("a", ""), ("", "a"), ("a", "b")])
+def test_who_does_not_know_the_secret_gets_nothing(masters: str, slaves: str) -> None:
+    """Without this anybody who reaches the port could read every message, or feed a slave."""
+    target = MemoryLog()
+    pair = Pair(
+        MemoryLog(TEXT, epochs=ONE), target, LinkSettings(secret=masters), LinkSettings(secret=slaves)
+    )
+    pair.run()
+    if masters:
+        assert pair.closed
+    assert bool(target.data) is not bool(masters or slaves)
+
+
+def test_both_know_the_secret() -> None:
+    """Without this a pair with a secret could not talk at all."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), LinkSettings(secret=KNOWN))
+    pair.run()
+    assert pair.closed == []
+    assert pair.target.data == TEXT
+
+
+def test_a_plain_slave_gets_nothing_from_a_master_with_a_secret() -> None:
+    """Without this the secret would be no more than a request."""
+    master = MasterLink(MemoryLog(TEXT), LinkSettings(secret=KNOWN), "n", 0)
+    assert isinstance(master.step(Received(REPORT.pack(0)), 1)[-1], Close)
+
+
+def test_a_flushed_ack_counts_what_is_flushed() -> None:
+    """Without this SYNC_MASTER with SYNC_FLUSH would lose messages when both machines lose power."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), LinkSettings(wants_flushed=True))
+    pair.run()
+    assert (pair.master.received, pair.master.counted) == (len(TEXT), 0)
+    pair.target.flushed_offset = 500
+    pair.exchange()
+    assert pair.master.counted == 500
+
+
+def test_garbage_closes() -> None:
+    """Without this a stranger's bytes would be taken for an offset or a size to allocate."""
+    master = MasterLink(MemoryLog(TEXT), PLAIN, "", 0)
+    assert isinstance(master.step(Received(REPORT.pack(-2)), 1)[-1], Close)
+    slave = SlaveLink(MemoryLog(), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    assert isinstance(slave.step(Received(b"\0" * 8 + b"\x7f\xff\xff\xff"), 1)[-1], Close)
+    slave = SlaveLink(MemoryLog(), LinkSettings(), broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    assert isinstance(slave.step(Received(frame(CONTROL, b"{}")), 1)[-1], Close)
+
+
+def test_what_fits_the_socket_is_sent() -> None:
+    """Without this a slave that is far behind would make its master hold the whole log in memory."""
+    master = MasterLink(MemoryLog(TEXT, segment_bytes=1 << 20), LinkSettings(batch_bytes=100), "", 0)
+    assert master.step(Received(REPORT.pack(1)), 1) == [Acked(1, -1)]
+    assert len(sent(master.step(Poll(room=1000), 1))) == 12 + 10 * 112
+    assert master.step(Poll(room=0), 2) == []
+
+
+def test_one_slave_is_enough_and_it_must_not_be_far_behind() -> None:
+    """Without this SYNC_MASTER would wait for slaves that are not there (SLAVE_NOT_AVAILABLE)."""
+    progress = Progress(behind_bytes_max=1000)
+    assert (progress.acked, progress.is_slave_ok(0)) == (-1, False)
+    fast, slow = (MasterLink(MemoryLog(TEXT), PLAIN, "", 0) for _ in range(2))
+    progress.add(fast, "fast")
+    progress.add(slow, "slow")
+    assert not progress.is_slave_ok(10)
+    slow.step(Received(REPORT.pack(10)), 1)
+    fast.step(Received(REPORT.pack(500)), 1)
+    assert progress.acked == 500
+    assert progress.is_slave_ok(1499)
+    assert not progress.is_slave_ok(1500)
+    assert {state.address: state.lag_bytes for state in progress.states(1500)} == {"fast": 1000, "slow": 1490}
+    progress.remove(fast)
+    assert progress.acked == 10
+    strict = Progress(behind_bytes_max=1000, joined_only=True)
+    strict.add(slow, "slow")
+    assert not strict.is_slave_ok(10)
