@@ -10,12 +10,13 @@ from rocketpy.config import (
     ConsumerConfig,
     Credentials,
     LatencyConfig,
+    MessageTraceConfig,
     ProducerConfig,
     RetryConfig,
 )
 from rocketpy.consumer import PullConsumer
 from rocketpy.errors import Outcome, Retry, RocketError
-from rocketpy.hooks import RpcHook, SendCheck, SendEvent, SendListener
+from rocketpy.hooks import FailedAttempt, RpcHook, SendCheck, SendEvent, SendListener
 from rocketpy.message import Message, MessageExt, MessageQueue
 from rocketpy.producer import Producer
 from rocketpy.producer.request_reply import create_reply_message
@@ -31,12 +32,14 @@ __all__ = [
     "CompressionConfig",
     "ConsumerConfig",
     "Credentials",
+    "FailedAttempt",
     "Health",
     "LatencyConfig",
     "LocalTransactionState",
     "Message",
     "MessageExt",
     "MessageQueue",
+    "MessageTraceConfig",
     "Outcome",
     "Producer",
     "ProducerConfig",

@@ -11,7 +11,7 @@ from typing import Final, Literal, Self
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import RpcHook
-from rocketpy.message import DEFAULT_TOPIC
+from rocketpy.message import DEFAULT_TOPIC, TRACE_TOPIC, check_topic
 from rocketpy.protocol.checksum import BODY_CHECKSUMS
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.compression import DEFAULT_LEVEL
@@ -26,6 +26,7 @@ __all__ = [
     "ConsumerConfig",
     "Credentials",
     "LatencyConfig",
+    "MessageTraceConfig",
     "ProducerConfig",
     "RetryConfig",
 ]
@@ -139,6 +140,24 @@ class LatencyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageTraceConfig:
+    """Reports about messages, to a topic that RocketMQ's tools read. See `rocketpy.message_trace`."""
+
+    topic: str = TRACE_TOPIC
+    """Where the reports go. Brokers make the default one themselves when they run with traceTopicEnable.
+    RocketMQ: customizedTraceTopic."""
+    batch_count: int = 100
+    """Reports in one message, at most. RocketMQ: 100, fixed."""
+    linger_ms: int = 5
+    """How long a report waits for others. RocketMQ: 5, fixed."""
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        _check("message_trace.batch_count", self.batch_count, 1)
+        _check("message_trace.linger_ms", self.linger_ms, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """Settings of a producer."""
 
@@ -168,6 +187,8 @@ class ProducerConfig:
     compression: CompressionConfig = field(default_factory=CompressionConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     latency: LatencyConfig = field(default_factory=LatencyConfig)
+    message_trace: MessageTraceConfig | None = None
+    """Report what is sent, for RocketMQ's trace queries; None for no reports. RocketMQ: enableMsgTrace."""
 
     def __post_init__(self) -> None:
         _check("send_timeout_ms", self.send_timeout_ms, 1)

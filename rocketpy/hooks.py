@@ -12,13 +12,13 @@ Source: RocketMQ 4.6 SendMessageHook, CheckForbiddenHook, RPCHook.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rocketpy.message import Message, MessageQueue
 from rocketpy.protocol.command import Command
 from rocketpy.results import SendResult
 
-__all__ = ["RpcHook", "SendCheck", "SendEvent", "SendListener"]
+__all__ = ["FailedAttempt", "RpcHook", "SendCheck", "SendEvent", "SendListener"]
 
 SendCheck = Callable[[Message, MessageQueue, str], None]
 """Called with a message, the queue it is to go to and the producer group, before each attempt to send it, so
@@ -26,24 +26,58 @@ it must be quick. It forbids the message by raising: a RocketError as it is, any
 A producer with checks does not gather sends into batches. Source: RocketMQ CheckForbiddenHook."""
 
 
+class FailedAttempt(NamedTuple):
+    """An attempt of a send that was to be repeated, or was the last. queue: where it went. end: the error, or
+    results with a status other than SEND_OK. time_ns: when it ended, ns since 1970.
+    """
+
+    queue: MessageQueue
+    end: BaseException | Sequence[SendResult]
+    time_ns: int
+
+
 class SendEvent:
     """One send, from its acceptance to its end, over all its attempts.
 
     messages: one, or those of a batch. extra_properties: one map a message, empty at first; what
     `started` puts there travels with the message, but never replaces what the user has set. state: the
-    listener's own, keyed by itself.
+    listener's own, keyed by itself. failures: the attempts that failed so far; `attempts` is their number.
     """
 
-    __slots__ = ("attempts", "client_id", "extra_properties", "group", "messages", "oneway", "state")
+    __slots__ = (
+        "_locate",
+        "attempts",
+        "client_id",
+        "extra_properties",
+        "failures",
+        "group",
+        "messages",
+        "oneway",
+        "state",
+    )
 
-    def __init__(self, messages: Sequence[Message], group: str, client_id: str, *, oneway: bool) -> None:
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        group: str,
+        client_id: str,
+        *,
+        oneway: bool,
+        locate: Callable[[MessageQueue], str | None] = lambda _queue: None,
+    ) -> None:
         self.messages = messages
         self.group = group
         self.client_id = client_id
         self.oneway = oneway
         self.attempts = 0
+        self.failures: tuple[FailedAttempt, ...] = ()
         self.extra_properties: list[dict[str, str]] = [{} for _ in messages]
         self.state: dict[object, Any] = {}
+        self._locate = locate
+
+    def address(self, queue: MessageQueue) -> str | None:
+        """Where the broker of a queue listens, as its route says now; None when no route does."""
+        return self._locate(queue)
 
 
 class SendListener(Protocol):

@@ -26,6 +26,7 @@ __all__ = [
     "REPLY_TOPIC_SUFFIX",
     "RESERVED_PROPERTIES",
     "RETRY_TOPIC_PREFIX",
+    "TRACE_TOPIC",
     "Message",
     "MessageExt",
     "MessageQueue",
@@ -35,6 +36,8 @@ __all__ = [
 
 DEFAULT_TOPIC: Final = "TBW102"
 """The topic whose route a topic that does not exist yet borrows. Source: RocketMQ MixAll."""
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""Where reports about messages go (`rocketpy.message_trace`). Source: RocketMQ MixAll."""
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 """Behind a cluster's name: where replies to its requests go."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rocketpy.hooks import SendEvent, SendListener
-from rocketpy.message import Message
+from rocketpy.message import Message, MessageQueue
 from rocketpy.results import SendResult
 
 __all__ = ["Listeners"]
@@ -16,21 +16,22 @@ log = logging.getLogger("rocketpy.producer")
 
 
 class Listeners:
-    """The listeners of one producer; false when there are none."""
+    """The listeners of one producer; false when there are none. locate: finds a queue's broker."""
 
-    __slots__ = ("_client_id", "_group", "_listeners")
+    __slots__ = ("_client_id", "_group", "_listeners", "locate")
 
     def __init__(self, listeners: Sequence[SendListener], group: str, client_id: str) -> None:
         self._listeners = tuple(listeners)
         self._group = group
         self._client_id = client_id
+        self.locate: Callable[[MessageQueue], str | None] = lambda _queue: None
 
     def __bool__(self) -> bool:
         return bool(self._listeners)
 
     def announce(self, messages: Sequence[Message], *, oneway: bool = False) -> SendEvent:
         """Tell of a send that is about to be accepted."""
-        event = SendEvent(messages, self._group, self._client_id, oneway=oneway)
+        event = SendEvent(messages, self._group, self._client_id, oneway=oneway, locate=self.locate)
         for listener in self._listeners:
             _guarded(partial(listener.started, event))
         return event

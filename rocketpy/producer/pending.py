@@ -177,6 +177,12 @@ class BatchSend(BatchRequest[Sequence[SendResult]]):
         if not self.futures[0].done():
             self.futures[0].set_result(results)
 
+    def ends(
+        self, end: RocketError | Sequence[SendResult]
+    ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
+        """None: its event is the whole batch's, of which this may be a part."""
+        return ()
+
 
 class OnewaySend(Pending[None]):
     """A message whose answer nobody gets."""

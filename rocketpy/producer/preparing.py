@@ -168,8 +168,9 @@ class Preparer:
         part: BatchPart,
         future: asyncio.Future[Sequence[SendResult]],
         queue: MessageQueue | None,
+        event: SendEvent | None,
     ) -> BatchSend:
-        """A send of one part. Its deadline is to be set; listeners hear of the whole batch only."""
+        """A send of one part. Its deadline is to be set; listeners hear of the whole batch's end only."""
         now_ms = self._steady() * 1000
         return BatchSend(
             self._owner,
@@ -185,4 +186,5 @@ class Preparer:
             time.time_ns() // 1_000_000,
             now_ms,
             now_ms,
+            (event,) if event is not None else (),
         )

@@ -24,8 +24,9 @@ from rocketpy.errors import (
     MessageTooLarge,
     RocketError,
 )
-from rocketpy.hooks import SendCheck, SendListener
+from rocketpy.hooks import SendCheck, SendEvent, SendListener
 from rocketpy.message import Message, MessageExt, check_group
+from rocketpy.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.namespace import wrap
 from rocketpy.producer.batching import check_batch
 from rocketpy.producer.listening import Listeners
@@ -95,6 +96,7 @@ class Producer(Lookups):
         self._transactions: Transactions | None = None
         self._requests: Requests | None = None
         self._check: TransactionCheck | None = None
+        self._trace: MessageTrace | None = None
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -109,6 +111,11 @@ class Producer(Lookups):
         self._client = client = await ClientInstance.acquire(self._client_config)
         self._wire_group = wrap(client.config.namespace, self.group)
         client.add_producer(self._wire_group)
+        if self.config.message_trace is not None:
+            sender = Producer(TRACE_GROUP, config=SENDING, client=replace(self._client_config, namespace=""))
+            self._trace = MessageTrace(self.config.message_trace, sender)
+            await self._trace.start()
+            self._listeners += (self._trace,)
         listeners = Listeners(self._listeners, self.group, client.client_id)
         self._engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
         self._transactions = Transactions(client, self._wire_group, self._send_half)
@@ -139,6 +146,8 @@ class Producer(Lookups):
             if unfinished:
                 log.warning("producer %s closed with %d messages unanswered", self.group, len(unfinished))
             await client.remove_producer(self._wire_group)
+            if self._trace is not None:
+                await self._trace.close()
         finally:
             await client.release()
         return unfinished
@@ -272,7 +281,7 @@ class Producer(Lookups):
         try:
             for part in engine.preparer.batch_parts(messages, event):
                 try:
-                    results += await self._send_part(engine, part, queue, timeout_ms)
+                    results += await self._send_part(engine, part, queue, timeout_ms, event)
                 except RocketError as error:
                     if not results:
                         raise
@@ -512,14 +521,19 @@ class Producer(Lookups):
             engine.begin_late(send)
 
     async def _send_part(
-        self, engine: Engine, part: BatchPart, queue: MessageQueue | None, timeout_ms: int | None
+        self,
+        engine: Engine,
+        part: BatchPart,
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+        event: SendEvent | None,
     ) -> Sequence[SendResult]:
         """Send one request of a batch."""
         timeout_ms = timeout_ms or self.config.send_timeout_ms
         if engine.room.refuses(len(part.body)):
             timeout_ms = await engine.room.wait(len(part.body), timeout_ms)
         future: asyncio.Future[Sequence[SendResult]] = engine.loop.create_future()
-        send = engine.preparer.batch(engine.publisher(part.messages[0].topic), part, future, queue)
+        send = engine.preparer.batch(engine.publisher(part.messages[0].topic), part, future, queue, event)
         send.deadline_ms = send.accepted_ms + timeout_ms
         engine.accept(send)
         engine.begin(send)

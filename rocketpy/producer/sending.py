@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from rocketpy.errors import (
     SendForbidden,
     TransportError,
 )
-from rocketpy.hooks import SendCheck
+from rocketpy.hooks import FailedAttempt, SendCheck
 from rocketpy.links import Link
 from rocketpy.producer.accumulator import Accumulator
 from rocketpy.producer.batch_takers import BatchTakers
@@ -71,6 +72,7 @@ class Engine:
     ) -> None:
         self.room = Room(config.max_in_flight, config.max_in_flight_bytes)
         self.listeners = listeners
+        listeners.locate = self._address
         self.loop = asyncio.get_running_loop()
         self.preparer = Preparer(self, config, client.address, client.config.namespace)
         self.accumulator = Accumulator(
@@ -113,6 +115,12 @@ class Engine:
                 random.randrange(1 << 16),
             )
         return publisher
+
+    def _address(self, queue: MessageQueue) -> str | None:
+        """Where the broker of a queue listens."""
+        publisher = self._publishers.get(queue.topic)
+        link = publisher.link(queue) if publisher is not None else None
+        return link.address if link is not None else None
 
     async def drain(self) -> None:
         """Wait until a send would be accepted, and the connections have taken what was written."""
@@ -353,6 +361,7 @@ class Engine:
         send.attempts += (Attempt(send.queue, end, now_ms),)
         for event in send.events:
             event.attempts = len(send.attempts)
+            event.failures += (FailedAttempt(send.queue, end, time.time_ns()),)
         if type(send) is OnewaySend:
             self._end(send, end)
         elif self._still_wanted(send):

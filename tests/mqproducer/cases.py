@@ -19,6 +19,7 @@ from rocketpy import (
     Message,
     MessageExt,
     MessageQueue,
+    MessageTraceConfig,
     Outcome,
     ProducerConfig,
     PullConsumer,
@@ -45,6 +46,8 @@ from rocketpy.errors import (
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
+from rocketpy.protocol.trace import Sent
+from rocketpy.protocol.trace import decode as decode_trace
 from tests.mqproducer.place import Place, eventually, message
 
 COMMIT, ROLLBACK, UNKNOWN = (
@@ -648,6 +651,17 @@ async def test_listener(place: Place) -> None:
         await producer.send(message(topic))
     assert notes.ended == [SendStatus.SEND_OK]
     assert [one.properties["span"] for one in await place.read(topic, 1)] == ["s1"]
+
+
+async def test_message_trace(place: Place) -> None:
+    """Nobody could query what became of a message in the ways that RocketMQ has for it."""
+    topic, traces = place.topic("traced"), place.topic("traces")
+    config = ProducerConfig(message_trace=MessageTraceConfig(topic=traces))
+    async with place.producer(config=config) as producer:
+        await place.made(producer, traces)
+        result = await producer.send(message(topic, b"hello"))
+    reports = [one for found in await place.read(traces, 1) for one in decode_trace(found.body.decode())]
+    assert [(type(one), one.message_id) for one in reports] == [(Sent, result.message_id)]
 
 
 async def test_heartbeat(place: Place) -> None:

@@ -1,0 +1,179 @@
+"""Message trace: reports about sent and consumed messages, sent to a topic that RocketMQ's tools read.
+
+Reports are gathered for a few ms and sent as messages of their own, by a producer of their own. That never
+delays, blocks or fails what they tell of: reports that cannot leave fast enough are dropped and counted.
+
+Source: RocketMQ 4.6 AsyncTraceDispatcher, SendMessageTraceHookImpl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from rocketpy.config import MessageTraceConfig, ProducerConfig
+from rocketpy.errors import RocketError
+from rocketpy.hooks import SendEvent
+from rocketpy.message import Message
+from rocketpy.protocol import properties as names
+from rocketpy.protocol.trace import MessageKind, Sent, TraceRecord, encode
+from rocketpy.repeated import RepeatedLog
+from rocketpy.results import SendResult, SendStatus
+
+__all__ = ["SENDING", "TRACE_GROUP", "MessageTrace", "TraceSender"]
+
+log = logging.getLogger("rocketpy.trace")
+
+TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
+"""The group of the producers that send reports. Source: RocketMQ TraceConstants."""
+SENDING: Final = ProducerConfig(send_timeout_ms=5000, max_in_flight=64, close_timeout_ms=1000)
+"""How they send: 64 messages of up to 100 reports each may wait for their answers."""
+
+_MESSAGE_CHARS: Final = 118_000
+"""A trace message is cut behind this many characters. Source: RocketMQ AsyncTraceDispatcher."""
+
+
+class TraceSender(Protocol):
+    """What sends trace messages: a `Producer` of the group TRACE_GROUP."""
+
+    async def start(self) -> None:
+        """Start."""
+
+    async def close(self, timeout_ms: int | None = None) -> Any:
+        """Send what was handed over, and stop."""
+
+    def send_nowait(self, message: Message) -> asyncio.Future[SendResult]:
+        """Hand over one message."""
+
+
+class MessageTrace:
+    """The reports of one producer or consumer; a `SendListener` to the former.
+
+    dropped: how many reports were lost. Start it, then `close` it after what it reports about.
+    """
+
+    def __init__(self, config: MessageTraceConfig, sender: TraceSender) -> None:
+        self.dropped = 0
+        self._config = config
+        self._sender = sender
+        self._reports: list[tuple[str, TraceRecord]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._trouble = RepeatedLog(log)
+
+    async def start(self) -> None:
+        """Start its sender. Raises ConfigInvalid."""
+        self._loop = asyncio.get_running_loop()
+        await self._sender.start()
+
+    async def close(self) -> None:
+        """Send what is gathered, and wait a second for it at most."""
+        if self._loop is not None:
+            self._flush()
+            self._loop = None
+            await self._sender.close()
+
+    def report(self, topic: str, record: TraceRecord) -> None:
+        """Gather one report. topic: of the message that it is about."""
+        if self._loop is None:
+            self.dropped += 1
+            return
+        self._reports.append((topic, record))
+        if len(self._reports) >= self._config.batch_count:
+            self._flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._config.linger_ms / 1000, self._flush)
+
+    # -- as a SendListener --------------------------------------------------------------------
+
+    def started(self, event: SendEvent) -> None:
+        """Remember when a send began."""
+        event.state[self] = time.time_ns()
+
+    def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
+        """Report each message that a broker has answered for, and that it wants traced."""
+        now_ns = time.time_ns()
+        started_ns = event.failures[-1].time_ns if event.failures else event.state[self]
+        for message, result in zip(event.messages, results, strict=False):
+            if result.trace_on:
+                self.report(message.topic, _sent(event, message, result, started_ns, now_ns))
+
+    def failed(self, event: SendEvent, error: BaseException) -> None:
+        """Nothing: RocketMQ's clients report only what a broker has answered."""
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        reports, self._reports = self._reports, []
+        groups: dict[tuple[str, str | None], list[TraceRecord]] = {}
+        for topic, record in reports:
+            groups.setdefault((topic, getattr(record, "region", None)), []).append(record)
+        for records in groups.values():
+            for part in _parts(records):
+                self._send(*part)
+
+    def _send(self, body: str, keys: set[str], count: int) -> None:
+        try:
+            message = Message(self._config.topic, body.encode(), keys=sorted(keys))
+            answer = self._sender.send_nowait(message)
+        except RocketError as error:
+            self._lost(count, error)
+        else:
+            answer.add_done_callback(lambda done: self._sent(count, done))
+
+    def _sent(self, count: int, answer: asyncio.Future[SendResult]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if error is not None:
+            self._lost(count, error)
+
+    def _lost(self, count: int, error: BaseException) -> None:
+        self.dropped += count
+        self._trouble.warning(
+            str(type(error)), "%d message trace reports lost (%d so far): %s", count, self.dropped, error
+        )
+
+
+def _parts(records: Iterable[TraceRecord]) -> Iterable[tuple[str, set[str], int]]:
+    """Bodies of bounded length, their keys, and how many records each has."""
+    texts: list[str] = []
+    keys: set[str] = set()
+    chars = 0
+    for record in records:
+        text = encode((record,))
+        texts.append(text)
+        chars += len(text)
+        keys.add(record.message_id)
+        keys.update((record.keys or "").split())
+        if chars >= _MESSAGE_CHARS:
+            yield "".join(texts), keys, len(texts)
+            texts, keys, chars = [], set(), 0
+    if texts:
+        yield "".join(texts), keys, len(texts)
+
+
+def _sent(event: SendEvent, message: Message, result: SendResult, started_ns: int, now_ns: int) -> Sent:
+    if names.PROPERTY_TRANSACTION_PREPARED in message.properties:
+        kind = MessageKind.HALF
+    else:
+        kind = MessageKind.DELAY if message.delay_level else MessageKind.NORMAL
+    return Sent(
+        started_ns // 1_000_000,
+        result.region,
+        event.group,
+        message.topic,
+        result.message_id,
+        message.tags,
+        names.KEY_SEPARATOR.join(message.keys) or None,
+        event.address(result.queue),
+        len(message.body),
+        max(0, now_ns - started_ns) // 1_000_000,
+        kind,
+        result.offset_message_id,
+        result.status is SendStatus.SEND_OK,
+    )

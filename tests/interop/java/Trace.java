@@ -1,0 +1,133 @@
+import com.alibaba.fastjson.JSONObject;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.trace.TraceBean;
+import org.apache.rocketmq.client.trace.TraceContext;
+import org.apache.rocketmq.client.trace.TraceDataEncoder;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageConst;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * Trace NAMESRV GROUP: what a traced client does, and what RocketMQ's own code reads in traces.
+ * {"do": "send", a message}                a traced producer sends it
+ * {"do": "consume", "topic"}               a traced push consumer takes one message
+ * {"do": "decode", "text"}                 a line a record of a trace message's body
+ * {"do": "forward", "from", "to", "body"}  takes one message and sends its user properties on
+ * One process has one traced client: two would share a group, and the second send no traces.
+ */
+public final class Trace {
+    private static final long WAIT_MS = 2_000; // the dispatcher's threads have no flush that waits for answers
+
+    private final String namesrv;
+    private final String group;
+
+    private Trace(String namesrv, String group) {
+        this.namesrv = namesrv;
+        this.group = group;
+    }
+
+    public static void main(String[] args) throws Exception {
+        Trace driver = new Trace(args[0], args[1]);
+        List<JSONObject> steps = Lines.steps();
+        for (int i = 0; i < steps.size(); i++) {
+            try {
+                driver.run(i, steps.get(i));
+            } catch (Exception error) {
+                Lines.print(Lines.failure(i, error));
+            }
+        }
+        System.exit(0);
+    }
+
+    private void run(int step, JSONObject what) throws Exception {
+        switch (what.getString("do")) {
+            case "send":
+                SendResult sent = send(Lines.message(what), true);
+                Thread.sleep(WAIT_MS);
+                Lines.print(Lines.answer(step).fluentPut("msgId", sent.getMsgId()).fluentPut("offsetMsgId", sent.getOffsetMsgId()));
+                return;
+            case "consume":
+                Lines.print(Lines.received(step, take(what.getString("topic"), true)));
+                return;
+            case "forward":
+                MessageExt taken = take(what.getString("from"), false);
+                Message onward = new Message(what.getString("to"), Lines.unhex(what.getString("body")));
+                for (Map.Entry<String, String> property : taken.getProperties().entrySet()) {
+                    if (!MessageConst.STRING_HASH_SET.contains(property.getKey())) {
+                        onward.putUserProperty(property.getKey(), property.getValue());
+                    }
+                }
+                Lines.print(Lines.answer(step).fluentPut("msgId", send(onward, false).getMsgId()));
+                return;
+            default:
+                for (TraceContext context : TraceDataEncoder.decoderFromTraceDataString(what.getString("text"))) {
+                    print(step, context, context.getTraceBeans().get(0));
+                }
+        }
+    }
+
+    private SendResult send(Message message, boolean traced) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(group, traced);
+        producer.setNamesrvAddr(namesrv);
+        producer.start();
+        return producer.send(message, 10_000);
+    }
+
+    private MessageExt take(String topic, boolean traced) throws Exception {
+        CountDownLatch done = new CountDownLatch(1);
+        AtomicReference<MessageExt> taken = new AtomicReference<>();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group + "_" + topic, traced);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            taken.compareAndSet(null, messages.get(0));
+            done.countDown();
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        if (!done.await(60, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("no message of " + topic + " within a minute");
+        }
+        Thread.sleep(traced ? WAIT_MS : 0);
+        consumer.shutdown();
+        return taken.get();
+    }
+
+    private static void print(int step, TraceContext context, TraceBean bean) {
+        JSONObject answer = Lines.answer(step)
+            .fluentPut("type", context.getTraceType().name())
+            .fluentPut("msgId", bean.getMsgId())
+            .fluentPut("keys", bean.getKeys())
+            .fluentPut("cost", context.getCostTime())
+            .fluentPut("success", context.isSuccess())
+            .fluentPut("again", TraceDataEncoder.encoderFromContextBean(context).getTransData());
+        switch (context.getTraceType()) {
+            case Pub:
+                answer.fluentPut("time", context.getTimeStamp()).fluentPut("region", context.getRegionId())
+                    .fluentPut("group", context.getGroupName()).fluentPut("topic", bean.getTopic())
+                    .fluentPut("tags", bean.getTags()).fluentPut("storeHost", bean.getStoreHost())
+                    .fluentPut("bodyLength", bean.getBodyLength()).fluentPut("kind", bean.getMsgType().name())
+                    .fluentPut("offsetMsgId", bean.getOffsetMsgId());
+                break;
+            case SubBefore:
+                answer.fluentPut("time", context.getTimeStamp()).fluentPut("region", context.getRegionId())
+                    .fluentPut("group", context.getGroupName()).fluentPut("requestId", context.getRequestId())
+                    .fluentPut("retries", bean.getRetryTimes());
+                break;
+            default:
+                answer.fluentPut("requestId", context.getRequestId()).fluentPut("outcome", context.getContextCode());
+        }
+        Lines.print(answer);
+    }
+}
