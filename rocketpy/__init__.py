@@ -16,7 +16,15 @@ from rocketpy.config import (
 )
 from rocketpy.consumer import PullConsumer
 from rocketpy.errors import Outcome, Retry, RocketError
-from rocketpy.hooks import FailedAttempt, RpcHook, SendCheck, SendEvent, SendListener
+from rocketpy.hooks import (
+    FailedAttempt,
+    ReceiveEvent,
+    ReceiveListener,
+    RpcHook,
+    SendCheck,
+    SendEvent,
+    SendListener,
+)
 from rocketpy.message import Message, MessageExt, MessageQueue
 from rocketpy.producer import Producer
 from rocketpy.producer.request_reply import create_reply_message
@@ -48,6 +56,8 @@ __all__ = [
     "PullStatus",
     "QueryResult",
     "QueueSelector",
+    "ReceiveEvent",
+    "ReceiveListener",
     "Retry",
     "RetryConfig",
     "RocketError",

@@ -303,11 +303,19 @@ class ClientInstance:
         Raises RouteNotFound and what asking for a route raises.
         """
         for fresh in (False, True):
-            route = await self.route(topic, fresh=fresh)
-            for data in route.broker_datas:
-                if data.broker_name == broker_name and data.broker_addrs:
-                    return data.broker_addrs.get(MASTER_ID) or data.broker_addrs[min(data.broker_addrs)]
+            await self.route(topic, fresh=fresh)
+            address = self.address_of_broker(topic, broker_name)
+            if address is not None:
+                return address
         raise RouteNotFound(f"the route of topic {topic} has no broker {broker_name}")
+
+    def address_of_broker(self, topic: str, broker_name: str) -> str | None:
+        """The same from what is known already, or None."""
+        route = self.topic(topic).route
+        for data in route.broker_datas if route is not None else ():
+            if data.broker_name == broker_name and data.broker_addrs:
+                return data.broker_addrs.get(MASTER_ID) or data.broker_addrs[min(data.broker_addrs)]
+        return None
 
     def address_of(self, host: str, port: int) -> str:
         """How to reach the broker with this store host: as a route writes it (tls://…), else by TCP.

@@ -1,6 +1,7 @@
 """Hooks: places where applications and telemetry look at what a client does, or have a say in it.
 
 - `SendListener` follows each send from acceptance to end: telemetry, traces, logs.
+- `ReceiveListener` hears of each pull of a consumer.
 - `SendCheck` may forbid a message before it leaves.
 - `RpcHook` sees every request and response, and may add fields to requests.
 
@@ -16,9 +17,17 @@ from typing import Any, NamedTuple, Protocol
 
 from rocketpy.message import Message, MessageQueue
 from rocketpy.protocol.command import Command
-from rocketpy.results import SendResult
+from rocketpy.results import PullResult, SendResult
 
-__all__ = ["FailedAttempt", "RpcHook", "SendCheck", "SendEvent", "SendListener"]
+__all__ = [
+    "FailedAttempt",
+    "ReceiveEvent",
+    "ReceiveListener",
+    "RpcHook",
+    "SendCheck",
+    "SendEvent",
+    "SendListener",
+]
 
 SendCheck = Callable[[Message, MessageQueue, str], None]
 """Called with a message, the queue it is to go to and the producer group, before each attempt to send it, so
@@ -94,6 +103,30 @@ class SendListener(Protocol):
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
         """The send ended without a result. A cancelled one fails with CancelledError."""
+
+
+class ReceiveEvent(NamedTuple):
+    """One pull that has ended. started_ns, ended_ns: ns since 1970. address: the broker's, where
+    it was known. end: the result, or the error.
+    """
+
+    queue: MessageQueue
+    group: str
+    client_id: str
+    started_ns: int
+    ended_ns: int
+    address: str | None
+    end: PullResult | BaseException
+
+
+class ReceiveListener(Protocol):
+    """Told about every pull of a consumer, in the task that pulled. Must not block, should not raise.
+
+    What it raises is logged and does not reach the pull.
+    """
+
+    def received(self, event: ReceiveEvent) -> None:
+        """A pull has ended."""
 
 
 class RpcHook(Protocol):

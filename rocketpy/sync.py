@@ -22,7 +22,7 @@ from rocketpy.admin import FOREVER_MS, Lookups, QueryResult
 from rocketpy.client import Health
 from rocketpy.config import ClientConfig, ConsumerConfig, ProducerConfig
 from rocketpy.errors import ClientClosed, FlowControlled
-from rocketpy.hooks import SendCheck, SendListener
+from rocketpy.hooks import ReceiveListener, SendCheck, SendListener
 from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
 from rocketpy.producer.transaction import (
     LocalTransactionState,
@@ -32,6 +32,7 @@ from rocketpy.producer.transaction import (
 )
 from rocketpy.results import PullResult, SendResult, SendStatus, Unfinished
 from rocketpy.routing.selectors import QueueSelector
+from rocketpy.telemetry import TelemetryChoice
 
 __all__ = ["AdminClient", "Producer", "PullConsumer", "SyncCheck", "SyncLocalTransaction"]
 
@@ -110,9 +111,16 @@ class Producer(_Lookups):
         client: ClientConfig | None = None,
         listeners: Iterable[SendListener] = (),
         checks: Iterable[SendCheck] = (),
+        telemetry: TelemetryChoice = None,
     ) -> None:
         self._inner = producer.Producer(
-            group, namesrv, config=config, client=client, listeners=listeners, checks=checks
+            group,
+            namesrv,
+            config=config,
+            client=client,
+            listeners=listeners,
+            checks=checks,
+            telemetry=telemetry,
         )
         self._room = threading.BoundedSemaphore(self._inner.config.max_in_flight)
         self._background: _Background | None = None
@@ -341,8 +349,12 @@ class PullConsumer:
         *,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
+        listeners: Iterable[ReceiveListener] = (),
+        telemetry: TelemetryChoice = None,
     ) -> None:
-        self._inner = consumer.PullConsumer(group, namesrv, config=config, client=client)
+        self._inner = consumer.PullConsumer(
+            group, namesrv, config=config, client=client, listeners=listeners, telemetry=telemetry
+        )
         self._background: _Background | None = None
 
     def start(self) -> None:

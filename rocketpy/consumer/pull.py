@@ -6,6 +6,8 @@ Source: RocketMQ 4.6 DefaultMQPullConsumer, MQAdminImpl.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -13,7 +15,9 @@ from typing import Final, Self, TypeVar
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.decoding import decode_message, decode_messages
+from rocketpy.consumer.listening import ReceiveListeners
 from rocketpy.errors import BrokerError, ClientClosed, ConfigInvalid, MessageInvalid, Outcome, Retry
+from rocketpy.hooks import ReceiveEvent, ReceiveListener
 from rocketpy.message import MessageExt, check_group
 from rocketpy.namespace import unwrap, wrap
 from rocketpy.protocol.bodies import MessageQueue
@@ -36,6 +40,7 @@ from rocketpy.protocol.record import host_text
 from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.results import PullResult, PullStatus
 from rocketpy.routing import subscribe_queues
+from rocketpy.telemetry import TelemetryChoice, find_telemetry
 
 __all__ = ["PullConsumer"]
 
@@ -66,8 +71,9 @@ class PullConsumer:
             for queue in await consumer.fetch_queues("Orders"):
                 result = await consumer.pull(queue, await consumer.min_offset(queue))
 
-    group: name of the consumer group, which brokers want to hear in each pull. namesrv, client: as for
-    `Producer`. Every method raises RouteNotFound, TransportError and BrokerError; all may be called again.
+    group: name of the consumer group, which brokers want to hear in each pull. namesrv, client, telemetry:
+    as for `Producer`. listeners: see `rocketpy.hooks`. Every method raises RouteNotFound, TransportError and
+    BrokerError; all may be called again.
     """
 
     def __init__(
@@ -77,6 +83,8 @@ class PullConsumer:
         *,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
+        listeners: Iterable[ReceiveListener] = (),
+        telemetry: TelemetryChoice = None,
     ) -> None:
         self.group: Final = check_group(group)
         self.config: Final = config or ConsumerConfig()
@@ -84,12 +92,16 @@ class PullConsumer:
         self._client_config = replace(client, namesrv=namesrv) if namesrv is not None else client
         self._client: ClientInstance | None = None
         self._closed = False
+        self._telemetry = telemetry
+        self._receivers = ReceiveListeners(listeners)
 
     async def start(self) -> None:
         """Start, once. Raises ConfigInvalid."""
         if self._client is not None:
             raise ConfigInvalid(f"consumer {self.group} was started before; make a new one")
+        telemetry = find_telemetry(self._telemetry)
         self._client = await ClientInstance.acquire(self._client_config)
+        self._receivers.observe(telemetry, self._client.config.namespace)
 
     async def close(self) -> None:
         """Disconnect, unless other producers or consumers use the same connections. Safe to call again."""
@@ -124,6 +136,26 @@ class PullConsumer:
         Returns the messages and where to go on; for an offset outside the queue the status is
         OFFSET_ILLEGAL. Raises RecordCorrupt for a body that does not match its checksum.
         """
+        self._receivers.look()
+        if not self._receivers.all:
+            return await self._pull(queue, offset, max_count, timeout_ms)
+        client, started_ns = self._running(), time.time_ns()
+        end: PullResult | BaseException
+        try:
+            end = result = await self._pull(queue, offset, max_count, timeout_ms)
+        except BaseException as error:
+            end = error
+            raise
+        finally:
+            address = client.address_of_broker(self._wrapped(queue.topic), queue.broker_name)
+            self._receivers.received(
+                ReceiveEvent(queue, self.group, client.client_id, started_ns, time.time_ns(), address, end)
+            )
+        return result
+
+    async def _pull(
+        self, queue: MessageQueue, offset: int, max_count: int, timeout_ms: int | None
+    ) -> PullResult:
         if offset < 0 or max_count < 1:
             raise MessageInvalid(f"offset {offset} must not be negative, max_count {max_count} at least 1")
         config = self.config

@@ -47,6 +47,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.compression import compress, compress_if_worth
 from rocketpy.results import SendResult, Unfinished
 from rocketpy.routing.selectors import QueueSelector
+from rocketpy.telemetry import TelemetryChoice, find_telemetry
 
 __all__ = ["Producer"]
 
@@ -64,7 +65,7 @@ class Producer(Lookups):
     group: name of the producer group. namesrv: addresses of name servers, ``host:port;host:port``, or
     ``embedded:``; without it that of `client`, then the environment's NAMESRV_ADDR. config: how it sends.
     client: how it connects; producers and consumers with equal settings share connections. listeners,
-    checks: see `rocketpy.hooks`.
+    checks: see `rocketpy.hooks`. telemetry: None for what is installed, see `rocketpy.telemetry`.
 
     May be made outside of an event loop; `start` (or `async with`) binds it to the running one.
     Raises GroupInvalid, ConfigInvalid.
@@ -79,12 +80,14 @@ class Producer(Lookups):
         client: ClientConfig | None = None,
         listeners: Iterable[SendListener] = (),
         checks: Iterable[SendCheck] = (),
+        telemetry: TelemetryChoice = None,
     ) -> None:
         self.group: Final = check_group(group)
         self.config: Final = config or ProducerConfig()
         client = client or ClientConfig()
         self._client_config = replace(client, namesrv=namesrv) if namesrv is not None else client
         self._listeners = tuple(listeners)
+        self._telemetry = telemetry
         self._checks = tuple(checks)
         self._gathers = self.config.batching and not self._checks
         self._client: ClientInstance | None = None
@@ -107,16 +110,23 @@ class Producer(Lookups):
         """
         if self._client is not None:
             raise ConfigInvalid(f"producer {self.group} was started before; make a new one")
+        telemetry = find_telemetry(self._telemetry)
         compress(b"", COMPRESSION_TYPES[self.config.compression.type])  # is its package here?
         self._client = client = await ClientInstance.acquire(self._client_config)
         self._wire_group = wrap(client.config.namespace, self.group)
         client.add_producer(self._wire_group)
         if self.config.message_trace is not None:
-            sender = Producer(TRACE_GROUP, config=SENDING, client=replace(self._client_config, namespace=""))
+            sender = Producer(
+                TRACE_GROUP,
+                config=SENDING,
+                client=replace(self._client_config, namespace=""),
+                telemetry=False,
+            )
             self._trace = MessageTrace(self.config.message_trace, sender)
             await self._trace.start()
             self._listeners += (self._trace,)
         listeners = Listeners(self._listeners, self.group, client.client_id)
+        listeners.observe(telemetry, client.config.namespace)
         self._engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
         self._transactions = Transactions(client, self._wire_group, self._send_half)
         self._requests = Requests(client)
@@ -143,6 +153,7 @@ class Producer(Lookups):
     async def _close(self, engine: Engine, client: ClientInstance, wait_ms: int) -> list[Unfinished]:
         try:
             unfinished = await engine.close(wait_ms)
+            engine.listeners.close()
             if unfinished:
                 log.warning("producer %s closed with %d messages unanswered", self.group, len(unfinished))
             await client.remove_producer(self._wire_group)
@@ -276,7 +287,8 @@ class Producer(Lookups):
         check_batch(messages)
         engine = self._running()
         listeners = engine.listeners
-        event = listeners.announce(messages) if listeners else None
+        listeners.look()
+        event = listeners.announce(messages) if listeners.all else None
         results: list[SendResult] = []
         try:
             for part in engine.preparer.batch_parts(messages, event):
@@ -463,6 +475,9 @@ class Producer(Lookups):
         size = len(message.body)
         publisher = engine.publisher(message.topic)
         config = self.config
+        listeners = engine.listeners
+        if listeners.dormant and not engine.room.count:
+            listeners.look()
         if (
             kind is SingleSend
             and size <= self._gather_up_to
@@ -472,15 +487,14 @@ class Producer(Lookups):
         ):
             joining = cast("asyncio.Future[SendResult]", future)
             timeout_ms = timeout_ms or config.send_timeout_ms
-            if self._listeners:
+            if listeners.all:
                 _gather_announced(engine, publisher, message, joining, queue, timeout_ms)
             else:
                 engine.accumulator.add(publisher, message, joining, None, queue, timeout_ms)
             return
         if size > config.max_message_bytes:
             raise MessageTooLarge(f"a body of {size} bytes, {config.max_message_bytes} are allowed")
-        listeners = engine.listeners
-        event = listeners.announce((message,), oneway=kind is OnewaySend) if self._listeners else None
+        event = listeners.announce((message,), oneway=kind is OnewaySend) if listeners.all else None
         try:
             send = engine.preparer.single(kind, publisher, message, future, queue, event)
         except RocketError as error:

@@ -1,0 +1,70 @@
+"""The four client metrics of the conventions. No ids on them: each id would be a series of its own."""
+
+from __future__ import annotations
+
+from opentelemetry.metrics import MeterProvider
+
+from rocketpy import __version__
+from rocketpy_otel import names
+from rocketpy_otel.describing import Value, operation, peer
+
+__all__ = ["SCOPE", "Instruments"]
+
+SCOPE = "rocketpy_otel"
+
+
+class Instruments:
+    """Counts and measures what clients do."""
+
+    def __init__(self, provider: MeterProvider) -> None:
+        meter = provider.get_meter(SCOPE, __version__)
+        boundaries = list(names.DURATION_BOUNDARIES)
+        self._operation = meter.create_histogram(
+            names.OPERATION_DURATION,
+            unit="s",
+            description="Duration of a messaging operation that a client began",
+            explicit_bucket_boundaries_advisory=boundaries,
+        )
+        self._process = meter.create_histogram(
+            names.PROCESS_DURATION,
+            unit="s",
+            description="Duration of processing messages",
+            explicit_bucket_boundaries_advisory=boundaries,
+        )
+        self._sent = meter.create_counter(
+            names.SENT_MESSAGES, unit="{message}", description="Messages that producers tried to send"
+        )
+        self._consumed = meter.create_counter(
+            names.CONSUMED_MESSAGES, unit="{message}", description="Messages that consumers got"
+        )
+
+    def sent(self, topic: str, address: str | None, count: int, seconds: float, error: str | None) -> None:
+        """A send has ended."""
+        attributes = _attributes("send", "send", topic, address, None, error)
+        self._operation.record(seconds, attributes)
+        self._sent.add(count, attributes)
+
+    def received(
+        self, topic: str, address: str | None, group: str, count: int, seconds: float, error: str | None
+    ) -> None:
+        """A pull has ended."""
+        attributes = _attributes("receive", "receive", topic, address, group, error)
+        self._operation.record(seconds, attributes)
+        if count:
+            self._consumed.add(count, attributes)
+
+    def processed(self, topic: str, group: str | None, seconds: float, error: str | None) -> None:
+        """Messages were processed."""
+        self._process.record(seconds, _attributes("process", "process", topic, None, group, error))
+
+
+def _attributes(
+    name: str, kind: str, topic: str, address: str | None, group: str | None, error: str | None
+) -> dict[str, Value]:
+    attributes = operation(name, kind, topic)
+    attributes.update(peer(address)[0])
+    if group is not None:
+        attributes[names.CONSUMER_GROUP] = group
+    if error is not None:
+        attributes[names.ERROR_TYPE] = error
+    return attributes

@@ -1,0 +1,199 @@
+"""Spans of sends: one PRODUCER span a message, or for a batch one a message and a CLIENT span linked to them.
+
+A send span ends when the broker has answered, so it shows what the caller waited for, repeats included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from opentelemetry import trace
+from opentelemetry.context import Context, get_value
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
+
+from rocketpy.hooks import FailedAttempt, SendEvent
+from rocketpy.message import Message, MessageExt, MessageQueue
+from rocketpy.results import SendResult, SendStatus
+from rocketpy_otel import names
+from rocketpy_otel.describing import (
+    Attributes,
+    error_type,
+    message_attributes,
+    operation,
+    outcome_attributes,
+    peer,
+    queue_attributes,
+)
+from rocketpy_otel.instruments import Instruments
+
+__all__ = ["SendSpans", "creation_links", "is_suppressed"]
+
+_SUPPRESSED = "suppress_instrumentation"
+"""Set in a context by exporters, so that what they send is not traced in its turn."""
+
+
+class _Started(NamedTuple):
+    """What a send's end needs. started_s: by a steady clock."""
+
+    span: Span
+    started_s: float
+
+
+class SendSpans:
+    """A `SendListener` that makes spans, and puts their context into the messages."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        instruments: Instruments,
+        propagator: TextMapPropagator,
+        namespace: str,
+        *,
+        batch_create_spans: bool,
+    ) -> None:
+        self._tracer = tracer
+        self._instruments = instruments
+        self._propagator = propagator
+        self._fields = frozenset(propagator.fields)
+        self._namespace = namespace
+        self._batch_create_spans = batch_create_spans
+
+    def started(self, event: SendEvent) -> None:
+        """Begin the span, and put its context into what is sent."""
+        if is_suppressed():
+            return
+        messages = event.messages
+        single = len(messages) == 1
+        attributes = operation("send", "send", messages[0].topic)
+        attributes[names.CLIENT_ID] = event.client_id
+        attributes[names.NAMESPACE] = self._namespace
+        if single:
+            attributes.update(message_attributes(messages[0]))
+        else:
+            attributes[names.BATCH_COUNT] = len(messages)
+        created = not single and self._batch_create_spans
+        span = self._tracer.start_span(
+            f"send {messages[0].topic}",
+            kind=SpanKind.CLIENT if created else SpanKind.PRODUCER,
+            attributes=attributes,
+            links=self._create(event) if created else self._links(messages),
+        )
+        if not created:
+            context = trace.set_span_in_context(span)
+            for message, extra in zip(messages, event.extra_properties, strict=True):
+                self._inject(message, extra, context)
+        event.state[self] = _Started(span, time.perf_counter())
+
+    def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
+        """End the span of a send that was answered, or written if nobody answers it."""
+        started: _Started | None = event.state.get(self)
+        if started is None:
+            return
+        address = event.address(results[0].queue) if results else None
+        if started.span.is_recording():
+            started.span.set_attributes(_result_attributes(results, address))
+            _note_retries(started.span, event.failures)
+        started.span.end()
+        self._measure(event, address, started, None)
+
+    def failed(self, event: SendEvent, error: BaseException) -> None:
+        """End the span of a send that failed."""
+        started: _Started | None = event.state.get(self)
+        if started is None:
+            return
+        queue = event.failures[-1].queue if event.failures else None
+        address = event.address(queue) if queue is not None else None
+        if started.span.is_recording():
+            attributes = outcome_attributes(error)
+            if queue is not None:
+                attributes |= {**queue_attributes(queue), **peer(address)[1]}
+            started.span.set_attributes(attributes)
+            started.span.set_status(Status(StatusCode.ERROR, str(error)))
+            _note_retries(started.span, event.failures)
+        started.span.end()
+        self._measure(event, address, started, error_type(error))
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _create(self, event: SendEvent) -> list[Link]:
+        """A span a message of a batch; its context goes into the message. Returns links to them."""
+        links = self._links(event.messages)
+        for message, extra in zip(event.messages, event.extra_properties, strict=True):
+            if not self._fields.isdisjoint(message.properties):
+                continue
+            span = self._tracer.start_span(
+                f"create {message.topic}",
+                kind=SpanKind.PRODUCER,
+                attributes={
+                    **operation("create", "create", message.topic),
+                    names.CLIENT_ID: event.client_id,
+                    names.NAMESPACE: self._namespace,
+                    **message_attributes(message),
+                },
+            )
+            self._inject(message, extra, trace.set_span_in_context(span))
+            span.end()
+            links.append(Link(span.get_span_context()))
+        return links
+
+    def _links(self, messages: Sequence[Message]) -> list[Link]:
+        """To the contexts that the application itself has put into messages, which stay as they are."""
+        return creation_links(self._propagator, self._fields, messages)
+
+    def _inject(self, message: Message, extra: dict[str, str], context: Context) -> None:
+        if self._fields.isdisjoint(message.properties):
+            self._propagator.inject(extra, context=context)
+
+    def _measure(self, event: SendEvent, address: str | None, started: _Started, error: str | None) -> None:
+        seconds = time.perf_counter() - started.started_s
+        messages = event.messages
+        self._instruments.sent(messages[0].topic, address, len(messages), seconds, error)
+
+
+def is_suppressed() -> bool:
+    """Whether what happens now is not to be traced."""
+    return bool(get_value(_SUPPRESSED))
+
+
+def creation_links(
+    propagator: TextMapPropagator, fields: frozenset[str], messages: Sequence[Message | MessageExt]
+) -> list[Link]:
+    """Links to the contexts that travel in messages, one for each different one."""
+    links: dict[tuple[int, int], Link] = {}
+    for message in messages:
+        properties: Mapping[str, str] = message.properties
+        if fields.isdisjoint(properties):
+            continue
+        context = trace.get_current_span(propagator.extract(properties, context=Context())).get_span_context()
+        if context.is_valid:
+            links.setdefault((context.trace_id, context.span_id), Link(context))
+    return list(links.values())
+
+
+def _result_attributes(results: Sequence[SendResult], address: str | None) -> Attributes:
+    if not results:
+        return {}
+    first = results[0]
+    attributes = {**queue_attributes(first.queue), **peer(address)[1]}
+    if len(results) == 1:
+        attributes[names.MESSAGE_ID] = first.message_id
+    if first.status is not SendStatus.SEND_OK:
+        attributes[names.SEND_STATUS] = first.status.name
+    return attributes
+
+
+def _note_retries(span: Span, failures: Sequence[FailedAttempt]) -> None:
+    for failure in failures:
+        span.add_event(names.EVENT_RETRY, _failure_attributes(failure.queue, failure.end), failure.time_ns)
+
+
+def _failure_attributes(queue: MessageQueue, end: BaseException | Sequence[SendResult]) -> Attributes:
+    attributes = queue_attributes(queue)
+    if isinstance(end, BaseException):
+        attributes[names.ERROR_TYPE] = error_type(end)
+    else:
+        attributes[names.SEND_STATUS] = end[0].status.name
+    return attributes

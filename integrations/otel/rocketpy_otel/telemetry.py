@@ -1,0 +1,104 @@
+"""OpenTelemetry: the `rocketpy.telemetry.Telemetry` that reports to OpenTelemetry providers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import Span, Tracer, TracerProvider
+
+from rocketpy import MessageExt, ReceiveListener, SendListener, __version__
+from rocketpy_otel.instruments import SCOPE, Instruments
+from rocketpy_otel.receiving import Processing, ReceiveSpans
+from rocketpy_otel.sending import SendSpans
+
+__all__ = ["OpenTelemetry"]
+
+
+class OpenTelemetry:
+    """Reports to OpenTelemetry.
+
+        Producer("orders", telemetry=OpenTelemetry(tracer_provider=provider))
+
+    tracer_provider, meter_provider, propagator: the global ones when None. A client that finds only the
+    API's own providers, which do nothing, makes no span; it notices a real one that is set later.
+    batch_create_spans: whether each message of a `send_batch` gets a span and a context of its own, which
+    the batch's span links to; else all carry the context of the batch's span.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        propagator: TextMapPropagator | None = None,
+        batch_create_spans: bool = True,
+    ) -> None:
+        self._tracer_provider = tracer_provider
+        self._meter_provider = meter_provider
+        self._propagator = propagator
+        self._batch_create_spans = batch_create_spans
+        self._processing: Processing | None = None
+
+    def is_active(self) -> bool:
+        """Whether a provider is there that does something."""
+        return _does_something(self._tracers()) or _does_something(self._meters())
+
+    def send_listener(self, namespace: str) -> SendListener:
+        """Makes the spans and metrics of producers."""
+        return SendSpans(
+            self._tracer(),
+            Instruments(self._meters()),
+            self._propagation(),
+            namespace,
+            batch_create_spans=self._batch_create_spans,
+        )
+
+    def receive_listener(self, namespace: str) -> ReceiveListener:
+        """Makes the spans and metrics of pulls."""
+        return ReceiveSpans(self._tracer(), Instruments(self._meters()), self._propagation(), namespace)
+
+    def process(
+        self,
+        messages: MessageExt | Sequence[MessageExt],
+        *,
+        group: str | None = None,
+        namespace: str = "",
+        consumption_model: str | None = None,
+        as_child: bool = False,
+    ) -> AbstractContextManager[Span]:
+        """A span around your work on messages of one topic: current while entered, linked to their senders.
+
+            with telemetry.process(message, group="billing"):
+                bill(message)
+
+        as_child: make the sender's span the parent of a single message's, so that both are one trace; the
+        conventions advise links. consumption_model: clustering or broadcasting. An exception that comes out
+        marks the span as failed.
+        """
+        if self._processing is None:
+            self._processing = Processing(self._tracer(), Instruments(self._meters()), self._propagation())
+        found = [messages] if isinstance(messages, MessageExt) else list(messages)
+        return self._processing.span(
+            found, group=group, namespace=namespace, consumption_model=consumption_model, as_child=as_child
+        )
+
+    def _tracers(self) -> TracerProvider:
+        return self._tracer_provider or trace.get_tracer_provider()
+
+    def _meters(self) -> MeterProvider:
+        return self._meter_provider or metrics.get_meter_provider()
+
+    def _propagation(self) -> TextMapPropagator:
+        return self._propagator or propagate.get_global_textmap()
+
+    def _tracer(self) -> Tracer:
+        return self._tracers().get_tracer(SCOPE, __version__)
+
+
+def _does_something(provider: object) -> bool:
+    """The API's own providers do nothing; every other one may."""
+    return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))

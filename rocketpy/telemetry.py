@@ -1,0 +1,72 @@
+"""Telemetry: finds what observes producers and consumers, and switches it on when there is somebody to tell.
+
+A package announces itself under the entry point group ``rocketpy.telemetry`` (ours is `rocketpy_otel`, for
+OpenTelemetry). It is looked up once a process. While it has nobody to report to, clients make no call to it
+but an occasional look whether that has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Final, Protocol, cast
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.hooks import ReceiveListener, SendListener
+
+__all__ = ["ENTRY_POINT_GROUP", "Telemetry", "TelemetryChoice", "find_telemetry"]
+
+log = logging.getLogger("rocketpy.telemetry")
+
+ENTRY_POINT_GROUP: Final = "rocketpy.telemetry"
+"""An entry point is a callable without arguments that returns a `Telemetry`."""
+
+
+class Telemetry(Protocol):
+    """What observes clients."""
+
+    def is_active(self) -> bool:
+        """Whether there is somebody to report to now. Once true it stays so."""
+
+    def send_listener(self, namespace: str) -> SendListener:
+        """Follows the sends of producers of a namespace."""
+
+    def receive_listener(self, namespace: str) -> ReceiveListener:
+        """Follows the pulls of consumers of a namespace."""
+
+
+TelemetryChoice = Telemetry | bool | None
+"""None: the installed one, if any. True: it has to be there. False: none. Or one of your own."""
+
+
+def find_telemetry(choice: TelemetryChoice) -> Telemetry | None:
+    """What observes a client that was made with this choice.
+
+    Raises ConfigInvalid when it has to be there, and is not.
+    """
+    if choice is False:
+        return None
+    if choice is not None and choice is not True:
+        return choice
+    found = _installed()
+    if found is None and choice:
+        raise ConfigInvalid(
+            "telemetry=True, but no telemetry package is installed: pip install rocketpy-mq[otel]"
+        )
+    return found
+
+
+@lru_cache(maxsize=1)
+def _installed() -> Telemetry | None:
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            make = cast("Callable[[], Telemetry]", point.load())
+            return make()
+        except ImportError as error:
+            log.debug("telemetry %s is not installed: %s", point.name, error)
+        except Exception:
+            # What only observes must not keep a client from its work.
+            log.exception("telemetry %s failed to start", point.name)
+    return None

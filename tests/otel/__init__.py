@@ -1,0 +1,1 @@
+"""OpenTelemetry with its real SDK: spans, metrics, context in messages."""

@@ -1,0 +1,69 @@
+"""The real SDK with everything kept in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from rocketpy_otel import OpenTelemetry
+
+Attributes = dict[str, Any]
+
+
+@dataclass
+class Recorder:
+    """Providers of its own, never the global ones: tests of one process do not meet."""
+
+    exporter: InMemorySpanExporter = field(default_factory=InMemorySpanExporter)
+    reader: InMemoryMetricReader = field(default_factory=InMemoryMetricReader)
+
+    def __post_init__(self) -> None:
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.meters = MeterProvider([self.reader])
+
+    def telemetry(self, **settings: Any) -> OpenTelemetry:
+        """Reports to here."""
+        return OpenTelemetry(tracer_provider=self.tracers, meter_provider=self.meters, **settings)
+
+    def spans(self, prefix: str = "") -> list[ReadableSpan]:
+        """The spans that have ended, in the order of their ends."""
+        return [span for span in self.exporter.get_finished_spans() if span.name.startswith(prefix)]
+
+    def span(self, name: str) -> ReadableSpan:
+        """The only one of a name."""
+        (found,) = [span for span in self.spans() if span.name == name]
+        return found
+
+    def points(self, name: str) -> list[tuple[Attributes, Any]]:
+        """A metric's points: attributes, and the value or the histogram's count."""
+        data = self.reader.get_metrics_data()
+        return [
+            (dict(point.attributes or {}), getattr(point, "count", None) or getattr(point, "value", None))
+            for resource in (data.resource_metrics if data is not None else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+        ]
+
+
+def attributes(span: ReadableSpan) -> Attributes:
+    """Its attributes, lists as lists."""
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in (span.attributes or {}).items()
+    }
+
+
+def traceparent(span: ReadableSpan) -> str:
+    """Its context as it travels."""
+    context = span.context
+    assert context is not None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"

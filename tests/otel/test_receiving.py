@@ -1,0 +1,177 @@
+"""Spans and metrics of consumers, linked to those who sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, StatusCode
+
+from rocketpy import Message, MessageExt, Producer, PullConsumer, ReceiveEvent
+from rocketpy.errors import BrokerError
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.sdk_peers import Names, Peer
+from tests.otel.recorder import Recorder, attributes
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """The SDK, for one test."""
+    return Recorder()
+
+
+async def exchange(cluster: EmbeddedCluster, recorder: Recorder, *messages: Message) -> list[MessageExt]:
+    """Send messages of one topic to one queue, and pull them by one pull, both traced."""
+    telemetry = recorder.telemetry()
+    async with (
+        Producer("senders", cluster.namesrv_address, telemetry=telemetry) as producer,
+        PullConsumer("readers", cluster.namesrv_address, telemetry=telemetry) as consumer,
+    ):
+        await producer.create_topic("T", 1)
+        (queue,) = await consumer.fetch_queues("T")
+        for message in messages:
+            await producer.send(message)
+        found = (await consumer.pull(queue, 0)).messages
+        assert (await consumer.pull(queue, len(messages))).messages == []
+    return found
+
+
+async def test_a_pull_is_linked_to_what_sent_its_messages(recorder: Recorder) -> None:
+    """Nobody could go from a consumer's trace to the producers' ones."""
+    async with EmbeddedCluster() as cluster:
+        await exchange(cluster, recorder, Message("T", b"1"), Message("T", b"22"))
+        broker = cluster.brokers[0]
+    span = recorder.span("receive T")
+    assert (span.kind, span.status.status_code) == (SpanKind.CLIENT, StatusCode.UNSET)
+    found = attributes(span)
+    assert found.pop("messaging.client.id")
+    assert found == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "receive",
+        "messaging.operation.type": "receive",
+        "messaging.destination.name": "T",
+        "messaging.destination.partition.id": f"{broker.config.name}/0",
+        "messaging.consumer.group.name": "readers",
+        "messaging.rocketmq.namespace": "",
+        "messaging.batch.message_count": 2,
+        "server.address": "127.0.0.1",
+        "server.port": found["server.port"],
+        "network.peer.address": "127.0.0.1",
+        "network.peer.port": found["server.port"],
+    }
+    assert [link.context.span_id for link in span.links] == [_id(sent) for sent in recorder.spans("send T")]
+    assert span.start_time is not None
+    assert span.end_time is not None
+    assert span.start_time < span.end_time
+    consumed = recorder.points("messaging.client.consumed.messages")
+    assert [(point["messaging.consumer.group.name"], value) for point, value in consumed] == [("readers", 2)]
+    received = [
+        value
+        for point, value in recorder.points("messaging.client.operation.duration")
+        if point["messaging.operation.type"] == "receive"
+    ]
+    assert received == [2]  # also the pull that found nothing, which has no span
+
+
+async def test_a_pull_that_fails_shows(recorder: Recorder) -> None:
+    """A consumer that is refused would look as one that has nothing to do."""
+    async with Peer() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        broker.script = lambda _channel, request: request.reply(ResponseCode.NO_PERMISSION, remark="no")
+        async with PullConsumer("readers", names.address, telemetry=recorder.telemetry()) as consumer:
+            queue = (await consumer.fetch_queues("T"))[0]
+            with pytest.raises(BrokerError):
+                await consumer.pull(queue, 0)
+    span = recorder.span("receive T")
+    assert (span.status.status_code, attributes(span)["error.type"]) == (StatusCode.ERROR, "NO_PERMISSION")
+    ((point, count),) = recorder.points("messaging.client.operation.duration")
+    assert (point["error.type"], count) == ("NO_PERMISSION", 1)
+
+
+async def test_processing_is_a_span_of_its_own(recorder: Recorder) -> None:
+    """What an application does with a message would hang in the air."""
+    telemetry = recorder.telemetry()
+    async with EmbeddedCluster() as cluster:
+        one, two = await exchange(
+            cluster, recorder, Message("T", b"1", tags="paid", keys="k"), Message("T", b"2")
+        )
+    with telemetry.process(one, group="billing", consumption_model="clustering") as span:
+        assert trace.get_current_span() is span
+    with pytest.raises(ValueError, match="oops"), telemetry.process([one, two]):
+        raise ValueError("oops")
+    with telemetry.process(two, as_child=True):
+        pass
+    sent = recorder.spans("send T")
+    single, batch, child = recorder.spans("process T")
+    assert (single.kind, single.parent) == (SpanKind.CONSUMER, None)
+    assert [link.context.span_id for link in single.links] == [_id(sent[0])]
+    assert attributes(single) == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "T",
+        "messaging.destination.partition.id": f"{one.queue.broker_name}/0",
+        "messaging.consumer.group.name": "billing",
+        "messaging.message.id": one.message_id,
+        "messaging.message.body.size": 1,
+        "messaging.rocketmq.namespace": "",
+        "messaging.rocketmq.consumption_model": "clustering",
+        "messaging.rocketmq.message.type": "normal",
+        "messaging.rocketmq.message.tag": "paid",
+        "messaging.rocketmq.message.keys": ["k"],
+    }
+    assert (batch.status.status_code, attributes(batch)["error.type"]) == (StatusCode.ERROR, "ValueError")
+    assert attributes(batch)["messaging.batch.message_count"] == 2
+    assert len(batch.links) == 2
+    assert child.parent is not None
+    assert child.parent.span_id == _id(sent[1])
+    points = recorder.points("messaging.process.duration")
+    assert sorted((point.get("error.type", ""), count) for point, count in points) == [
+        ("", 1), ("", 1), ("ValueError", 1),
+    ]  # fmt: skip
+
+
+async def test_a_message_without_context_has_no_link(recorder: Recorder) -> None:
+    """Links to no span would show as broken ones."""
+    telemetry = recorder.telemetry()
+    async with EmbeddedCluster() as cluster:
+        async with Producer("senders", cluster.namesrv_address, telemetry=False) as producer:
+            result = await producer.send(Message("T", b"x"))
+            await producer.send(Message("T", b"x", properties={"traceparent": "no such thing"}))
+        async with PullConsumer("readers", cluster.namesrv_address, telemetry=telemetry) as consumer:
+            found = [
+                message
+                for queue in await consumer.fetch_queues("T")
+                for message in (await consumer.pull(queue, 0)).messages
+            ]
+    assert result.message_id in {message.message_id for message in found}
+    for message in found:
+        with telemetry.process(message, as_child=True):
+            pass
+    assert {(len(span.links), span.parent) for span in recorder.spans()} == {(0, None)}
+
+
+async def test_a_listener_that_fails_costs_no_message(caplog: pytest.LogCaptureFixture) -> None:
+    """A bug in telemetry would lose what was pulled."""
+
+    class Breaks:
+        def received(self, event: ReceiveEvent) -> None:
+            raise ZeroDivisionError
+
+    async with EmbeddedCluster() as cluster:
+        async with Producer("senders", cluster.namesrv_address) as producer:
+            queue = (await producer.send(Message("T", b"x"))).queue
+        async with (
+            asyncio.timeout(10),
+            PullConsumer("readers", cluster.namesrv_address, listeners=[Breaks()]) as consumer,
+        ):
+            assert len((await consumer.pull(queue, 0)).messages) == 1
+    assert "a receive listener failed" in caplog.text
+
+
+def _id(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return int(span.context.span_id)

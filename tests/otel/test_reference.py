@@ -1,0 +1,15 @@
+"""docs/reference/telemetry.md holds every name there is."""
+
+from __future__ import annotations
+
+from rocketpy_otel import names
+from tools.import_map import ROOT
+
+PAGE = (ROOT / "docs/reference/telemetry.md").read_text("utf-8")
+
+
+def test_every_name_is_in_the_reference() -> None:
+    """Users would find attributes and metrics that nothing explains."""
+    texts = [value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)]
+    assert len(texts) > 25
+    assert [text for text in texts if f"`{text}`" not in PAGE] == []
