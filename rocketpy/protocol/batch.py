@@ -26,6 +26,7 @@ ELEMENT_FIXED_BYTES: Final = 22
 """Size of an element without body and properties."""
 
 _HEAD: Final = Struct(">iiiii")
+_HEAD_BYTES: Final = _HEAD.size
 _PROPERTIES_LENGTH: Final = Struct(">H")
 
 
@@ -65,30 +66,35 @@ def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 def decode_batch(data: bytes) -> list[BatchMessage]:
     """The messages of a batch body. Raises RemoteProtocolError where the lengths contradict each other."""
     messages: list[BatchMessage] = []
-    offset = 0
-    while offset < len(data):
-        message, offset = _element(data, offset, len(messages))
-        messages.append(message)
+    offset, end = 0, len(data)
+    unpack_head, unpack_length, new = _HEAD.unpack_from, _PROPERTIES_LENGTH.unpack_from, tuple.__new__
+    while offset < end:
+        if end - offset < ELEMENT_FIXED_BYTES:
+            raise _bad_element(data, offset, len(messages))
+        size, _, _, flag, body_length = unpack_head(data, offset)
+        body_at = offset + _HEAD_BYTES
+        body_end = body_at + body_length
+        offset += size
+        if body_length < 0 or body_end + 2 > offset or offset > end:
+            raise _bad_element(data, offset - size, len(messages))
+        if body_end + 2 + unpack_length(data, body_end)[0] != offset:
+            raise _bad_element(data, offset - size, len(messages))
+        messages.append(new(BatchMessage, (flag, data[body_at:body_end], data[body_end + 2 : offset])))
     return messages
 
 
-def _element(data: bytes, offset: int, index: int) -> tuple[BatchMessage, int]:
-    """The element at `offset` and where the next one starts."""
+def _bad_element(data: bytes, offset: int, index: int) -> RemoteProtocolError:
+    """What is wrong with the element at `offset`."""
     left = len(data) - offset
     if left < ELEMENT_FIXED_BYTES:
-        raise RemoteProtocolError(f"batch element {index}: {left} bytes left, needs {ELEMENT_FIXED_BYTES}")
-    size, _, _, flag, body_length = _HEAD.unpack_from(data, offset)
+        return RemoteProtocolError(f"batch element {index}: {left} bytes left, needs {ELEMENT_FIXED_BYTES}")
+    size, _, _, _, body_length = _HEAD.unpack_from(data, offset)
     if not ELEMENT_FIXED_BYTES <= size <= left or not 0 <= body_length <= size - ELEMENT_FIXED_BYTES:
-        raise RemoteProtocolError(
+        return RemoteProtocolError(
             f"batch element {index}: size {size} and body length {body_length} with {left} bytes left"
         )
-    body_end = offset + _HEAD.size + body_length
-    (properties_length,) = _PROPERTIES_LENGTH.unpack_from(data, body_end)
-    end = offset + size
-    if body_end + 2 + properties_length != end:
-        raise RemoteProtocolError(
-            f"batch element {index}: size {size}, but its parts have "
-            f"{ELEMENT_FIXED_BYTES + body_length + properties_length} bytes"
-        )
-    body = data[offset + _HEAD.size : body_end]
-    return BatchMessage(flag, body, data[body_end + 2 : end]), end
+    (properties_length,) = _PROPERTIES_LENGTH.unpack_from(data, offset + _HEAD_BYTES + body_length)
+    return RemoteProtocolError(
+        f"batch element {index}: size {size}, but its parts have "
+        f"{ELEMENT_FIXED_BYTES + body_length + properties_length} bytes"
+    )

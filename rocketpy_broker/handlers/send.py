@@ -335,7 +335,7 @@ class SendHandler:
         shared = self.message(channel, header, topic, queue_id)
         try:
             entries = decode_batch(request.body)
-            fault = _batch_fault(entries)
+            fault = _batch_fault(request.body, entries)
             if fault is not None:
                 return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, fault)
             receipts = self._store.append_batch(shared, entries)
@@ -437,11 +437,11 @@ def _without_cluster(text: str) -> str:
     return text if not text or text[-1] == "\x02" else text + "\x02"
 
 
-def _batch_fault(entries: list[BatchMessage]) -> str | None:
+def _batch_fault(body: bytes, entries: list[BatchMessage]) -> str | None:
     """Return why a batch cannot be stored."""
     if not entries:
         return "the batch holds no message"
-    if any(b"DELAY\x01" in entry.properties for entry in entries):
+    if b"DELAY\x01" in body and any(b"DELAY\x01" in entry.properties for entry in entries):
         return "messages of a batch cannot be delayed"
     return None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import accumulate, repeat
 from struct import Struct
 from typing import Final
 
@@ -25,6 +26,7 @@ from rocketpy.protocol.record import (
     STORE_TIMESTAMP_AT,
     STORE_TIMESTAMP_AT_V6,
     encode_record,
+    encode_records,
 )
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.clock import Clock
@@ -184,45 +186,40 @@ class CommitLog:
         fixed = FIXED_BYTES + len(cursor.topic_bytes)
         if self._store_flag or len(message.born_host) != 8:
             sys_flag, fixed = self._with_v6(sys_flag, fixed, message.born_host)
-        sizes = [fixed + len(body) + len(properties) for _, body, properties in entries]
-        properties_max = max((len(properties) for _, _, properties in entries), default=0)
+        properties = [entry[2] for entry in entries]
+        sizes = [fixed + len(body) + len(text) for _, body, text in entries]
+        properties_max = max(map(len, properties), default=0)
         total = sum(sizes)
         if total > self._message_bytes_max or properties_max > MAX_PROPERTIES_BYTES:
             raise _too_large(total, self._message_bytes_max, properties_max)
-        if any(b"\0" in properties for _, _, properties in entries):
+        if b"\0" in b"".join(properties):
             raise MessageInvalid(_NUL_IN_PROPERTIES)
         if self._position + total > self._limit:
             self._roll(total)
         now = self._clock()
         position, queue_offset = self._position, cursor.next_offset
-        records, requests, receipts = [], [], []
-        for (flag, body, properties), size in zip(entries, sizes, strict=True):
-            records.append(
-                encode_record(
-                    cursor.topic_bytes,
-                    message.queue_id,
-                    flag,
-                    queue_offset,
-                    position,
-                    sys_flag,
-                    message.born_timestamp,
-                    message.born_host,
-                    now,
-                    self._store_host,
-                    message.reconsume_times,
-                    0,
-                    body,
-                    properties,
-                )
-            )
-            requests.append((cursor, position, size, now, queue_offset, sys_flag, properties))
-            receipts.append(AppendReceipt(position, size, queue_offset, now))
-            position += size
-            queue_offset += 1
-        self._run += records
-        self._requests += requests
-        self._position, cursor.next_offset = position, queue_offset
-        return receipts
+        self._run += encode_records(
+            cursor.topic_bytes,
+            message.queue_id,
+            queue_offset,
+            position,
+            sys_flag,
+            message.born_timestamp,
+            message.born_host,
+            now,
+            self._store_host,
+            message.reconsume_times,
+            entries,
+        )
+        positions = list(accumulate(sizes, initial=position))
+        end = positions.pop()
+        offsets = range(queue_offset, queue_offset + len(sizes))
+        self._requests += zip(
+            repeat(cursor), positions, sizes, repeat(now), offsets, repeat(sys_flag), properties, strict=False
+        )
+        self._position, cursor.next_offset = end, offsets.stop
+        places = zip(positions, sizes, offsets, repeat(now), strict=False)
+        return [_new_receipt(AppendReceipt, place) for place in places]
 
     def _with_v6(self, sys_flag: int, size: int, born_host: bytes) -> tuple[int, int]:
         if len(born_host) == 20:

@@ -26,7 +26,7 @@ from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
-__all__ = ["BLANK_SIZE", "BLANK_UNIT", "UNIT", "UNIT_BYTES", "ConsumeQueue"]
+__all__ = ["BLANK_SIZE", "BLANK_UNIT", "UNIT", "UNIT_BYTES", "ConsumeQueue", "QueueUnit"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ UNIT = struct.Struct(">qiq")
 UNIT_BYTES = UNIT.size
 BLANK_SIZE = 0x7FFFFFFF
 BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
+QueueUnit = tuple[int, int, int, int]
+"""(physical offset, size, tags code, queue offset) of one record."""
 _STEP_UNITS = 200
 _GAP_UNITS_MAX = 5_000_000
 _PIECE_BYTES = UNIT_BYTES * 3200
@@ -91,6 +93,20 @@ class ConsumeQueue:
         self._pending.append(_pack(offset, size, tags_code))
         self.next_offset = queue_offset + 1
         self.max_physical_offset = offset + size
+        if len(self._pending) >= self._pending_max:
+            self.write_out()
+        return True
+
+    def put_run(self, units: list[QueueUnit]) -> bool:
+        """`put` for records in log order, at once where they follow each other; False when all were here."""
+        offset, size, _, first = units[0]
+        end_offset, end_size, _, last = units[-1]
+        follows = first == self.next_offset and last - first == len(units) - 1
+        if not follows or offset + size <= self.max_physical_offset:
+            return any([self.put(*unit) for unit in units])
+        self._pending += [_pack(offset, size, tags_code) for offset, size, tags_code, _ in units]
+        self.next_offset = last + 1
+        self.max_physical_offset = end_offset + end_size
         if len(self._pending) >= self._pending_max:
             self.write_out()
         return True
