@@ -103,7 +103,8 @@ class ConsumeQueue:
         end_offset, end_size, _, last = units[-1]
         follows = first == self.next_offset and last - first == len(units) - 1
         if not follows or offset + size <= self.max_physical_offset:
-            return any([self.put(*unit) for unit in units])
+            added = [self.put(*unit) for unit in units]  # each of them
+            return any(added)
         self._pending += [_pack(offset, size, tags_code) for offset, size, tags_code, _ in units]
         self.next_offset = last + 1
         self.max_physical_offset = end_offset + end_size
