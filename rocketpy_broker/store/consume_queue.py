@@ -241,7 +241,6 @@ class ConsumeQueue:
                 self.files.truncate(segment.start + count * UNIT_BYTES, erase=False)
                 break
         self.next_offset = self.files.max_offset // UNIT_BYTES
-        self.files.rest()
 
     def _first_unflushed(self, dispatched_offset: int) -> int:
         """Position among the files of the last one that begins with a unit of a record below that offset."""

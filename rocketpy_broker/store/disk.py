@@ -83,6 +83,10 @@ class Disk(Protocol):
         """The first position at or after `position` that may hold anything but zeros; None if none does."""
         ...
 
+    def next_hole(self, handle: int, position: int) -> int:
+        """Where the data at `position` ends: from there on zeros follow, as far as the system knows."""
+        ...
+
     def fdatasync(self, handle: int) -> None:
         """Make the file's bytes and length survive power loss."""
         ...
@@ -190,6 +194,15 @@ class OsDisk:
                 return None
             if error.errno == errno.EINVAL:  # a file system that cannot tell
                 return position
+            raise
+
+    def next_hole(self, handle: int, position: int) -> int:
+        """See `Disk.next_hole`."""
+        try:
+            return os.lseek(handle, position, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return os.fstat(handle).st_size
             raise
 
     def fdatasync(self, handle: int) -> None:

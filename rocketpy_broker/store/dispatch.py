@@ -18,6 +18,7 @@ from rocketpy_broker.store.config import ConsumeQueueConfig
 from rocketpy_broker.store.consume_queue import ConsumeQueue, QueueUnit
 from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 from rocketpy_broker.store.disk import Disk
+from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.index_service import IndexRows, IndexService
 from rocketpy_broker.store.messages import DispatchRequest
 from rocketpy_broker.store.property_fields import PropertyFields, index_fields
@@ -89,11 +90,28 @@ class ConsumeQueueTable:
     def rest(self) -> None:
         """Close files until they are needed again, if more than `handles_max` are open.
 
-        To be called after a flush: what is not flushed stays open.
+        To be called now and then; what is not flushed stays open.
         """
         if sum(queue.files.open_files for queue in self.queues.values()) > self._config.handles_max:
             for queue in self.queues.values():
                 queue.files.rest()
+
+    def doubt(self, dispatched_offset: int, flush: Callable[[FlushPlan], None]) -> None:
+        """Write and flush again what queues hold of records at or behind that commit log offset.
+
+        Some at a time: what is not flushed stays open, and a store may have more queues than a process may
+        have files. Raises FlushFailed, StoreError.
+        """
+        plan = FlushPlan()
+        for queue in self.queues.values():
+            queue.doubt(dispatched_offset)
+            plan.add(queue.files)
+            if len(plan.targets) >= self._config.handles_max:
+                flush(plan)
+                for files in plan.queues:
+                    files.rest()
+                plan = FlushPlan()
+        flush(plan)
 
     def write_out(self) -> None:
         """Write what queues keep in memory. Raises DiskFull, StoreError."""

@@ -139,6 +139,7 @@ class StoredFiles:
         except StoreError as error:
             self.problems.append(f"queue {topic}/{queue_id}: its files go on behind its end: {error}")
         queue.correct_min_offset(self.log.min_offset)
+        queue.files.rest()
         return queue
 
     # -- index -----------------------------------------------------------------------------------

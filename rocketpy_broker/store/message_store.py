@@ -137,8 +137,7 @@ class MessageStore:
             log = self.commit_log.files
             log.doubt([segment for segment in log.segments if segment.end > report.scanned_from])
             log.rewrite(flushed if flushed >= 0 else report.scanned_from)
-            for queue in self.queues.queues.values():
-                queue.doubt(dispatched)
+            self.queues.doubt(dispatched, self._run_plan)
         self.commit_log.start(recovery.tail)
         self.commit_log.last_store_timestamp = self.dispatcher.last_store_timestamp
         self.checkpoint.log_end = self.checkpoint.index_files = self.checkpoint.tail_offset = -1
@@ -320,6 +319,7 @@ class MessageStore:
         """
         self._check_flushes()
         if thorough:  # what may fail comes first: `plan.add` takes it that the plan is run
+            self.queues.rest()
             self.queues.write_out()
             if self.index is not None:
                 self.index.write_entries()

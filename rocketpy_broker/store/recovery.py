@@ -106,6 +106,7 @@ class Recovery:
         for queue in self._queues.queues.values():
             queue.recover(-1 if clean else checkpoint.dispatched_offset)
             self._check_last_unit(queue, report)
+            queue.files.rest()
         index_from = self._load_index(checkpoint, clean=clean)
         start = self._scan_start(checkpoint, index_from, clean=clean)
         scan = self._scan(start, index_from, report)
@@ -114,6 +115,7 @@ class Recovery:
         if not clean:
             for queue in self._queues.queues.values():
                 queue.wipe_rest()
+                queue.files.rest()
         if self._index is not None and not self._index.cut_from(report.end):
             report.note("the index had records behind the log's end; its newest file is rebuilt")
             self._scan(self._file_start(self._index.end_offset), self._index.end_offset, report)

@@ -16,6 +16,7 @@ from rocketpy_broker.store.disk import Disk, store_error
 __all__ = ["Segment", "segment_name"]
 
 _ERASE_BYTES = 1 << 20
+_ZEROS = bytes(4096)
 
 
 def segment_name(start: int) -> str:
@@ -131,12 +132,22 @@ class Segment:
         except OSError as error:
             raise store_error("look for data in", self.path, error) from error
 
+    def _next_hole(self, position: int) -> int:
+        """Where the data at `position` ends; most of a young file is a hole, and slow to read."""
+        try:
+            return self._disk.next_hole(self.handle, position)
+        except OSError as error:
+            raise store_error("look for data in", self.path, error) from error
+
     def data_ranges(self, position: int, until: int | None = None) -> Iterator[tuple[int, int]]:
         """(position, size) of pieces in [position, until) that hold anything but zeros."""
         until = self.size if until is None else until
+        hole = position
         while (at := self.next_data(position)) is not None and at < until:
-            size = min(_ERASE_BYTES, until - at)
-            used = len(self.read(at, size).rstrip(b"\0"))
+            if at >= hole:
+                hole = self._next_hole(at)
+            size = min(_ERASE_BYTES, until - at, max(1, hole - at))
+            used = _used(self.read(at, size))
             if used:
                 yield at, used
             position = at + size
@@ -230,3 +241,11 @@ class Segment:
         if self._handle >= 0 and self._holders == 0:
             self._disk.close(self._handle)
             self._handle = -1
+
+
+def _used(data: bytes) -> int:
+    """Length of the data without the zeros at its end; `rstrip` would look at each byte by itself."""
+    end = len(data)
+    while end >= len(_ZEROS) and data.endswith(_ZEROS, 0, end):
+        end -= len(_ZEROS)
+    return len(data[:end].rstrip(b"\0"))

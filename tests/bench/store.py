@@ -158,7 +158,7 @@ def memory_growth(root: Path, written: int) -> list[float]:
     import os  # noqa: PLC0415  only here
 
     marks: list[float] = []
-    with MessageStore(StoreConfig(root=root)) as store:
+    with MessageStore(StoreConfig(root=root, busy=BusyConfig(enabled=False))) as store:
         number, flushed = 0, 0
         while store.max_physical_offset < written:
             for message in messages(number, 64):

@@ -23,6 +23,7 @@ from random import Random
 __all__ = ["SECTOR", "Crash", "Operation", "RecordingDisk"]
 
 SECTOR = 512
+_ZEROS = bytes(SECTOR)
 
 
 class Crash(BaseException):
@@ -311,9 +312,17 @@ class RecordingDisk:
     def next_data(self, handle: int, position: int) -> int | None:
         node = self._nodes[self._handles[handle]]
         assert isinstance(node, _File)
-        rest = node.data[position:]
-        zeros = len(rest) - len(rest.lstrip(b"\0"))
-        return None if zeros == len(rest) else position + max(0, zeros // SECTOR * SECTOR - SECTOR)
+        end = len(node.data)
+        at = position
+        while at < end and node.data.startswith(_ZEROS[: end - at], at):
+            at += SECTOR
+        return None if at >= end else max(position, at - SECTOR)
+
+    def next_hole(self, handle: int, position: int) -> int:
+        node = self._nodes[self._handles[handle]]
+        assert isinstance(node, _File)
+        hole = node.data.find(_ZEROS, position)
+        return len(node.data) if hole < 0 else hole
 
     def fdatasync(self, handle: int) -> None:
         self._step("fdatasync", self._path(handle))

@@ -62,6 +62,7 @@ def test_holes_are_skipped(tmp_path: Path) -> None:
     at = disk.next_data(handle, 0)
     assert at is not None
     assert at <= 5 << 20
+    assert 5 << 20 < disk.next_hole(handle, 5 << 20) <= 8 << 20
     disk.close(handle)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from rocketpy.errors import FlushFailed, StoreError
 from rocketpy_broker.store import CommitLogConfig, FlushConfig, FlushDiskType, MessageStore
+from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.driver import StoreDriver
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, small_config
@@ -103,6 +104,23 @@ async def test_sync_flush_shows_only_what_is_flushed(tmp_path: Path) -> None:
     assert store.max_offset_in_queue("T", 0) == 0
     await driver.flush()
     await until(lambda: store.max_offset_in_queue("T", 0) == 1)
+    await driver.close()
+
+
+async def test_the_flushed_mark_follows_every_flush(tmp_path: Path) -> None:
+    """Rot in what was acknowledged a moment ago would pass for a torn tail at the next start, and be cut."""
+    flush = FlushConfig(
+        disk_type=FlushDiskType.SYNC_FLUSH, commit_log_interval_ms=60_000, consume_queue_interval_ms=60_000
+    )
+    store = MessageStore(small_config(tmp_path, flush=flush))
+    driver = StoreDriver(store)
+    await driver.start()
+    for number in range(3):
+        store.put_message(message(number))
+        flushed = await driver.flush()
+        assert flushed == store.max_physical_offset
+        checkpoint = tmp_path / "checkpoint"
+        await until(lambda: Checkpoint.decode(checkpoint.read_bytes()).flushed_offset == flushed)  # noqa: B023
     await driver.close()
 
 

@@ -17,11 +17,13 @@ class CountingDisk(OsDisk):
 
     def __init__(self) -> None:
         self.open_now = 0
+        self.open_most = 0
         self.read = 0
 
     def open(self, path: Path, *, create: bool = False) -> int:
         handle = super().open(path, create=create)
         self.open_now += 1
+        self.open_most = max(self.open_most, self.open_now)
         return handle
 
     def close(self, handle: int) -> None:
@@ -55,7 +57,25 @@ def test_handles_and_bytes_of_a_start(tmp_path: Path) -> None:
     assert check_store(store).problems == []
     kill(store)
     store = MessageStore(config, disk=disk)
+    disk.read = disk.open_most = 0
     store.open()
+    assert disk.open_most < 40
+    assert disk.read < QUEUES * 200_000
     store.flush(thorough=True)
     assert check_store(store).problems == []
     store.close()
+
+
+def test_reading_many_queues_keeps_few_files_open(tmp_path: Path) -> None:
+    """Consumers of thousands of idle queues would use up the broker's files, and it could accept nobody."""
+    config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=10))
+    disk = CountingDisk()
+    with MessageStore(config, disk=disk) as store:
+        for number in range(QUEUES):
+            put(store, number, queue_id=number)
+        store.flush(thorough=True)
+        for number in range(QUEUES):
+            assert bodies(store, queue_id=number) == [b"body %d" % number]
+        assert disk.open_now > QUEUES
+        store.flush(thorough=True)
+        assert disk.open_now < 20
