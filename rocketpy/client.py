@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from rocketpy.config import CODECS, ClientConfig, Credentials
 from rocketpy.embedded import Lease, is_embedded, lease
-from rocketpy.errors import ClientClosed, ConnectionLost, RocketError, RouteNotFound
+from rocketpy.errors import ClientClosed, ConfigInvalid, ConnectionLost, RocketError, RouteNotFound
 from rocketpy.links import Link, Links
 from rocketpy.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.name_servers import NameServers, split_addresses
@@ -165,6 +165,8 @@ class ClientInstance:
         servers = NameServers(
             split_addresses(namesrv), self.links, self.config.request_timeout_ms, random.randrange(1 << 16)
         )
+        if all(address.startswith("tls://") for address in servers.addresses):
+            self.links.scheme = "tls"  # a route's addresses have no scheme; RocketMQ's useTLS is for all, too
         try:
             channel = await servers.current.open()
             self.address = _ip_of(channel.local_address)
@@ -322,7 +324,10 @@ class ClientInstance:
 
         A broker at memory:// stores port 0; it is found when it is the only one that routes name.
         """
-        known = [Address.parse(address) for address in self._addresses()]
+        known = []
+        for address in self._addresses():
+            with contextlib.suppress(ConfigInvalid):  # one that cannot be read is not the one looked for
+                known.append(Address.parse(address))
         found = [address for address in known if (address.host, address.port) == (host, port)]
         if not found and port == 0:
             found = [address for address in known if address.scheme == "memory"]

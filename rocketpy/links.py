@@ -14,7 +14,7 @@ from functools import partial
 
 import msgspec
 
-from rocketpy.errors import ClientClosed, LocalProtocolError, RocketError
+from rocketpy.errors import ClientClosed, ConfigInvalid, ConnectFailed, LocalProtocolError, RocketError
 from rocketpy.hooks import RpcHook
 from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.codes import ResponseCode
@@ -59,7 +59,7 @@ class Link:
             self._links.tasks.spawn(self._connect(), f"connect {self.address}")
 
     async def open(self) -> Channel:
-        """The connection, made if need be. Raises ConnectFailed, ConfigInvalid, ClientClosed."""
+        """The connection, made if need be. Raises ConnectFailed, ClientClosed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(error: RocketError | None) -> None:
@@ -104,9 +104,14 @@ class Link:
     async def _connect(self) -> None:
         error: RocketError | None = ClientClosed(f"stopped connecting to {self.address}")
         try:
-            self.channel = await connect(self.address, _Ends(self), self._links.options)
+            address = self._links.reached_at(self.address)
+            self.channel = await connect(address, _Ends(self), self._links.options)
             self._links.opened(self)
             error = None
+        except ConfigInvalid as failed:
+            # The address is a route's, not the caller's: another broker may have one that can be read.
+            log.warning("%s", failed)
+            error = ConnectFailed(str(failed))
         except RocketError as failed:
             log.info("%s", failed)
             error = failed
@@ -155,6 +160,7 @@ class Links:
 
     opened: called with each new connection before anyone sends on it. handlers: by request code, for what
     peers ask of us. signer: signs requests. hooks: see them before that. refusal: why no request may leave.
+    scheme: of addresses that have none, as those in RocketMQ's routes.
     """
 
     tasks: Tasks
@@ -164,6 +170,7 @@ class Links:
     signer: Signer | None = None
     hooks: tuple[RpcHook, ...] = ()
     refusal: RocketError | None = None
+    scheme: str = "tcp"
     _links: dict[str, Link] = field(default_factory=dict)
 
     def to(self, address: str) -> Link:
@@ -172,6 +179,10 @@ class Links:
         if link is None:
             link = self._links[address] = Link(self, address)
         return link
+
+    def reached_at(self, address: str) -> str:
+        """The address with its scheme."""
+        return address if "://" in address else f"{self.scheme}://{address}"
 
     def all(self) -> list[Link]:
         """Every link, in order of address."""

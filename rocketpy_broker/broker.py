@@ -18,9 +18,12 @@ from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.consumers import ConsumerSide
 from rocketpy_broker.deferred import DeferredSide
 from rocketpy_broker.endpoint import BrokerEndpoint, handler_table
+from rocketpy_broker.handlers.access import AccessHandler
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
 from rocketpy_broker.handlers.sync_flush import FlushWaiters
+from rocketpy_broker.security.guard import open_access
+from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.services.registration import Registrar
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
@@ -56,7 +59,8 @@ class Broker:
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json")
         self.recovery: RecoveryReport | None = None
         """What the store's recovery found, once started."""
-        self._endpoint = BrokerEndpoint()
+        self._access = open_access(config.listen, BROKER_PERMISSIONS)
+        self._endpoint = BrokerEndpoint(self._access)
         self._driver = StoreDriver(self.store, on_failure=self._store_failed)
         self.consumers = ConsumerSide(config, self.store, self._driver, self.topics)
         self.deferred = DeferredSide(
@@ -110,6 +114,8 @@ class Broker:
     async def start(self) -> None:
         """Recover the store, then serve and register. Raises RocketError, OSError; it is closed then."""
         try:
+            if self._access is not None:
+                self._access.start()
             self.recovery = await self._driver.start()
             self.topics.load()
             self.consumers.load()
@@ -142,6 +148,9 @@ class Broker:
             *storing,
             AdminHandler(store, self.topics, config, info=consumers.runtime_info),
             *consumers.families(self.advertised_address),
+            AccessHandler(
+                None if self._access is None else self._access.store, config, address=self.advertised_address
+            ),
         )
         store.set_arrival_listener(consumers.arrived)
         consumers.start(host)
@@ -182,6 +191,8 @@ class Broker:
     async def close(self) -> None:
         """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same."""
         self._is_serving = False
+        if self._access is not None:
+            self._access.close()
         await self.consumers.close()
         if self._registrar is not None:
             await self._registrar.close()

@@ -9,8 +9,10 @@ import ipaddress
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from ssl import SSLContext
 from typing import Final
 
+from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.store.config import StoreConfig
@@ -51,14 +53,19 @@ def _check_name(name: str, value: str) -> None:
 class ListenConfig:
     """Where a server is reached, and by whom.
 
-    Without TLS nobody is asked who they are, so a server that others than this machine can
-    reach must be asked for by `insecure` (RocketMQ listens on every address).
+    A server that other machines can reach needs access control or TLS, or must be asked for by `insecure`
+    (RocketMQ listens on every address).
     """
 
     address: Address
     """bindAddress and listenPort (the former is a key of later versions). Port 0: any free one."""
     insecure: bool = False
-    """Ours (``--insecure``): serve another address than this machine's without TLS."""
+    """Ours (``--insecure``): serve another address than this machine's without TLS or access control."""
+    acl_file: Path | None = None
+    """aclEnable: clients are admitted as this plain_acl.yml says. None: nobody is asked who they are."""
+    unsigned_timeout_ms: int = 10_000
+    """Ours (unsignedTimeoutMillis): with access control, a connection of which no request was admitted for
+    so long is closed."""
     options: ChannelOptions = field(default_factory=ChannelOptions)
     """Limits of a connection; `ssl` in it for an address with tls://."""
 
@@ -67,10 +74,12 @@ class ListenConfig:
             raise ConfigInvalid(
                 f"{self.address} needs a certificate: set tls.server.certPath and tls.server.keyPath"
             )
-        if not (self.insecure or self.address.scheme == "tls" or self.is_local):
+        _check_range("unsignedTimeoutMillis", self.unsigned_timeout_ms, 1, 3_600_000)
+        is_safe = self.acl_file is not None or (self.address.scheme == "tls" and not self.options.also_plain)
+        if not (self.insecure or is_safe or self.is_local):
             raise ConfigInvalid(
                 f"refusing to serve {self.address} to other machines without TLS or access control; "
-                "bind to 127.0.0.1, use tls://, or insist with --insecure (insecure=true)"
+                "bind to 127.0.0.1, use tls://, set aclEnable=true, or insist with --insecure (insecure=true)"
             )
 
     @property
@@ -123,6 +132,11 @@ class RegistrationConfig:
     """registerBrokerTimeoutMills: how long to wait for one name server."""
     compressed: bool = False
     """compressedRegister."""
+    credentials: Credentials | None = None
+    """The broker's account at name servers with access control. A broker.conf has no key for it; the
+    environment's ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY count."""
+    ssl: SSLContext | None = field(default=None, repr=False)
+    """tls.client.*: for name servers with tls://. None: those whose certificates this machine trusts."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "period_ms", min(max(self.period_ms, 10_000), 60_000))

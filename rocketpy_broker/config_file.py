@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
-from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import (
     DEFAULT_BROKER_PORT,
     DEFAULT_NAMESRV_PORT,
     BrokerConfig,
     ConsumeConfig,
-    ListenConfig,
     NamesrvConfig,
     RegistrationConfig,
     SendConfig,
@@ -36,6 +34,7 @@ from rocketpy_broker.config_keys import (
     WITHOUT_MEANING,
     Key,
 )
+from rocketpy_broker.config_listen import client_context, listen_config
 from rocketpy_broker.properties_file import read_settings
 from rocketpy_broker.store.config import (
     BusyConfig,
@@ -54,6 +53,8 @@ __all__ = ["load_broker_config", "load_namesrv_config"]
 log = logging.getLogger("rocketpy.broker.config")
 
 Values = dict[str, dict[str, Any]]
+_TLS_FILE: Final = "tls.config.file"
+"""A key that names another file, RocketMQ's tls.properties; what the naming file itself says goes before."""
 
 
 class _Given(NamedTuple):
@@ -75,10 +76,12 @@ def load_broker_config(
     values, places = _collect(given, {**LISTEN_KEYS, **BROKER_KEYS, **STORE_KEYS})
     with _Blame(places):
         registration = values["registration"]
+        registration["credentials"] = Credentials.from_environment()
+        registration["ssl"] = client_context(values["listen"])
         if "namesrv" not in registration and os.environ.get("NAMESRV_ADDR"):
             registration["namesrv"] = BROKER_KEYS["namesrvAddr"].read(os.environ["NAMESRV_ADDR"])
         return BrokerConfig(
-            listen=_listen(values["listen"], DEFAULT_BROKER_PORT),
+            listen=listen_config(values["listen"], DEFAULT_BROKER_PORT, _path(path)),
             store=_store(values),
             topics=TopicsConfig(**values["topics"]),
             registration=RegistrationConfig(**registration),
@@ -99,16 +102,24 @@ def load_namesrv_config(
     values, places = _collect(_given(path, overrides), {**LISTEN_KEYS, **NAMESRV_KEYS})
     with _Blame(places):
         settings = {"kv_config_path": Path.home() / "namesrv" / "kvConfig.json", **values["namesrv"]}
-        return NamesrvConfig(listen=_listen(values["listen"], DEFAULT_NAMESRV_PORT), **settings)
+        listen = listen_config(values["listen"], DEFAULT_NAMESRV_PORT, _path(path))
+        return NamesrvConfig(listen=listen, **settings)
 
 
 def _given(path: str | Path | None, overrides: Mapping[str, str] | None) -> list[_Given]:
-    given: list[_Given] = []
-    if path is not None:
-        text = Path(path).read_text("utf-8")
-        given = [_Given(s.key, s.value, f"{path}:{s.line}") for s in read_settings(text, str(path))]
+    given = [] if path is None else _read(path)
     given += [_Given(key, value, "command line") for key, value in (overrides or {}).items()]
-    return given
+    more = [_read(one.value) for one in given if one.key == _TLS_FILE]
+    return [*(setting for file in more for setting in file), *given]
+
+
+def _read(path: str | Path) -> list[_Given]:
+    text = Path(path).read_text("utf-8")
+    return [_Given(s.key, s.value, f"{path}:{s.line}") for s in read_settings(text, str(path))]
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
 
 
 def _collect(given: Iterable[_Given], keys: Mapping[str, Key]) -> tuple[Values, dict[str, str]]:
@@ -117,6 +128,8 @@ def _collect(given: Iterable[_Given], keys: Mapping[str, Key]) -> tuple[Values, 
     places: dict[str, str] = {}
     for key_name, text, place in given:
         key = keys.get(key_name)
+        if key_name == _TLS_FILE:
+            continue
         if key is None:
             _other_key(key_name, text, place)
             continue
@@ -156,33 +169,6 @@ class _Blame:
             place = next((place for key, place in self._places.items() if key in str(error).split()), None)
             if place is not None:
                 raise ConfigInvalid(f"{place}: {error}") from error
-
-
-def _listen(values: dict[str, Any], default_port: int) -> ListenConfig:
-    scheme, host, port = values.get("listen") or (None, values.get("host", "127.0.0.1"), None)
-    if port is None:
-        port = values.get("port", default_port)
-    options = _options(values)
-    scheme = scheme or ("tls" if options.ssl is not None else "tcp")
-    return ListenConfig(
-        address=Address(scheme, host, port), insecure=values.get("insecure", False), options=options
-    )
-
-
-def _options(values: dict[str, Any]) -> ChannelOptions:
-    limits = {name: values[name] for name in ("idle_timeout_ms",) if name in values}
-    if "cert" not in values:
-        return ChannelOptions(**limits)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(values["cert"], values.get("key"), values.get("key_password"))
-        if "trust" in values:
-            context.load_verify_locations(values["trust"])
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigInvalid(f"tls.server.certPath {values['cert']}: {error}") from error
-    return ChannelOptions(ssl=context, **limits)
 
 
 _STORE_GROUPS: Final[dict[str, Callable[..., Any]]] = {

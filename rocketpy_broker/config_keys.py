@@ -46,11 +46,28 @@ def _integer(value: str) -> int:
         raise ValueError("a whole number is expected") from None
 
 
+def _positive(value: str) -> int:
+    number = _integer(value)
+    if number < 1:
+        raise ValueError("a number of at least 1 is expected")
+    return number
+
+
 def _boolean(value: str) -> bool:
     word = value.strip().lower()
     if word not in ("true", "false"):
         raise ValueError("true or false is expected")
     return word == "true"
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(value: str) -> str:
+        word = value.strip().lower()
+        if word not in words:
+            raise ValueError(f"one of {', '.join(words)} is expected")
+        return word
+
+    return read
 
 
 def _path(value: str) -> Path:
@@ -99,12 +116,29 @@ LISTEN_KEYS: Final = {
     "insecure": Key("listen", "insecure", _boolean),
     "listen": Key("listen", "listen", _listen_address),
     "serverChannelMaxIdleTimeSeconds": Key("listen", "idle_timeout_ms", _seconds),
-    "tls.server.certPath": Key("listen", "cert", _text),
-    "tls.server.keyPath": Key("listen", "key", _text),
-    "tls.server.keyPassword": Key("listen", "key_password", _text),
-    "tls.server.trustCertPath": Key("listen", "trust", _text),
-}
-"""For both servers. `insecure` and `listen` are ours; the tls keys are those of RocketMQ's tls.properties."""
+    "tls.server.mode": Key("listen", "tls_mode", _one_of("disabled", "permissive", "enforcing")),
+    "tls.server.need.client.auth": Key("listen", "tls_client_auth", _one_of("none", "optional", "require")),
+    **{
+        f"tls.{end}.{name}": Key("listen", f"{end}_{part}", _text)
+        for end in ("server", "client")
+        for name, part in (
+            ("certPath", "cert"), ("keyPath", "key"), ("keyPassword", "password"), ("trustCertPath", "trust"),
+        )
+    },
+    "aclEnable": Key("listen", "acl_enable", _boolean),
+    "rocketmq.acl.plain.file": Key("listen", "acl_file", _text),
+    "rocketmqHome": Key("listen", "home", _text),
+    "com.rocketmq.remoting.frameMaxLength": Key("listen", "max_frame_bytes", _positive),
+    "maxHeaderBytes": Key("listen", "max_header_bytes", _positive),
+    "maxConnections": Key("listen", "max_connections", _positive),
+    "maxConnectionsPerHost": Key("listen", "max_connections_per_host", _positive),
+    "maxRequestsInFlight": Key("listen", "max_unanswered", _positive),
+    "frameTimeoutMillis": Key("listen", "frame_timeout_ms", _positive),
+    "unsignedTimeoutMillis": Key("listen", "unsigned_timeout_ms", _positive),
+    "writeLimitBytes": Key("listen", "write_limit_bytes", _positive),
+}  # fmt: skip
+"""For both servers. The tls keys are those of RocketMQ's tls.properties, two with dots its system properties;
+`insecure`, `listen`, `unsignedTimeoutMillis` and the limits are ours."""
 
 BROKER_KEYS: Final = {
     "brokerName": Key("broker", "name", _text),
@@ -187,7 +221,7 @@ NAMESRV_KEYS: Final = {
 
 NOT_YET: Final[dict[str, tuple[str, ...]]] = {
     "brokerRole": ("ASYNC_MASTER",),
-    "aclEnable": ("false",),
+    "tls.test.mode.enable": ("false",),
     "enableDLegerCommitLog": ("false",),
     "remoteConfigUpdateEnable": ("false",),
 }
@@ -267,7 +301,9 @@ WITHOUT_MEANING: Final[dict[str, str]] = {
         _LATER,
     ),
     "forceRegister": "the broker always sends its registration, which name servers compare by version",
-    "rocketmqHome": "nothing is read from an installation",
+    "tls.server.authClient": "a client's certificate, where one is wanted, is always checked",
+    "tls.client.authServer": "a server's certificate is always checked",
+    "tls.enable": "an address says it: tls://host:port in namesrvAddr",
     "messageStorePlugIn": "it names a Java class",
     "fetchNamesrvAddrByAddressServer": "name servers are named by namesrvAddr",
 }  # fmt: skip

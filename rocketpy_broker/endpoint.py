@@ -10,6 +10,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.send import SendHandler
+from rocketpy_broker.security.guard import AccessGuard
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 
 __all__ = ["BrokerEndpoint", "HandlesRequests", "handler_table"]
@@ -34,7 +35,9 @@ class BrokerEndpoint:
     Deny by default: a code without a permission (`BROKER_PERMISSIONS`) is refused, handler or not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, guard: AccessGuard | None = None) -> None:
+        """guard: asks clients who they are; None: nobody is asked."""
+        self._guard = guard
         self._handlers: dict[int, Handler] = {}
         self._opened: list[Callable[[Channel], None]] = []
         self._closed: list[Callable[[Channel], None]] = []
@@ -72,6 +75,8 @@ class BrokerEndpoint:
     def channel_opened(self, channel: Channel) -> None:
         """Part of Endpoint."""
         self._channels.add(channel)
+        if self._guard is not None:
+            self._guard.opened(channel)
         for listener in self._opened:
             listener(channel)
 
@@ -79,7 +84,8 @@ class BrokerEndpoint:
         """Part of Endpoint."""
         handler = self._handlers.get(request.code)
         if handler is not None:
-            return handler(channel, request)
+            refusal = None if self._guard is None else self._guard.refusal(channel, request)
+            return handler(channel, request) if refusal is None else refusal
         if self._refusal is not None:
             return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._refusal)
         return request.reply(
@@ -94,6 +100,8 @@ class BrokerEndpoint:
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         """Part of Endpoint."""
         self._channels.discard(channel)
+        if self._guard is not None:
+            self._guard.closed(channel)
         for listener in self._closed:
             listener(channel)
 

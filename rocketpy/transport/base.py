@@ -84,8 +84,25 @@ class ChannelOptions:
     """A served connection whose frame is not whole after this long is closed."""
     max_connections: int = 8192
     """Connections a listener holds; one more is closed at once."""
+    max_connections_per_host: int | None = None
+    """Of one peer's host. None: 1024, and no limit for this machine itself."""
     ssl: ssl.SSLContext | None = field(default=None, repr=False)
     """For tls://: the context; a default one that verifies the peer when None (clients only)."""
+    also_plain: bool = False
+    """Listening at tls://: serve clients without TLS at the same port too, told apart by their first byte."""
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigInvalid(f"{name} is {value}; it must be at least 1")
+
+
+_POSITIVE = (
+    "max_frame_bytes", "max_header_bytes", "write_high_bytes", "write_limit_bytes", "max_unanswered",
+    "connect_timeout_ms", "idle_timeout_ms", "frame_timeout_ms", "max_connections",
+    "max_connections_per_host",
+)  # fmt: skip
 
 
 class Listener(Protocol):

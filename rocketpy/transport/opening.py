@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import ssl
 from typing import Final
@@ -17,6 +18,8 @@ from rocketpy.transport.tcp import TcpTransport
 __all__ = ["Server", "connect", "register_transport", "serve"]
 
 log = logging.getLogger("rocketpy.transport")
+
+_PER_HOST: Final = 1024
 
 _tcp = TcpTransport()
 _TRANSPORTS: Final[dict[str, Transport]] = {"tcp": _tcp, "tls": _tcp, "memory": MemoryTransport()}
@@ -111,7 +114,7 @@ class Server:
         if len(self._channels) >= self._options.max_connections:
             log.warning("refusing a connection: %d are open", len(self._channels))
             return _Refusal()
-        return Channel(_Membership(self._endpoint, self._channels), self._options, served=True)
+        return Channel(_Membership(self._endpoint, self._channels, self._options), self._options, served=True)
 
     def _schedule_sweep(self) -> None:
         interval = min(self._options.idle_timeout_ms, self._options.frame_timeout_ms) / 1000 / 4
@@ -131,6 +134,17 @@ class Server:
         self._schedule_sweep()
 
 
+def _host_limit(host: str, options: ChannelOptions) -> int | None:
+    """How many connections a peer's host may have; None: any number."""
+    if options.max_connections_per_host is not None:
+        return options.max_connections_per_host
+    try:
+        is_local = ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        is_local = True  # no IP address: a transport within this process
+    return None if is_local else _PER_HOST
+
+
 class _Refusal(asyncio.Protocol):
     """What one connection too many gets."""
 
@@ -141,17 +155,25 @@ class _Refusal(asyncio.Protocol):
 class _Membership:
     """Keeps the server's set of channels and passes everything else on to the endpoint."""
 
-    __slots__ = ("_channels", "_endpoint", "end_of_buffer", "handle")
+    __slots__ = ("_channels", "_endpoint", "_options", "end_of_buffer", "handle")
 
-    def __init__(self, endpoint: Endpoint, channels: set[Channel]) -> None:
+    def __init__(self, endpoint: Endpoint, channels: set[Channel], options: ChannelOptions) -> None:
         self._endpoint = endpoint
         self._channels = channels
+        self._options = options
         self.handle = endpoint.handle
         self.end_of_buffer = endpoint.end_of_buffer
 
     def channel_opened(self, channel: Channel) -> None:
         self._channels.add(channel)
         self._endpoint.channel_opened(channel)
+        host = channel.remote_address.rpartition(":")[0]
+        limit = _host_limit(host, self._options)
+        if limit is None or len(self._channels) <= limit:
+            return
+        if sum(other.remote_address.rpartition(":")[0] == host for other in self._channels) > limit:
+            log.warning("refusing a connection: %d are open from %s", limit, host)
+            channel.abort()
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         self._channels.discard(channel)

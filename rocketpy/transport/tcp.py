@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy.transport.base import Address, ChannelOptions
+from rocketpy.transport.base import Address, ChannelOptions, Listener
+from rocketpy.transport.either import EitherListener
 
 __all__ = ["TcpTransport"]
 
@@ -26,11 +27,21 @@ class TcpTransport:
 
     async def listen(
         self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
-    ) -> TcpListener:
+    ) -> Listener:
         """Listen on a port, 0 for any free one."""
         loop = asyncio.get_running_loop()
         context = _server_context(options) if address.scheme == "tls" else None
-        server = await loop.create_server(protocol, address.host, address.port, ssl=context, backlog=1024)
+        if context is not None and options.also_plain:
+            return await EitherListener.open(address, protocol, context, options)
+        timeout = None if context is None else options.frame_timeout_ms / 1000
+        server = await loop.create_server(
+            protocol,
+            address.host,
+            address.port,
+            ssl=context,
+            backlog=1024,
+            ssl_handshake_timeout=timeout,
+        )
         return TcpListener(address.scheme, address.host, server)
 
 

@@ -39,6 +39,7 @@ from rocketpy.transport import Address, Channel, Server, serve
 from rocketpy_broker.config import NamesrvConfig
 from rocketpy_broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KvConfig
 from rocketpy_broker.namesrv.route_table import BrokerIdentity, RouteTable
+from rocketpy_broker.security.guard import open_access
 from rocketpy_broker.security.permissions import ADD_WRITE_PERM_OF_BROKER, NAMESRV_PERMISSIONS
 from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.state_file import load_state, save_state
@@ -68,6 +69,7 @@ class NameServer:
         self.kv = KvConfig()
         self._server: Server | None = None
         self._scan: asyncio.TimerHandle | None = None
+        self._access = open_access(self.config.listen, NAMESRV_PERMISSIONS)
         self._handlers = self._handler_table()
 
     @property
@@ -79,6 +81,8 @@ class NameServer:
 
     async def start(self) -> None:
         """Read the key-value settings and begin to serve. Raises OSError, StoreDamaged."""
+        if self._access is not None:
+            self._access.start()
         path = self.config.kv_config_path
         if path is not None:
             self.kv = load_state(OsDisk(), path, KvConfig.decode) or KvConfig()
@@ -89,6 +93,8 @@ class NameServer:
 
     async def close(self) -> None:
         """Stop serving; brokers and clients keep what they know and try other name servers."""
+        if self._access is not None:
+            self._access.close()
         if self._scan is not None:
             self._scan.cancel()
         if self._server is not None:
@@ -98,6 +104,8 @@ class NameServer:
 
     def channel_opened(self, channel: Channel) -> None:
         """Part of Endpoint."""
+        if self._access is not None:
+            self._access.opened(channel)
 
     def handle(self, channel: Channel, request: Command) -> Command:
         """Answer one request."""
@@ -107,13 +115,16 @@ class NameServer:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f"request type {request.code} not supported by a name server",
             )
-        return handler(channel, request)
+        refusal = None if self._access is None else self._access.refusal(channel, request)
+        return handler(channel, request) if refusal is None else refusal
 
     def end_of_buffer(self) -> None:
         """Part of Endpoint."""
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         """A broker whose connection is gone is dropped at once."""
+        if self._access is not None:
+            self._access.closed(channel)
         for broker in self.routes.drop_channel(channel):
             log.warning("broker %s at %s is gone", broker.identity.name, broker.identity.address)
 
@@ -281,6 +292,8 @@ class NameServer:
         return None if table is None else KVTable(table=table).encode()
 
     def _save_kv(self) -> None:
+        if self._access is not None:
+            self._access.start()
         path = self.config.kv_config_path
         if path is not None:
             save_state(OsDisk(), path, self.kv.encode())

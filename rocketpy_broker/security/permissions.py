@@ -1,5 +1,8 @@
 """What right each request needs. A request code that is not in a table is refused by every server.
 
+PUBLISH and SUBSCRIBE say which way a request goes; the names in it decide (see `demands`). With access
+control, ANY still needs a signature, and BROKER and ADMIN an administrator's account or a white address.
+
 Deny by default: a handler for a new code does nothing until its code has a permission here.
 """
 
@@ -111,4 +114,9 @@ BROKER_PERMISSIONS: Final[dict[int, Permission]] = {
     RequestCode.GET_BROKER_RUNTIME_INFO: Permission.ANY,
     RequestCode.GET_BROKER_CONFIG: Permission.ADMIN,
     RequestCode.UPDATE_BROKER_CONFIG: Permission.ADMIN,
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: Permission.ADMIN,
+    RequestCode.DELETE_ACL_CONFIG: Permission.ADMIN,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: Permission.ADMIN,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: Permission.ADMIN,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: Permission.ADMIN,
 }

@@ -12,9 +12,11 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from rocketpy.errors import BrokerError, RocketError
+from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.bodies import KVTable, RegisterBrokerBody, TopicConfig
 from rocketpy.protocol.checksum import crc32
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -76,6 +78,8 @@ class Registrar:
         self._address = address
         self._ha_address = ha_address
         self._links = [_NameServerLink(namesrv) for namesrv in config.registration.namesrv]
+        keys = config.registration.credentials
+        self._signer = None if keys is None else Signer(keys.access_key, keys.secret_key, keys.security_token)
         self._tasks: list[asyncio.Task[None]] = []
         self.master_address: str | None = None
         """For a slave: its master, as a name server told."""
@@ -87,10 +91,40 @@ class Registrar:
         self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links]
 
     def topics_changed(self, changed: Mapping[str, TopicConfig]) -> None:
-        """Tell all name servers about topics that are new or other than before."""
+        """Tell all name servers about topics that are new or other than before.
+
+        Those that can be reached are written to at once, before a send that made the topic is answered; 4.6.0
+        does the same by a oneway request.
+        """
         for link in self._links:
-            link.unsent.update(changed)
-            link.wake.set()
+            channel = link.channel
+            if not changed or channel is None or channel.is_closed or not link.is_registered:
+                self._tell_later(link, changed)
+                continue
+            request = self._signed(self._registration(changed))
+            answer = channel.request(request, self._config.registration.timeout_ms)
+            channel.flush()
+            answer.add_done_callback(partial(self._told, link, changed))
+
+    def _told(
+        self, link: _NameServerLink, changed: Mapping[str, TopicConfig], answer: asyncio.Future[Command]
+    ) -> None:
+        """A name server has taken some topics, or shall be told again."""
+        if answer.cancelled():
+            return
+        try:
+            response = answer.result()
+            if response.code == ResponseCode.SUCCESS:
+                self._take_answer(response)
+                return
+        except RocketError as error:
+            log.info("name server %s has not taken %d topics: %s", link.address, len(changed), error)
+        self._tell_later(link, changed)
+
+    @staticmethod
+    def _tell_later(link: _NameServerLink, changed: Mapping[str, TopicConfig]) -> None:
+        link.unsent.update({name: topic for name, topic in changed.items() if name not in link.unsent})
+        link.wake.set()
 
     @property
     def registered_at(self) -> list[str]:
@@ -139,7 +173,8 @@ class Registrar:
         unsent, link.unsent = link.unsent, {}
         only = unsent if link.is_registered and unsent else None
         try:
-            response = await channel.request(self._registration(only), self._config.registration.timeout_ms)
+            request = self._signed(self._registration(only))
+            response = await channel.request(request, self._config.registration.timeout_ms)
             if response.code != ResponseCode.SUCCESS:
                 raise BrokerError(response.code, response.remark, str(link.address))
         except RocketError:
@@ -151,9 +186,17 @@ class Registrar:
     async def _channel(self, link: _NameServerLink) -> Channel:
         if link.channel is None or link.channel.is_closed:
             # Routes of many topics come back in one body; a name server is trusted like a broker.
-            link.channel = await connect(link.address, link, ChannelOptions())
+            options = ChannelOptions(ssl=self._config.registration.ssl)
+            link.channel = await connect(link.address, link, options)
             link.is_registered = False
         return link.channel
+
+    def _signed(self, command: Command) -> Command:
+        """The request as a name server with access control wants it, where we have an account."""
+        if self._signer is not None:
+            command.ext = self._signer.sign(command.ext_fields(), command.body)
+            command.header = None
+        return command
 
     def _registration(self, only: Mapping[str, TopicConfig] | None) -> Command:
         """Return the request with all topics, or with those named."""
@@ -191,7 +234,7 @@ class Registrar:
             broker_id=self._config.broker_id,
         )
         try:
-            command = Command.request(RequestCode.UNREGISTER_BROKER, header)
+            command = self._signed(Command.request(RequestCode.UNREGISTER_BROKER, header))
             await channel.request(command, self._config.registration.timeout_ms)
         except RocketError as error:
             log.info("no goodbye to name server %s: %s", link.address, error)

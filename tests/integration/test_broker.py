@@ -1,6 +1,8 @@
 """One broker and more, over real sockets: sends, pulls, look-ups, restarts, name servers that go and come."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -11,8 +13,8 @@ from rocketpy.protocol import fastjson, properties
 from rocketpy.protocol.batch import encode_batch
 from rocketpy.protocol.bodies import HeartbeatData, TopicConfigSerializeWrapper, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import FLAG_ONEWAY, Command, encode_command
-from rocketpy.protocol.frame import CODEC_MSGPACK, CODEC_ROCKETMQ
+from rocketpy.protocol.command import FLAG_ONEWAY, Command, decode_command, encode_command
+from rocketpy.protocol.frame import CODEC_MSGPACK, CODEC_ROCKETMQ, FrameDecoder
 from rocketpy.protocol.headers import (
     CreateTopicRequestHeader,
     GetMaxOffsetRequestHeader,
@@ -404,3 +406,20 @@ async def test_health_tells_how_it_is(cluster: EmbeddedCluster, client: RawClien
     assert health.registered_at == (cluster.namesrv_address,)
     host, port = host_text((await records(client))[0].store_host)
     assert Address("tcp", host, port) == cluster.brokers[0].address
+
+
+async def test_name_servers_are_told_of_a_topic_before_its_first_send_is_answered(
+    cluster: EmbeddedCluster,
+) -> None:
+    """A client that asks for the route right after its first send would be told that there is none."""
+    assert cluster.namesrv is not None
+    assert cluster.namesrv._server is not None
+    (channel,) = cluster.namesrv._server.channels
+    assert channel._transport is not None
+    with socket.socket(fileno=os.dup(channel._transport.get_extra_info("socket").fileno())) as received:
+        cluster.brokers[0].topics.create_for_send("New", "TBW102", 4)
+        (frame,) = FrameDecoder().feed(received.recv(4096, socket.MSG_PEEK))
+        assert decode_command(frame).code == RequestCode.REGISTER_BROKER
+    async with await RawClient.open(cluster.namesrv.address) as names:
+        route = GetRouteInfoRequestHeader(topic="New")
+        assert (await names.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, route)).code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import ssl
@@ -24,6 +25,7 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ
 from rocketpy.transport import Address, Channel, ChannelOptions, Server, connect, register_transport, serve
+from rocketpy.transport.opening import _host_limit
 
 ECHO, SILENT, HOLD, RAISE, BUG, BIG, PUSH = range(900, 907)
 _names = itertools.count()
@@ -340,6 +342,39 @@ async def test_one_connection_too_many_is_refused(scheme: str) -> None:
         refused = await rig.open()
         await asyncio.wait_for(refused.wait_closed(), 10)
         assert [(await channel.request(Command.request(ECHO), 5000)).code for channel in kept] == [0, 0]
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+async def test_one_host_cannot_take_all_connections(scheme: str) -> None:
+    """One machine gone wild would leave no connection for the others."""
+    async with started(scheme, ChannelOptions(max_connections_per_host=2)) as rig:
+        kept = [await rig.open(), await rig.open()]
+        with contextlib.suppress(ConnectFailed):
+            refused = await rig.open()
+            await asyncio.wait_for(refused.wait_closed(), 10)
+        assert [(await channel.request(Command.request(ECHO), 5000)).code for channel in kept] == [0, 0]
+        assert len(rig.server.channels) == 2
+        kept[0].close()
+        await kept[0].wait_closed()
+        await rig.peer.until(lambda: len(rig.server.channels) == 1)
+        assert (await (await rig.open()).request(Command.request(ECHO), 5000)).code == 0
+
+
+@pytest.mark.parametrize(("host", "limit"), [("127.0.0.1", None), ("[::1]", None), ("192.0.2.1", 1024)])
+def test_this_machine_may_have_any_number(host: str, limit: int | None) -> None:
+    """A test, or a proxy beside the broker, would be taken for a flood."""
+    assert _host_limit(host, ChannelOptions()) == limit
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
+async def test_a_header_above_the_limit_closes_the_connection(scheme: str) -> None:
+    """A client could make a server decode headers of megabytes."""
+    async with started(scheme, ChannelOptions(max_header_bytes=1000)) as rig:
+        channel = await rig.open()
+        big = Command.request(ECHO)
+        big.ext = {"k": "v" * 2000}
+        with pytest.raises(ConnectionLost):
+            await channel.request(big, 5000)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "memory://nobody", "tls://127.0.0.1:1"])

@@ -83,24 +83,29 @@ def cluster(
     namesrv_port: int | None = None,
     client: Mapping[str, str] | None = None,
     conf: Mapping[str, object] | None = None,
+    names_conf: Mapping[str, object] | None = None,
     server: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """Start both servers, and stop them at the end.
 
-    namesrv, broker: whose. conf: broker.conf keys.
+    namesrv, broker: whose. conf: broker.conf keys. names_conf: namesrv.conf keys, for ours.
     namesrv_port: a free one when left out.
     client, server: system properties of Java clients and of a Java broker.
     """
     with (
-        _name_server(peer, run, namesrv, namesrv_port) as names,
+        _name_server(peer, run, namesrv, namesrv_port, names_conf) as names,
         _broker(peer, run, names.address, broker, conf, server) as one,
     ):
         yield Cluster(peer, run, names, one, client or {})
 
 
 @contextmanager
-def _name_server(peer: JavaPeer, run: Path, make: Make, port: int | None) -> Iterator[NameServerProcess]:
-    server = JavaNameServer(peer, run, port=port) if make == "java" else OurNameServer(run, port=port)
+def _name_server(
+    peer: JavaPeer, run: Path, make: Make, port: int | None, conf: Mapping[str, object] | None
+) -> Iterator[NameServerProcess]:
+    server = (
+        JavaNameServer(peer, run, port=port) if make == "java" else OurNameServer(run, port=port, conf=conf)
+    )
     with stopping([server.start()]):
         yield server
 

@@ -279,12 +279,24 @@ class OurNameServer(NameServerProcess):
 
     ready_words = "ready at"
 
-    def __init__(self, run: Path, *, name: str = "our-namesrv", port: int | None = None) -> None:
+    def __init__(
+        self,
+        run: Path,
+        *,
+        name: str = "our-namesrv",
+        port: int | None = None,
+        conf: Mapping[str, object] | None = None,
+    ) -> None:
         super().__init__(run, name, free_port() if port is None else port)
+        self.conf = dict(conf or {})
 
     def command(self) -> list[str]:
         """`rocketpy-broker namesrv`."""
-        return [sys.executable, "-m", "rocketpy_broker.cli", "namesrv", "--listen", self.address]
+        path = self.home / "namesrv.conf"
+        path.write_text(
+            "".join(f"{key}={value}\n" for key, value in {**self.conf, "listenPort": self.port}.items())
+        )
+        return [sys.executable, "-m", "rocketpy_broker.cli", "namesrv", "-c", str(path)]
 
     def environment(self) -> dict[str, str]:
         """With the repository on the path, so that an installed copy is not needed."""

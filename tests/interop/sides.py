@@ -79,6 +79,7 @@ def serve(
     *,
     namesrv_port: int | None = None,
     conf: Mapping[str, object] | None = None,
+    names_conf: Mapping[str, object] | None = None,
 ) -> AbstractContextManager[Cluster]:
     """Start the servers of a side; see `cluster`."""
     return cluster(
@@ -90,4 +91,5 @@ def serve(
         client=side.client,
         server=side.server,
         conf=conf,
+        names_conf=names_conf,
     )

@@ -23,7 +23,7 @@ public final class Consume {
     }
 
     public static void main(String[] args) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(args[1]);
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(args[1], Lines.hook());
         consumer.setNamesrvAddr(args[0]);
         consumer.start();
         Consume driver = new Consume(consumer);

@@ -7,15 +7,24 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** What the drivers share: steps come in and answers go out as JSON, one object a line. Bytes travel as hex. */
 final class Lines {
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
 
     private Lines() {
+    }
+
+    /** Signs requests when the system property interop.keys says ACCESS:SECRET; null otherwise. */
+    static RPCHook hook() {
+        String[] keys = System.getProperty("interop.keys", "").split(":");
+        return keys.length < 2 ? null : new AclClientRPCHook(new SessionCredentials(keys[0], keys[1]));
     }
 
     static List<JSONObject> steps() throws Exception {

@@ -24,7 +24,7 @@ public final class Produce {
     }
 
     public static void main(String[] args) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(args[1]);
+        DefaultMQProducer producer = new DefaultMQProducer(args[1], Lines.hook());
         producer.setNamesrvAddr(args[0]);
         producer.start();
         Produce driver = new Produce(producer);

@@ -71,6 +71,20 @@ def test_a_key_without_meaning_is_named_so(tmp_path: Path, caplog: pytest.LogCap
     assert "useReentrantLockWhenPutMessage" in texts[1]
 
 
+def test_the_older_spelling_of_file_sizes_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """QUIRKS 42: files would differ in size from those that RocketMQ makes with the same settings."""
+    caplog.set_level(logging.INFO)
+    config = load(tmp_path, "mapedFileSizeCommitLog=1048576\nmapedFileSizeConsumeQueue=6000\n")
+    assert config.store.commit_log.segment_bytes == 1 << 30
+    assert config.store.consume_queue.segment_bytes == 300_000 * 20
+    assert [record.getMessage().split(": ")[1] for record in caplog.records] == [
+        "mapedFileSizeCommitLog has no meaning here",
+        "mapedFileSizeConsumeQueue has no meaning here",
+    ]
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -84,7 +98,11 @@ def test_a_key_without_meaning_is_named_so(tmp_path: Path, caplog: pytest.LogCap
         ("brokerName=..", "letters"),
         ("namesrvAddr=nonsense", "not understood"),
         ("brokerRole=SLAVE", "cannot do that yet"),
-        ("aclEnable=true", "break a promise"),
+        ("enableDLegerCommitLog=true", "break a promise"),
+        ("tls.server.mode=permissive", "needs tls.server.certPath"),
+        ("tls.server.need.client.auth=require", "needs tls.server.trustCertPath"),
+        ("tls.server.mode=sometimes", "disabled, permissive, enforcing"),
+        ("maxConnections=0", "at least 1"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_line(tmp_path: Path, line: str, says: str) -> None:

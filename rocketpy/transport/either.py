@@ -1,0 +1,118 @@
+"""One TCP port for clients with and without TLS: the first byte of a connection tells which it is.
+
+A TLS client begins with a handshake record, whose first byte is 0x16; a remoting frame begins with its
+length, of which that is no first byte below 352 MiB. Source: HandshakeHandler of RocketMQ 4.6.0
+(tls.server.mode=permissive).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final, Self
+
+from rocketpy.transport.base import Address, ChannelOptions
+
+__all__ = ["EitherListener"]
+
+log = logging.getLogger("rocketpy.transport")
+
+_HANDSHAKE: Final = b"\x16"
+
+
+class EitherListener:
+    """Accepts connections and looks at their first byte before anyone else does."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        protocol: Callable[[], asyncio.Protocol],
+        context: ssl.SSLContext,
+        options: ChannelOptions,
+    ) -> None:
+        self._listening = listening
+        self._protocol = protocol
+        self._context = context
+        self._options = options
+        self._looking: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.create_task(self._accept())
+
+    @classmethod
+    async def open(
+        cls,
+        address: Address,
+        protocol: Callable[[], asyncio.Protocol],
+        context: ssl.SSLContext,
+        options: ChannelOptions,
+    ) -> Self:
+        """Listen. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        family, _, _, _, where = found[0]
+        listening = socket.create_server(where, family=family, backlog=1024)
+        listening.setblocking(False)
+        return cls(listening, protocol, context, options)
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, with its real port. Clients without TLS connect there too."""
+        name = self._listening.getsockname()
+        return Address("tls", name[0], name[1])
+
+    async def close(self) -> None:
+        """Accept no more."""
+        tasks = [self._accepting, *self._looking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listening.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listening)
+            except OSError as error:  # out of file descriptors, say; those that are open are served on
+                log.error("cannot accept a connection: %s", error)
+                await asyncio.sleep(1)
+                continue
+            if len(self._looking) >= self._options.max_connections:
+                connection.close()
+                continue
+            task = asyncio.create_task(self._look(connection))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+
+    async def _look(self, connection: socket.socket) -> None:
+        """Wait for the first byte, leave it where it is, and hand the connection over."""
+        loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            async with asyncio.timeout(self._options.frame_timeout_ms / 1000):
+                await _readable(connection)
+            is_tls = connection.recv(1, socket.MSG_PEEK) == _HANDSHAKE
+            context = self._context if is_tls else None
+            timeout = self._options.frame_timeout_ms / 1000 if is_tls else None
+            await loop.connect_accepted_socket(
+                self._protocol, connection, ssl=context, ssl_handshake_timeout=timeout
+            )
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+        except (OSError, ssl.SSLError, TimeoutError) as error:
+            log.info("a connection came to nothing: %s", error)
+            connection.close()
+
+
+async def _readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(connection, ready.set_result, None)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(connection)

@@ -1,0 +1,160 @@
+"""plain_acl.yml on disk: read, watched for changes, and replaced by administrators' requests.
+
+Source: PlainPermissionManager of RocketMQ 4.6.0. Differs: a file that is changed into one that cannot be read
+is reported and the rules before it stay; the file is replaced in one step and keeps its mode.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.bodies import DataVersion, PlainAccessConfig
+from rocketpy_broker.security.accounts import (
+    AccessFile,
+    AccessList,
+    dump_access_file,
+    read_access_file,
+)
+from rocketpy_broker.store.clock import Clock, system_clock
+
+__all__ = ["AccessStore", "replace_file"]
+
+log = logging.getLogger("rocketpy.broker.access")
+
+_Stamp = tuple[int, int, int]
+
+
+class AccessStore:
+    """The rules in force. `load` before they are asked for."""
+
+    def __init__(self, path: Path, *, clock: Clock = system_clock) -> None:
+        self.path = path
+        self.rules = AccessList((), {})
+        self._clock = clock
+        self._written = AccessFile()
+        self._stamp: _Stamp | None = None
+
+    def load(self) -> None:
+        """Read the file. Raises ConfigInvalid naming it; the rules are as before then."""
+        try:
+            stamp = self._stamp_now()
+            self._take(read_access_file(self.path.read_text("utf-8")))
+        except (OSError, ConfigInvalid) as error:
+            raise ConfigInvalid(f"{self.path}: {error}") from error
+        self._stamp = stamp
+
+    def reload_changed(self) -> None:
+        """Read the file again if somebody has changed it; a bad one is logged and changes nothing."""
+        try:
+            stamp = self._stamp_now()
+        except OSError as error:
+            log.error("%s: %s; the rules stay as they are", self.path, error)
+            return
+        if stamp == self._stamp:
+            return
+        try:
+            self.load()
+        except ConfigInvalid as error:
+            self._stamp = stamp  # said once, not at every look
+            log.error("%s; the rules stay as they are", error)
+        else:
+            log.warning("%s has changed: %d accounts now", self.path, len(self.rules.accounts))
+
+    def _stamp_now(self) -> _Stamp:
+        state = self.path.stat()
+        return state.st_mtime_ns, state.st_size, state.st_ino
+
+    def _take(self, written: AccessFile) -> None:
+        self.rules = AccessList.of(written)  # raises before anything has changed
+        self._written = written
+
+    # -- what administrators ask --------------------------------------------------------------
+
+    @property
+    def version(self) -> DataVersion:
+        """How often the file was changed by request, and when last."""
+        versions = self._written.data_version
+        return versions[0] if versions else DataVersion()
+
+    def listing(self) -> tuple[list[str], list[PlainAccessConfig]]:
+        """White addresses, and accounts without their secrets."""
+        accounts = self._written.accounts or []
+        return (
+            list(self._written.global_white_remote_addresses or []),
+            [msgspec.structs.replace(account, secret_key=None) for account in accounts],
+        )
+
+    def put_account(self, account: PlainAccessConfig) -> None:
+        """Add an account, or change of a known one what is given. Raises ConfigInvalid, OSError."""
+
+        def change(accounts: list[PlainAccessConfig]) -> list[PlainAccessConfig]:
+            kept = [other for other in accounts if other.access_key != account.access_key]
+            known = next((other for other in accounts if other.access_key == account.access_key), None)
+            return [*kept, account if known is None else _merged(known, account)]
+
+        self._change_accounts(change)
+
+    def delete_account(self, access_key: str) -> bool:
+        """Remove an account; False when there is none of this name. Raises ConfigInvalid, OSError."""
+        if access_key not in self.rules.accounts:
+            return False
+        self._change_accounts(lambda all_: [one for one in all_ if one.access_key != access_key])
+        return True
+
+    def set_white_addresses(self, patterns: Sequence[str]) -> None:
+        """Replace the addresses that need no signature. Raises ConfigInvalid, OSError."""
+        self._save(msgspec.structs.replace(self._written, global_white_remote_addresses=list(patterns)))
+
+    def _change_accounts(self, change: Callable[[list[PlainAccessConfig]], list[PlainAccessConfig]]) -> None:
+        accounts = change(list(self._written.accounts or []))
+        self._save(msgspec.structs.replace(self._written, accounts=accounts))
+
+    def _save(self, written: AccessFile) -> None:
+        """Check, write, then use: a change that cannot be kept does not count either."""
+        written = msgspec.structs.replace(written, data_version=[self.version.next(self._clock())])
+        AccessList.of(written)
+        replace_file(self.path, dump_access_file(written))
+        self._take(written)
+        self._stamp = self._stamp_now()
+
+
+def _merged(known: PlainAccessConfig, change: PlainAccessConfig) -> PlainAccessConfig:
+    """As 4.6.0 does it: what is empty in a change stays, and the administrator flag always changes."""
+    given = {
+        field.name: value
+        for field in msgspec.structs.fields(PlainAccessConfig)
+        if (value := getattr(change, field.name)) or field.name == "admin"
+    }
+    return msgspec.structs.replace(known, **given)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace a small file in one step that survives power loss; it keeps its mode. Raises OSError.
+
+    The temporary file is readable by nobody else, since secrets may be in it.
+    """
+    path = path.resolve()  # a link goes on pointing at the file
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            if path.exists():
+                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)  # noqa: PTH105 - the pair of mkstemp
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,177 @@
+"""Accounts and what each may do: the contents of plain_acl.yml, and changes to it.
+
+Source: PlainPermissionManager, Permission of RocketMQ 4.6.0. Differs: a right that is spelled wrongly is
+refused and not taken for DENY; an unknown key is refused, since what it was meant to forbid would be allowed.
+Secrets are in no text that this module makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Flag
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.bodies import DataVersion, PlainAccessConfig
+from rocketpy_broker.security.addresses import AddressPattern
+
+__all__ = [
+    "AccessFile",
+    "AccessList",
+    "Account",
+    "Right",
+    "dump_access_file",
+    "read_access_file",
+]
+
+KEY_CHARACTERS_MIN: Final = 7
+"""Of access and secret key: 4.6.0 wants them longer than 6."""
+
+
+class Right(Flag):
+    """What an account may do with a topic, or as a group. Nothing at all is DENY."""
+
+    DENY = 0
+    PUB = 4
+    SUB = 8
+
+
+_RIGHTS: Final = {
+    "DENY": Right.DENY,
+    "PUB": Right.PUB,
+    "SUB": Right.SUB,
+    "PUB|SUB": Right.PUB | Right.SUB,
+    "SUB|PUB": Right.PUB | Right.SUB,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who may do what. topics, groups: rights by name, where they differ from the default ones."""
+
+    access_key: str
+    secret_key: bytes = field(repr=False)
+    white: AddressPattern
+    """Clients that need no signature, and then may do everything."""
+    is_admin: bool
+    default_topic: Right
+    default_group: Right
+    topics: Mapping[str, Right]
+    groups: Mapping[str, Right]
+
+    def right_to(self, name: str, *, is_group: bool) -> Right:
+        """What it may do with a topic or as a group."""
+        named = self.groups if is_group else self.topics
+        return named.get(name, self.default_group if is_group else self.default_topic)
+
+    @property
+    def is_limited(self) -> bool:
+        """False for an administrator of whom no rights are listed: it may do everything."""
+        return not self.is_admin or bool(self.topics or self.groups)
+
+
+class AccessFile(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """plain_acl.yml as it is written. Lists may be None: the key is there and nothing follows."""
+
+    global_white_remote_addresses: list[str] | None = None
+    accounts: list[PlainAccessConfig] | None = None
+    data_version: list[DataVersion] | None = None
+    """One element: how often the file was changed by request, and when last."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessList:
+    """A whole file, checked and ready to be asked."""
+
+    white: tuple[AddressPattern, ...]
+    accounts: Mapping[str, Account]
+
+    @classmethod
+    def of(cls, written: AccessFile) -> AccessList:
+        """What a file means. Raises ConfigInvalid naming the account and the setting."""
+        accounts = [_account(config) for config in written.accounts or []]
+        return cls(
+            tuple(AddressPattern(text) for text in written.global_white_remote_addresses or []),
+            {account.access_key: account for account in accounts},
+        )
+
+    def is_white(self, host: str) -> bool:
+        """Whether a client of this host may do everything unasked."""
+        return any(pattern.matches(host) for pattern in self.white)
+
+
+def read_access_file(text: str) -> AccessFile:
+    """What plain_acl.yml says. Raises ConfigInvalid."""
+    try:
+        found: Any = yaml.safe_load(text)
+        if not isinstance(found, dict) or not found:
+            raise ConfigInvalid("the file has no settings")
+        for account in found.get("accounts") or []:
+            _refuse_unknown(account)
+        # Keys and names may look like numbers: 12345678 is a text in 4.6.0 too.
+        return msgspec.convert(_texts(found), AccessFile, strict=False)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f" in line {mark.line + 1}"
+        raise ConfigInvalid(f"no YAML{place}") from error  # the text around it may be a secret
+    except msgspec.ValidationError as error:
+        raise ConfigInvalid(str(error)) from error
+
+
+def dump_access_file(written: AccessFile) -> str:
+    """The file's text; comments that were in it are gone, as in 4.6.0."""
+    data = msgspec.to_builtins(written)
+    return str(yaml.safe_dump({key: value for key, value in data.items() if value is not None}))
+
+
+def _refuse_unknown(account: object) -> None:
+    known = {field.encode_name for field in msgspec.structs.fields(PlainAccessConfig)}
+    unknown = set(map(str, account)) - known if isinstance(account, dict) else set()
+    if unknown:
+        raise ConfigInvalid(f"an account has the unknown setting {', '.join(sorted(unknown))}")
+
+
+def _texts(value: Any) -> Any:
+    """The same tree with every number as its text."""
+    if isinstance(value, dict):
+        return {str(key): _texts(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_texts(inner) for inner in value]
+    return str(value) if type(value) in (int, float) else value
+
+
+def _account(config: PlainAccessConfig) -> Account:
+    key, secret = config.access_key, config.secret_key or ""
+    if len(key) < KEY_CHARACTERS_MIN or len(secret) < KEY_CHARACTERS_MIN:
+        raise ConfigInvalid(f"account {key!r}: accessKey and secretKey must be longer than 6 characters")
+    try:
+        return Account(
+            access_key=key,
+            secret_key=secret.encode(),
+            white=AddressPattern(config.white_remote_address or ""),
+            is_admin=config.admin,
+            default_topic=_right(config.default_topic_perm),
+            default_group=_right(config.default_group_perm),
+            topics=dict(map(_named_right, config.topic_perms or [])),
+            groups=dict(map(_named_right, config.group_perms or [])),
+        )
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"account {key!r}: {error}") from error
+
+
+def _right(text: str | None) -> Right:
+    right = Right.DENY if text is None else _RIGHTS.get(text.strip())
+    if right is None:
+        raise ConfigInvalid(f"the right {text!r} is none of {', '.join(_RIGHTS)}")
+    return right
+
+
+def _named_right(text: str) -> tuple[str, Right]:
+    name, sign, right = text.partition("=")
+    if not name.strip() or not sign:
+        raise ConfigInvalid(f"{text!r} is not NAME=RIGHT")
+    return name.strip(), _right(right)

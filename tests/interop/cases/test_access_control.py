@@ -1,0 +1,175 @@
+"""Accounts and TLS: Java's client, mqadmin and our SDK, and brokers of both makes that ask who is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trustme
+
+from rocketpy import ClientConfig, Message, Producer, PullConsumer
+from rocketpy.config import Credentials
+from rocketpy.errors import BrokerError
+from tests.interop import probe
+from tests.interop.cluster import BINARY_HEADERS, Cluster
+from tests.interop.java_peer import JavaPeer, make_home
+from tests.interop.sides import Side, serve
+
+pytestmark = pytest.mark.interop
+
+ACCOUNTS = """
+globalWhiteRemoteAddresses:
+- 10.10.103.*
+accounts:
+- accessKey: application
+  secretKey: its-secret
+  whiteRemoteAddress:
+  admin: false
+  defaultTopicPerm: DENY
+  defaultGroupPerm: SUB
+  topicPerms:
+  - Orders=PUB|SUB
+  - News=SUB
+- accessKey: operator
+  secretKey: other-secret
+  admin: true
+"""
+SIDES = (
+    Side("clients with keys", "java", "java"),
+    Side("clients with keys", "our", "our"),
+    Side("clients with keys", "our", "our", BINARY_HEADERS),
+    Side("clients with keys", "java", "our"),
+)
+APPLICATION, STRANGER = "application:its-secret", "application:wrong-secret"
+
+
+@pytest.fixture(
+    scope="module", params=SIDES, ids=lambda side: f"{side.direction}{'-bin' * bool(side.client)}"
+)
+def servers(
+    request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """A broker with access control, and two topics made by its operator."""
+    side: Side = request.param
+    run = tmp_path_factory.mktemp("access")
+    home = run / f"{side.broker}-broker"
+    conf = make_home(home) / "conf" if side.broker == "java" else home
+    conf.mkdir(parents=True, exist_ok=True)
+    (conf / "plain_acl.yml").write_text(ACCOUNTS)
+    tools = make_home(run / "mqadmin") / "conf" / "tools.yml"
+    tools.write_text("accessKey: operator\nsecretKey: other-secret\n")
+    with serve(side, peer, run, conf={"aclEnable": "true"}) as running:
+        for topic in ("Orders", "News"):
+            running.admin("updateTopic", "-b", running.broker.address, "-t", topic, "-r", "2", "-w", "2")
+            probe.wait_until(lambda name=topic: probe.route(running.namesrv.address, name), "the route")  # type: ignore[misc] # one argument with a default
+        yield running
+
+
+def as_account(servers: Cluster, keys: str) -> Cluster:
+    """The same servers, with Java clients that sign with these keys."""
+    return replace(servers, java_properties={**servers.java_properties, "interop.keys": keys})
+
+
+def test_an_account_sends_and_reads(servers: Cluster) -> None:
+    """Java's clients could not be used with access control."""
+    mine = as_account(servers, APPLICATION)
+    steps = [{"how": how, "topic": "Orders", "body": b"x".hex()} for how in ("sync", "async", "oneway")]
+    batch = {"how": "batch", "messages": [{"topic": "Orders", "body": b"x".hex()}] * 2}
+    answers = mine.produce(*steps, batch)
+    assert [answer.get("status") for answer in answers if "sent" not in answer] == ["SEND_OK"] * 3, answers
+    probe.wait_until(lambda: len(mine.pull_all("Orders")) == 5, "five messages", timeout_s=30, step_s=1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "topic", "says"),
+    [
+        ("", "Orders", "No accessKey is configured"),
+        ("somebody:its-secret", "Orders", "No acl config for somebody"),
+        (STRANGER, "Orders", "Check signature failed for accessKey=application"),
+        (APPLICATION, "News", "No default permission for topic:News"),
+    ],
+    ids=["no keys", "no account", "wrong secret", "no right"],
+)
+def test_a_refusal_is_worded_alike(servers: Cluster, keys: str, topic: str, says: str) -> None:
+    """A client would take a refusal for an outage and try again for ever."""
+    (answer,) = as_account(servers, keys).produce({"how": "sync", "topic": topic, "body": b"x".hex()})
+    assert answer["code"] == 1, answer
+    assert f"AclException: {says}" in answer["error"], answer
+
+
+async def test_our_client_sends_and_reads(servers: Cluster) -> None:
+    """Our SDK could not be used where keys are asked for."""
+    keys = Credentials(access_key="application", secret_key="its-secret")  # noqa: S106
+    client = ClientConfig(namesrv=servers.namesrv.address, credentials=keys)
+    async with Producer("p", client=client) as producer, PullConsumer("c", client=client) as consumer:
+        result = await producer.send(Message("Orders", b"ours"))
+        found = await consumer.pull(result.queue, result.queue_offset)
+        assert [message.body for message in found.messages] == [b"ours"]
+        with pytest.raises(BrokerError, match="No default permission for topic:News"):
+            await producer.send(Message("News", b"x"), timeout_ms=3000)
+    stranger = replace(client, credentials=Credentials(access_key="application", secret_key="wrong"))  # noqa: S106
+    async with Producer("p", client=stranger) as producer:
+        with pytest.raises(BrokerError, match="Check signature failed"):
+            await producer.send(Message("Orders", b"x"), timeout_ms=3000)
+
+
+def test_operators_keep_the_accounts(servers: Cluster) -> None:
+    """Mqadmin's commands for accounts would fail, or change nothing."""
+    broker = servers.broker.address
+    made = servers.admin(
+        "updateAclConfig",
+        "-b",
+        broker,
+        "-a",
+        "newcomer",
+        "-s",
+        "fresh-secret",
+        "-t",
+        "News=PUB",
+        "-m",
+        "false",
+    )
+    assert f"create or update plain access config to {broker} success" in made
+    newcomer = as_account(servers, "newcomer:fresh-secret")
+
+    def is_known() -> bool:
+        (answer,) = newcomer.produce({"how": "sync", "topic": "News", "body": b"x".hex()})
+        return answer.get("status") == "SEND_OK"
+
+    probe.wait_until(is_known, "the new account", timeout_s=30, step_s=1)
+    version = servers.admin("clusterAclConfigVersion", "-c", "InteropCluster")
+    assert str(servers.broker.conf["brokerName"]) in version
+    gone = servers.admin("deleteAccessConfig", "-b", broker, "-a", "newcomer")
+    assert f"delete plain access config account to {broker} success" in gone
+    white = servers.admin("updateGlobalWhiteAddr", "-b", broker, "-g", "10.10.1.1,127.0.0.1")
+    assert f"update global white remote addresses to {broker} success" in white
+
+    def is_white() -> bool:
+        (answer,) = as_account(servers, "").produce({"how": "sync", "topic": "News", "body": b"x".hex()})
+        return answer.get("status") == "SEND_OK"
+
+    probe.wait_until(is_white, "the white address", timeout_s=30, step_s=1)
+
+
+TLS_SIDES = (Side("Java client with TLS", "java", "java"), Side("Java client with TLS", "our", "our"))
+
+
+@pytest.mark.parametrize("side", TLS_SIDES, ids=lambda side: side.direction)
+def test_java_clients_speak_tls(peer: JavaPeer, tmp_path: Path, side: Side) -> None:
+    """Whoever turns tls.enable on in RocketMQ's client would not reach our servers."""
+    authority = trustme.CA()
+    cert = authority.issue_cert("127.0.0.1")
+    cert.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    conf = tmp_path / "tls.properties"
+    conf.write_text(
+        f"tls.server.mode=permissive\ntls.server.certPath={tmp_path}/server.pem\n"
+        f"tls.server.keyPath={tmp_path}/server.pem\n"
+    )
+    settings = {"tls.config.file": conf}
+    speaks = replace(side, client={"tls.enable": "true", "tls.test.mode.enable": "true"})
+    with serve(speaks, peer, tmp_path, conf=settings, names_conf=settings) as servers:
+        steps = [{"how": "sync", "topic": "Sealed", "body": (b"x" * 50_000).hex()} for _ in range(4)]
+        assert [answer.get("status") for answer in servers.produce(*steps)] == ["SEND_OK"] * 4
+        probe.wait_until(lambda: len(servers.pull_all("Sealed")) == 4, "the messages", timeout_s=30, step_s=1)

@@ -1,0 +1,150 @@
+"""plain_acl.yml: what it means, what is refused, and that it never shows a secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.bodies import PlainAccessConfig
+from rocketpy_broker.security.access_file import AccessStore
+from rocketpy_broker.security.accounts import AccessList, Right, dump_access_file, read_access_file
+
+BOTH = Right.PUB | Right.SUB
+ACCOUNTS = """
+globalWhiteRemoteAddresses:
+- 10.10.103.*
+
+accounts:
+- accessKey: RocketMQ
+  secretKey: 12345678
+  whiteRemoteAddress:
+  admin: false
+  defaultTopicPerm: DENY
+  defaultGroupPerm: SUB
+  topicPerms:
+  - topicA=DENY
+  - topicB=PUB|SUB
+  - topicC= SUB
+  groupPerms:
+  - groupA=DENY
+
+- accessKey: rocketmq2
+  secretKey: very-secret
+  whiteRemoteAddress: 192.168.1.*
+  admin: true
+"""
+
+
+def test_the_file_of_the_distribution_is_understood() -> None:
+    """An operator who comes from RocketMQ would have to write the accounts anew."""
+    rules = AccessList.of(read_access_file(ACCOUNTS))
+    one, two = rules.accounts["RocketMQ"], rules.accounts["rocketmq2"]
+    assert rules.is_white("10.10.103.7")
+    assert not rules.is_white("10.10.104.7")
+    assert one.secret_key == b"12345678"
+    assert [one.right_to(name, is_group=False) for name in ("topicA", "topicB", "topicC", "other")] == [
+        Right.DENY, BOTH, Right.SUB, Right.DENY,
+    ]  # fmt: skip
+    assert [one.right_to(name, is_group=True) for name in ("groupA", "topicB")] == [Right.DENY, Right.SUB]
+    assert (one.is_limited, two.is_limited) == (True, False)
+    assert two.white.matches("192.168.1.9")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("secretKey: 12345678", "secretKey: 123456"), "'RocketMQ': accessKey and secretKey must be longer"),
+        (("accessKey: RocketMQ", "accessKey: Rocket"), "'Rocket': accessKey"),
+        (("topicA=DENY", "topicA=NONE"), "'RocketMQ': the right 'NONE'"),
+        (("topicA=DENY", "topicA"), "'RocketMQ': 'topicA' is not NAME=RIGHT"),
+        (("defaultTopicPerm", "defaultTopicPerms"), "unknown setting defaultTopicPerms"),
+        (("admin: false", "admin: maybe"), "admin"),
+        (("10.10.103.*", "10.10.103"), "address pattern"),
+        (("accounts:", "acounts:"), "unknown field `acounts`"),
+        ((ACCOUNTS, "# nothing"), "no settings"),
+        ((ACCOUNTS, "!!python/object/apply:os.system [true]"), "no YAML"),
+        (("accounts:", "accounts: {very-secret: ["), "no YAML"),
+    ],
+)
+def test_a_file_that_is_not_understood_is_refused(change: tuple[str, str], complaint: str) -> None:
+    """A slip of the pen would give or take rights in silence; YAML could start programs."""
+    with pytest.raises(ConfigInvalid) as caught:
+        AccessList.of(read_access_file(ACCOUNTS.replace(*change)))
+    assert complaint in str(caught.value)
+    assert "very-secret" not in str(caught.value)
+    assert "12345678" not in str(caught.value)
+
+
+def test_a_file_survives_being_written() -> None:
+    """Each change by mqadmin would change something else too."""
+    written = read_access_file(ACCOUNTS)
+    assert read_access_file(dump_access_file(written)) == written
+
+
+def test_secrets_do_not_show() -> None:
+    """A log line or a traceback would hand out the account."""
+    assert "12345678" not in repr(AccessList.of(read_access_file(ACCOUNTS)))
+
+
+def opened(tmp_path: Path) -> AccessStore:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(ACCOUNTS)
+    path.chmod(0o640)
+    store = AccessStore(path, clock=lambda: 1234)
+    store.load()
+    return store
+
+
+def test_an_account_is_changed_added_and_removed(tmp_path: Path) -> None:
+    """Accounts could only be kept with an editor on the broker's machine."""
+    store = opened(tmp_path)
+    store.put_account(PlainAccessConfig(access_key="RocketMQ", topic_perms=["topicD=PUB"]))
+    store.put_account(PlainAccessConfig(access_key="another", secret_key="7 or more", admin=True))  # noqa: S106
+    again = AccessStore(store.path)
+    again.load()
+    changed = again.rules.accounts["RocketMQ"]
+    assert changed.secret_key == b"12345678"
+    assert (dict(changed.topics), dict(changed.groups)) == ({"topicD": Right.PUB}, {"groupA": Right.DENY})
+    assert again.rules.accounts["another"].is_admin
+    assert (again.version.counter, again.version.timestamp) == (2, 1234)
+    assert store.path.stat().st_mode & 0o777 == 0o640
+    assert store.delete_account("another")
+    assert not store.delete_account("another")
+    store.set_white_addresses(["127.0.0.1"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plain_acl.yml"]
+    again.reload_changed()
+    assert (sorted(again.rules.accounts), again.rules.is_white("127.0.0.1")) == (
+        ["RocketMQ", "rocketmq2"], True,
+    )  # fmt: skip
+
+
+def test_a_change_that_is_not_understood_changes_nothing(tmp_path: Path) -> None:
+    """One wrong command would lock everybody out at the next start."""
+    store = opened(tmp_path)
+    for wrong in (
+        PlainAccessConfig(access_key="short", secret_key="long enough"),  # noqa: S106
+        PlainAccessConfig(access_key="RocketMQ", default_topic_perm="ALL"),
+        PlainAccessConfig(access_key="RocketMQ", white_remote_address="1.2.3"),
+    ):
+        with pytest.raises(ConfigInvalid):
+            store.put_account(wrong)
+    assert store.path.read_text() == ACCOUNTS
+    assert store.rules.accounts["RocketMQ"].default_topic is Right.DENY
+
+
+def test_a_file_that_was_spoilt_leaves_the_rules_in_force(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An editor's half-written file would let everybody in, or nobody."""
+    store = opened(tmp_path)
+    for spoilt in ("accounts: [", ""):
+        store.path.write_text(spoilt)
+        store.reload_changed()
+        store.reload_changed()
+        assert set(store.rules.accounts) == {"RocketMQ", "rocketmq2"}
+    store.path.unlink()
+    store.reload_changed()
+    assert set(store.rules.accounts) == {"RocketMQ", "rocketmq2"}
+    assert caplog.text.count("the rules stay as they are") == 3
