@@ -234,6 +234,8 @@ class BrokerConfig:
     send: SendConfig = field(default_factory=SendConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
     consume: ConsumeConfig = field(default_factory=ConsumeConfig)
+    updatable_file: Path | None = None
+    """remoteConfigUpdateEnable (ours): the file that administrators may change some settings in from afar."""
 
     def __post_init__(self) -> None:
         _check_name("brokerName", self.name)
@@ -265,6 +267,8 @@ class NamesrvConfig:
     """A broker that was silent for this long is dropped (fixed in RocketMQ)."""
     scan_interval_ms: int = 5000
     """How often that is looked for (RocketMQ: 10 s)."""
+    updatable_file: Path | None = None
+    """As a broker's."""
 
     def __post_init__(self) -> None:
         _check_range("broker_expired_ms", self.broker_expired_ms, 1, 3_600_000)

@@ -53,6 +53,7 @@ __all__ = ["load_broker_config", "load_namesrv_config"]
 log = logging.getLogger("rocketpy.broker.config")
 
 Values = dict[str, dict[str, Any]]
+_REMOTE: Final = "remoteConfigUpdateEnable"
 _TLS_FILE: Final = "tls.config.file"
 """A key that names another file, RocketMQ's tls.properties; what the naming file itself says goes before."""
 
@@ -88,6 +89,7 @@ def load_broker_config(
             send=SendConfig(**values["send"]),
             transactions=TransactionConfig(**values["transactions"]),
             consume=ConsumeConfig(**values["consume"]),
+            updatable_file=_updatable(path),
             **values["broker"],
         )
 
@@ -103,7 +105,7 @@ def load_namesrv_config(
     with _Blame(places):
         settings = {"kv_config_path": Path.home() / "namesrv" / "kvConfig.json", **values["namesrv"]}
         listen = listen_config(values["listen"], DEFAULT_NAMESRV_PORT, _path(path))
-        return NamesrvConfig(listen=listen, **settings)
+        return NamesrvConfig(listen=listen, updatable_file=_updatable(path), **settings)
 
 
 def _given(path: str | Path | None, overrides: Mapping[str, str] | None) -> list[_Given]:
@@ -118,6 +120,16 @@ def _read(path: str | Path) -> list[_Given]:
     return [_Given(s.key, s.value, f"{path}:{s.line}") for s in read_settings(text, str(path))]
 
 
+def _updatable(path: str | Path | None) -> Path | None:
+    """The file, if it says itself that it may be changed; the command line cannot say so."""
+    if path is None:
+        return None
+    said = [one for one in _read(path) if one.key == _REMOTE]
+    if said and said[-1].value.strip() not in ("true", "false"):
+        raise ConfigInvalid(f"{said[-1].place}: {_REMOTE}={said[-1].value}: true or false is expected")
+    return Path(path) if said and said[-1].value.strip() == "true" else None
+
+
 def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
@@ -128,7 +140,7 @@ def _collect(given: Iterable[_Given], keys: Mapping[str, Key]) -> tuple[Values, 
     places: dict[str, str] = {}
     for key_name, text, place in given:
         key = keys.get(key_name)
-        if key_name == _TLS_FILE:
+        if key_name in (_TLS_FILE, _REMOTE):
             continue
         if key is None:
             _other_key(key_name, text, place)

@@ -223,7 +223,6 @@ NOT_YET: Final[dict[str, tuple[str, ...]]] = {
     "brokerRole": ("ASYNC_MASTER",),
     "tls.test.mode.enable": ("false",),
     "enableDLegerCommitLog": ("false",),
-    "remoteConfigUpdateEnable": ("false",),
 }
 """Key -> the values that are true of this version; any other is refused."""
 

@@ -1,7 +1,7 @@
 """What operators' tools and slaves ask of a broker.
 
-Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: the configuration can neither be read nor
-changed from afar (CVE-2023-33246).
+Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: few settings can be changed, and none unless the
+broker's own file allows it (CVE-2023-33246).
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import KVTable, TopicConfig, TopicList
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
-from rocketpy.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from rocketpy.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetBrokerConfigResponseHeader,
+)
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.settings import answer_update
+from rocketpy_broker.live_config import broker_settings
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.services.unused_queues import drop_expired_queues, drop_unused_queues
 from rocketpy_broker.store import MessageStore
@@ -27,7 +33,7 @@ log = logging.getLogger("rocketpy.broker.admin")
 
 
 class AdminHandler:
-    """Topics, runtime information. info: what the broker tells of itself."""
+    """Topics, settings, runtime information. info: what the broker tells of itself."""
 
     def __init__(
         self,
@@ -40,6 +46,7 @@ class AdminHandler:
         self._store = store
         self._topics = topics
         self._config = config
+        self._live = broker_settings(config)
         self._runtime_info = info
 
     @property
@@ -53,8 +60,8 @@ class AdminHandler:
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-            RequestCode.GET_BROKER_CONFIG: self.refuse_config,
-            RequestCode.UPDATE_BROKER_CONFIG: self.refuse_config,
+            RequestCode.GET_BROKER_CONFIG: self.get_config,
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
         }
 
     def all_topics(self, channel: Channel, request: Command) -> Command:
@@ -115,9 +122,15 @@ class AdminHandler:
         """Handle GET_BROKER_RUNTIME_INFO."""
         return request.reply(body=KVTable(table=self._runtime_info()).encode())
 
-    def refuse_config(self, channel: Channel, request: Command) -> Command:
-        """Handle GET_BROKER_CONFIG and UPDATE_BROKER_CONFIG."""
-        return request.reply(
-            ResponseCode.NO_PERMISSION,
-            remark="the configuration of this broker cannot be read or changed remotely",
-        )
+    def get_config(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_BROKER_CONFIG: no paths, addresses or secrets."""
+        header = GetBrokerConfigResponseHeader(version=self._live.version.encode().decode())
+        return request.reply(header=header, body=self._live.text().encode())
+
+    def update_config(self, channel: Channel, request: Command) -> None:
+        """Handle UPDATE_BROKER_CONFIG; see `LiveConfig`."""
+        answer_update(self._live, channel, request, self._changed)
+
+    def _changed(self, keys: frozenset[str]) -> None:
+        if "brokerPermission" in keys:
+            self._topics.all_changed()

@@ -1,8 +1,8 @@
 """The name server: answers brokers and clients from the route table and the key-value settings.
 
 Source: DefaultRequestProcessor of RocketMQ 4.6.0. Differs: a request code it does not know is
-answered REQUEST_CODE_NOT_SUPPORTED (4.6.0 is silent, QUIRKS 6), and its configuration cannot be
-read or changed from afar.
+answered REQUEST_CODE_NOT_SUPPORTED (4.6.0 is silent, QUIRKS 6), and its configuration can be changed from
+afar only as far as its own file allows.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.transport import Address, Channel, Server, serve
 from rocketpy_broker.config import NamesrvConfig
+from rocketpy_broker.handlers.settings import answer_update
+from rocketpy_broker.live_config import namesrv_settings
 from rocketpy_broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KvConfig
 from rocketpy_broker.namesrv.route_table import BrokerIdentity, RouteTable
 from rocketpy_broker.security.guard import open_access
@@ -48,7 +50,7 @@ __all__ = ["NameServer"]
 
 log = logging.getLogger("rocketpy.namesrv")
 
-Handler = Callable[[Channel, Command], Command]
+Handler = Callable[[Channel, Command], Command | None]
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """What 4.6.0 puts behind some remarks; tools look for it."""
@@ -70,6 +72,7 @@ class NameServer:
         self._server: Server | None = None
         self._scan: asyncio.TimerHandle | None = None
         self._access = open_access(self.config.listen, NAMESRV_PERMISSIONS)
+        self._live = namesrv_settings(self.config)
         self._handlers = self._handler_table()
 
     @property
@@ -107,7 +110,7 @@ class NameServer:
         if self._access is not None:
             self._access.opened(channel)
 
-    def handle(self, channel: Channel, request: Command) -> Command:
+    def handle(self, channel: Channel, request: Command) -> Command | None:
         """Answer one request."""
         handler = self._handlers.get(request.code)
         if handler is None or request.code not in NAMESRV_PERMISSIONS:
@@ -298,11 +301,11 @@ class NameServer:
         if path is not None:
             save_state(OsDisk(), path, self.kv.encode())
 
-    def _refuse_config(self, channel: Channel, request: Command) -> Command:
-        return request.reply(
-            ResponseCode.NO_PERMISSION,
-            remark="the configuration of this name server cannot be read or changed remotely",
-        )
+    def _get_config(self, channel: Channel, request: Command) -> Command:
+        return request.reply(body=self._live.text().encode())
+
+    def _update_config(self, channel: Channel, request: Command) -> None:
+        answer_update(self._live, channel, request, lambda _: None)
 
     def _handler_table(self) -> dict[int, Handler]:
         return {
@@ -324,8 +327,8 @@ class NameServer:
             RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_sub_topics,
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_sub_un_unit_topics,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self._refuse_config,
-            RequestCode.GET_NAMESRV_CONFIG: self._refuse_config,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
         }
 
 

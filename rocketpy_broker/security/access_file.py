@@ -7,8 +7,6 @@ is reported and the rules before it stay; the file is replaced in one step and k
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import msgspec
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion, PlainAccessConfig
+from rocketpy_broker.replacing import replace_file
 from rocketpy_broker.security.accounts import (
     AccessFile,
     AccessList,
@@ -24,7 +23,7 @@ from rocketpy_broker.security.accounts import (
 )
 from rocketpy_broker.store.clock import Clock, system_clock
 
-__all__ = ["AccessStore", "replace_file"]
+__all__ = ["AccessStore"]
 
 log = logging.getLogger("rocketpy.broker.access")
 
@@ -133,28 +132,3 @@ def _merged(known: PlainAccessConfig, change: PlainAccessConfig) -> PlainAccessC
         if (value := getattr(change, field.name)) or field.name == "admin"
     }
     return msgspec.structs.replace(known, **given)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replace a small file in one step that survives power loss; it keeps its mode. Raises OSError.
-
-    The temporary file is readable by nobody else, since secrets may be in it.
-    """
-    path = path.resolve()  # a link goes on pointing at the file
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            if path.exists():
-                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)  # noqa: PTH105 - the pair of mkstemp
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from rocketpy.errors import BrokerError, RocketError
 from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.bodies import KVTable, RegisterBrokerBody, TopicConfig
@@ -28,12 +30,13 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.transport import Address, Channel, ChannelOptions, connect
 from rocketpy_broker.config import BrokerConfig
-from rocketpy_broker.services.topics import TopicTable
+from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable
 
 __all__ = ["Registrar"]
 
 log = logging.getLogger("rocketpy.broker.registration")
 
+_READ_WRITE: Final = PERM_READ | PERM_WRITE
 _RETRY_S: Final = (1.0, 2.0, 5.0)
 """Pauses after attempts that failed in a row; the last one for all that follow."""
 
@@ -199,11 +202,14 @@ class Registrar:
         return command
 
     def _registration(self, only: Mapping[str, TopicConfig] | None) -> Command:
-        """Return the request with all topics, or with those named."""
+        """Return the request with all topics, or with those named; a limited broker limits them all."""
         compressed = self._config.registration.compressed
-        body = RegisterBrokerBody(topic_config_serialize_wrapper=self._topics.snapshot(only)).encode(
-            compressed
-        )
+        topics = self._topics.snapshot(only)
+        if self._config.permission & _READ_WRITE != _READ_WRITE:
+            for name, topic in topics.topic_config_table.items():
+                limited = msgspec.structs.replace(topic, perm=self._config.permission)
+                topics.topic_config_table[name] = limited
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=topics).encode(compressed)
         header = RegisterBrokerRequestHeader(
             broker_name=self._config.name,
             broker_addr=self._address,

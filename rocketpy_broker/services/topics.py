@@ -157,6 +157,11 @@ class TopicTable:
         log.info("deleted topic %s", name)
         return True
 
+    def all_changed(self) -> None:
+        """Have name servers told about every topic anew. Raises StoreError."""
+        self._save(self._topics)
+        self.on_change({})
+
     @property
     def names(self) -> list[str]:
         """All topics."""

@@ -20,7 +20,7 @@ RUN = ("boot", "json-producer", "json-consumer", "json-push", "json-rpc", "json-
        "bin-producer", "bin-consumer", "bin-rpc", "bin-admin", "shutdown")  # fmt: skip
 """Scenarios of one life of the recorded name server."""
 REFUSED_HERE = {RequestCode.GET_NAMESRV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG}
-"""Remote configuration is off, unlike in 4.6.0."""
+"""Settings: ours are others, and changing them is off, unlike in 4.6.0."""
 
 
 def recorded_exchanges() -> Iterator[tuple[RecordedFrame, RecordedFrame | None]]:

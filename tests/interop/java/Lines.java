@@ -53,6 +53,7 @@ final class Lines {
         Throwable root = error instanceof MQBrokerException ? error : error.getCause();
         if (root instanceof MQBrokerException) {
             answer.put("code", ((MQBrokerException) root).getResponseCode());
+            answer.put("remark", ((MQBrokerException) root).getErrorMessage());
         }
         return answer;
     }
