@@ -14,7 +14,19 @@ from rocketpy.config import (
     ProducerConfig,
     RetryConfig,
 )
-from rocketpy.consumer import PullConsumer
+from rocketpy.consumer import PullConsumer, PushConsumer
+from rocketpy.consumer.allocation import (
+    AllocateAveragely,
+    AllocateByCircle,
+    AllocateByConfig,
+    AllocateByConsistentHash,
+    AllocateByMachineRoom,
+    AllocateNearby,
+    AllocationStrategy,
+)
+from rocketpy.consumer.outcomes import ConsumeResult, Later
+from rocketpy.consumer.settings import ConsumeFrom, MessageModel, PushConfig
+from rocketpy.consumer.subscription import Sql
 from rocketpy.errors import Outcome, Retry, RocketError
 from rocketpy.hooks import (
     FailedAttempt,
@@ -34,18 +46,29 @@ from rocketpy.routing.selectors import ByMachineRoom, QueueSelector, RoundRobin,
 
 __all__ = [
     "AdminClient",
+    "AllocateAveragely",
+    "AllocateByCircle",
+    "AllocateByConfig",
+    "AllocateByConsistentHash",
+    "AllocateByMachineRoom",
+    "AllocateNearby",
+    "AllocationStrategy",
     "BatchConfig",
     "ByMachineRoom",
     "ClientConfig",
     "CompressionConfig",
+    "ConsumeFrom",
+    "ConsumeResult",
     "ConsumerConfig",
     "Credentials",
     "FailedAttempt",
     "Health",
     "LatencyConfig",
+    "Later",
     "LocalTransactionState",
     "Message",
     "MessageExt",
+    "MessageModel",
     "MessageQueue",
     "MessageTraceConfig",
     "Outcome",
@@ -54,6 +77,8 @@ __all__ = [
     "PullConsumer",
     "PullResult",
     "PullStatus",
+    "PushConfig",
+    "PushConsumer",
     "QueryResult",
     "QueueSelector",
     "ReceiveEvent",
@@ -68,6 +93,7 @@ __all__ = [
     "SendListener",
     "SendResult",
     "SendStatus",
+    "Sql",
     "TransactionSendResult",
     "Unfinished",
     "__version__",

@@ -30,7 +30,7 @@ from rocketpy.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.name_servers import NameServers, split_addresses
 from rocketpy.namespace import wrap
 from rocketpy.protocol.acl import Signer
-from rocketpy.protocol.bodies import HeartbeatData, ProducerData, TopicRouteData
+from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRouteData
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import UnregisterClientRequestHeader
@@ -104,6 +104,7 @@ class ClientInstance:
         self._name_servers: NameServers | None = None
         self._topics: dict[str, KnownTopic] = {}
         self._producers: Counter[str] = Counter()
+        self._consumers: dict[str, Callable[[], ConsumerData]] = {}
         self._users = 0
         self._started = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -175,7 +176,7 @@ class ClientInstance:
         self.client_id = _client_id(self.address, self.config.instance_name)
         self._name_servers = servers
         self.tasks.spawn(self._every(self.config.route_refresh_ms, self._refresh), "route refresh")
-        self.tasks.spawn(self._every(self.config.heartbeat_ms, self._heartbeat), "heartbeat")
+        self.tasks.spawn(self._every(self.config.heartbeat_ms, self.heartbeat), "heartbeat")
 
     @property
     def is_foreign(self) -> bool:
@@ -304,12 +305,29 @@ class ClientInstance:
 
         Raises RouteNotFound and what asking for a route raises.
         """
+        address, _ = await self.find_broker(topic, broker_name)
+        return address
+
+    async def find_broker(
+        self, topic: str, broker_name: str, broker_id: int = MASTER_ID, *, only: bool = False
+    ) -> tuple[str, int]:
+        """Address and broker id of the wished member of a broker; another one where that is away.
+
+        only: no other one will do. The master comes before slaves, and those in order of their ids.
+        Raises RouteNotFound and what asking for a route raises.
+        """
         for fresh in (False, True):
-            await self.route(topic, fresh=fresh)
-            address = self.address_of_broker(topic, broker_name)
-            if address is not None:
-                return address
-        raise RouteNotFound(f"the route of topic {topic} has no broker {broker_name}")
+            route = await self.route(topic, fresh=fresh)
+            for data in route.broker_datas:
+                if data.broker_name != broker_name:
+                    continue
+                if broker_id in data.broker_addrs:
+                    return data.broker_addrs[broker_id], broker_id
+                if data.broker_addrs and not only:
+                    other = min(data.broker_addrs)
+                    return data.broker_addrs[other], other
+        which = f" with id {broker_id}" if only else ""
+        raise RouteNotFound(f"the route of topic {topic} has no broker {broker_name}{which}")
 
     def address_of_broker(self, topic: str, broker_name: str) -> str | None:
         """The same from what is known already, or None."""
@@ -380,7 +398,7 @@ class ClientInstance:
                 for cluster in {data.cluster for data in route.broker_datas}:
                     with contextlib.suppress(RouteNotFound):
                         await self.route(f"{cluster}{REPLY_TOPIC_SUFFIX}")
-                await self._heartbeat()
+                await self.heartbeat()
                 self._introduced.add(done)
 
     def add_producer(self, group: str) -> None:
@@ -393,30 +411,58 @@ class ClientInstance:
         if self._producers[group] > 0:
             return
         del self._producers[group]
-        header = UnregisterClientRequestHeader(client_id=self.client_id, producer_group=group)
+        await self._unregister(UnregisterClientRequestHeader(client_id=self.client_id, producer_group=group))
+
+    def add_consumer(self, group: str, describe: Callable[[], ConsumerData]) -> None:
+        """Put a consumer group into the heartbeats. describe: what they say of it, asked each time.
+
+        Raises ConfigInvalid when the group has a consumer in this client: brokers tell members apart by the
+        client's id alone.
+        """
+        if group in self._consumers:
+            raise ConfigInvalid(
+                f"group {group} has a consumer in this client already; give the other one its own client: "
+                'ClientConfig(instance_name="...")'
+            )
+        self._consumers[group] = describe
+
+    async def remove_consumer(self, group: str) -> None:
+        """Take it out, and tell the brokers."""
+        if self._consumers.pop(group, None) is not None:
+            await self._unregister(
+                UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=group)
+            )
+
+    async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
         await self._tell(
             [link for link in self._broker_links() if link.channel is not None],
             lambda: Command.request(RequestCode.UNREGISTER_CLIENT, header),
             _UNREGISTER_TIMEOUT_MS,
         )
 
-    async def _heartbeat(self) -> None:
-        """Tell the masters that we know which groups live here; in RocketMQ slaves hear of consumers only."""
-        if self._producers:
-            links = [self.links.to(address) for address in self._addresses(masters_only=True)]
+    async def heartbeat(self) -> None:
+        """Tell the brokers that we know which groups live here; slaves hear of consumers only."""
+        if self._producers or self._consumers:
+            links = [self.links.to(address) for address in self._told_addresses()]
             await self._tell(links, self._heartbeat_command, self.config.request_timeout_ms)
 
+    def _told_addresses(self) -> list[str]:
+        return self._addresses(masters_only=not self._consumers)
+
     def _heartbeat_command(self) -> Command:
-        groups = [ProducerData(group_name=group) for group in sorted(self._producers)]
-        body = HeartbeatData(client_id=self.client_id, producer_data_set=groups)
+        body = HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
+            consumer_data_set=[self._consumers[group]() for group in sorted(self._consumers)],
+        )
         return Command.request(RequestCode.HEART_BEAT, body=body.encode())
 
     def _greet(self, link: Link) -> None:
         """Send a heartbeat as the first thing on a new connection to a broker."""
         if (
-            self._producers
+            (self._producers or self._consumers)
             and link.channel is not None
-            and link.address in self._addresses(masters_only=True)
+            and link.address in self._told_addresses()
         ):
             answer = link.put(self._heartbeat_command(), self.config.request_timeout_ms)
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -67,8 +67,8 @@ class RetryConfig:
     """Least time between two attempts at the same broker, for topics that only one serves. RocketMQ: none."""
 
     def __post_init__(self) -> None:
-        _check("retry.times", self.times, 0)
-        _check("retry.pause_ms", self.pause_ms, 0)
+        check_number("retry.times", self.times, 0)
+        check_number("retry.pause_ms", self.pause_ms, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,9 @@ class CompressionConfig:
             raise ConfigInvalid(
                 f"compression.type is {self.type!r}; choose one of {', '.join(COMPRESSION_TYPES)}"
             )
-        _check("compression.above_bytes", self.above_bytes, 0)
-        _check("compression.level", self.level, 1, 9)
-        _check("compression.off_loop_above_bytes", self.off_loop_above_bytes, 0)
+        check_number("compression.above_bytes", self.above_bytes, 0)
+        check_number("compression.level", self.level, 1, 9)
+        check_number("compression.off_loop_above_bytes", self.off_loop_above_bytes, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +110,9 @@ class BatchConfig:
     loop travel together. The time-out of a gathered send begins when this ends."""
 
     def __post_init__(self) -> None:
-        _check("batch.max_bytes", self.max_bytes, 1)
-        _check("batch.max_gathered", self.max_gathered, 1)
-        _check("batch.linger_ms", self.linger_ms, 0)
+        check_number("batch.max_bytes", self.max_bytes, 1)
+        check_number("batch.max_gathered", self.max_gathered, 1)
+        check_number("batch.linger_ms", self.linger_ms, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class LatencyConfig:
                 "they must be as many, and latencies must rise"
             )
         for value in (*self.latency_ms, *self.away_ms, self.failed_ms):
-            _check("a time in latency", value, 0)
+            check_number("a time in latency", value, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +153,8 @@ class MessageTraceConfig:
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
-        _check("message_trace.batch_count", self.batch_count, 1)
-        _check("message_trace.linger_ms", self.linger_ms, 0)
+        check_number("message_trace.batch_count", self.batch_count, 1)
+        check_number("message_trace.linger_ms", self.linger_ms, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,12 +191,12 @@ class ProducerConfig:
     """Report what is sent, for RocketMQ's trace queries; None for no reports. RocketMQ: enableMsgTrace."""
 
     def __post_init__(self) -> None:
-        _check("send_timeout_ms", self.send_timeout_ms, 1)
-        _check("max_message_bytes", self.max_message_bytes, 1, MAX_FRAME_BYTES)
-        _check("max_in_flight", self.max_in_flight, 1)
-        _check("max_in_flight_bytes", self.max_in_flight_bytes, 1)
-        _check("close_timeout_ms", self.close_timeout_ms, 0)
-        _check("default_topic_queues", self.default_topic_queues, 1)
+        check_number("send_timeout_ms", self.send_timeout_ms, 1)
+        check_number("max_message_bytes", self.max_message_bytes, 1, MAX_FRAME_BYTES)
+        check_number("max_in_flight", self.max_in_flight, 1)
+        check_number("max_in_flight_bytes", self.max_in_flight_bytes, 1)
+        check_number("close_timeout_ms", self.close_timeout_ms, 0)
+        check_number("default_topic_queues", self.default_topic_queues, 1)
         if self.body_checksum and self.body_checksum not in BODY_CHECKSUMS:
             raise ConfigInvalid(
                 f"body_checksum is {self.body_checksum!r}; choose one of {', '.join(BODY_CHECKSUMS)}"
@@ -220,9 +220,9 @@ class ConsumerConfig:
     """Check the CRC of each body, and its end-to-end checksum where a producer set one."""
 
     def __post_init__(self) -> None:
-        _check("pull_timeout_ms", self.pull_timeout_ms, 1)
-        _check("suspend_timeout_ms", self.suspend_timeout_ms, 1)
-        _check("max_body_bytes", self.max_body_bytes, 1)
+        check_number("pull_timeout_ms", self.pull_timeout_ms, 1)
+        check_number("suspend_timeout_ms", self.suspend_timeout_ms, 1)
+        check_number("max_body_bytes", self.max_body_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,14 +294,14 @@ class ClientConfig:
     """See requests and responses; they take the fast way of sending away. RocketMQ: RPCHook."""
 
     def __post_init__(self) -> None:
-        _check("route_refresh_ms", self.route_refresh_ms, 10)
-        _check("heartbeat_ms", self.heartbeat_ms, 10)
-        _check("request_timeout_ms", self.request_timeout_ms, 1)
+        check_number("route_refresh_ms", self.route_refresh_ms, 10)
+        check_number("heartbeat_ms", self.heartbeat_ms, 10)
+        check_number("request_timeout_ms", self.request_timeout_ms, 1)
         if self.codec not in CODECS:
             raise ConfigInvalid(f"codec is {self.codec!r}; choose one of {', '.join(CODECS)}")
 
 
-def _check(name: str, value: int, minimum: int, maximum: int | None = None) -> None:
+def check_number(name: str, value: int, minimum: int, maximum: int | None = None) -> None:
     if value < minimum or (maximum is not None and value > maximum):
         upto = f" and at most {maximum}" if maximum is not None else ""
         raise ConfigInvalid(f"{name} is {value}; it must be at least {minimum}{upto}")

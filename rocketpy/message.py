@@ -375,6 +375,10 @@ class MessageExt:
         """The same message, found in another queue."""
         return MessageExt(self._record, queue, self.body)
 
+    def with_reconsume_times(self, times: int) -> MessageExt:
+        """The same message, having come so often: an orderly consumer counts by itself."""
+        return MessageExt(msgspec.structs.replace(self._record, reconsume_times=times), self.queue, self.body)
+
     def with_topic(self, topic: str) -> MessageExt:
         """The same message under another topic: that which the application knows, without its namespace."""
         if topic == self._record.topic:

@@ -1,5 +1,6 @@
 """Reading messages."""
 
 from rocketpy.consumer.pull import PullConsumer
+from rocketpy.consumer.push import PushConsumer
 
-__all__ = ["PullConsumer"]
+__all__ = ["PullConsumer", "PushConsumer"]

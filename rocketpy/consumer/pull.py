@@ -5,36 +5,25 @@ Source: RocketMQ 4.6 DefaultMQPullConsumer, MQAdminImpl.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig, ConsumerConfig
+from rocketpy.consumer.asking import Asking, Pulled, refusal
 from rocketpy.consumer.decoding import decode_message, decode_messages
 from rocketpy.consumer.listening import ReceiveListeners
-from rocketpy.errors import BrokerError, ClientClosed, ConfigInvalid, MessageInvalid, Outcome, Retry
+from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
 from rocketpy.message import MessageExt, check_group
-from rocketpy.namespace import unwrap, wrap
+from rocketpy.namespace import unwrap, wrap, wrap_queue
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
-from rocketpy.protocol.headers import (
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
-    Header,
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
-    SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
-    ViewMessageRequestHeader,
-)
+from rocketpy.protocol.headers import PullMessageRequestHeader, ViewMessageRequestHeader
 from rocketpy.protocol.message_id import decode_message_id
 from rocketpy.protocol.record import host_text
 from rocketpy.protocol.sysflag import PullSysFlag
@@ -43,25 +32,6 @@ from rocketpy.routing import subscribe_queues
 from rocketpy.telemetry import TelemetryChoice, find_telemetry
 
 __all__ = ["PullConsumer"]
-
-log = logging.getLogger("rocketpy.consumer")
-
-H = TypeVar("H", bound=Header)
-
-STATUSES: Final[dict[int, PullStatus]] = {
-    ResponseCode.SUCCESS: PullStatus.FOUND,
-    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
-    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
-    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
-}
-"""What a response code of a pull means. Source: RocketMQ MQClientAPIImpl processPullResponse."""
-
-_READ_REFUSALS: Final[dict[int, Retry]] = {
-    ResponseCode.SYSTEM_BUSY: Retry.SAME_BROKER,
-    ResponseCode.SERVICE_NOT_AVAILABLE: Retry.OTHER_BROKER,
-    ResponseCode.TOPIC_NOT_EXIST: Retry.REFRESH_ROUTE,
-    ResponseCode.SUBSCRIPTION_NOT_LATEST: Retry.SAME_BROKER,
-}
 
 
 class PullConsumer:
@@ -175,44 +145,34 @@ class PullConsumer:
         timeout_ms = timeout_ms or config.pull_timeout_ms
         if config.suspend:
             timeout_ms += config.suspend_timeout_ms
-        answer = await self._ask_broker(queue, RequestCode.PULL_MESSAGE, header, timeout_ms)
-        status = STATUSES.get(answer.code)
-        if status is None:
-            raise _refusal(answer, queue.broker_name)
-        return self._pull_result(answer, status, queue)
+        pulled = await self._asking().pull(wrap_queue(self._namespace, queue), header, timeout_ms)
+        return self._pull_result(pulled, queue)
 
-    def _pull_result(self, answer: Command, status: PullStatus, queue: MessageQueue) -> PullResult:
-        header = answer.header_as(PullMessageResponseHeader)
-        config = self.config
-        messages = decode_messages(answer.body, queue, config.max_body_bytes, verify=config.verify_checksums)
+    def _pull_result(self, pulled: Pulled, queue: MessageQueue) -> PullResult:
+        header, config = pulled.header, self.config
+        messages = decode_messages(pulled.body, queue, config.max_body_bytes, verify=config.verify_checksums)
         return PullResult(
-            status,
+            pulled.status,
             header.next_begin_offset,
             header.min_offset,
             header.max_offset,
-            [message.with_topic(queue.topic) for message in messages] if status is PullStatus.FOUND else [],
+            [message.with_topic(queue.topic) for message in messages]
+            if pulled.status is PullStatus.FOUND
+            else [],
             header.suggest_which_broker_id,
         )
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest offset that can still be read."""
-        header = GetMinOffsetRequestHeader(topic=self._wrapped(queue.topic), queue_id=queue.queue_id)
-        found = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponseHeader)
-        return found.offset
+        return await self._asking().min_offset(wrap_queue(self._namespace, queue))
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message will get."""
-        header = GetMaxOffsetRequestHeader(topic=self._wrapped(queue.topic), queue_id=queue.queue_id)
-        found = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponseHeader)
-        return found.offset
+        return await self._asking().max_offset(wrap_queue(self._namespace, queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at or after a time, in ms since 1970."""
-        topic = self._wrapped(queue.topic)
-        header = SearchOffsetRequestHeader(topic=topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
-        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        found = await self._ask(queue, code, header, SearchOffsetResponseHeader)
-        return found.offset
+        return await self._asking().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
 
     async def view_message(self, offset_message_id: str) -> MessageExt:
         """The message with a broker's id (`SendResult.offset_message_id`), from the broker that the id names.
@@ -228,7 +188,7 @@ class PullConsumer:
         )
         answer = await client.ask(address, command, self.config.pull_timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
-            raise _refusal(answer, address)
+            raise refusal(answer, address)
         config = self.config
         name = client.broker_name(address) or address
         found = decode_message(answer.body, name, config.max_body_bytes, verify=config.verify_checksums)
@@ -246,18 +206,9 @@ class PullConsumer:
         """A topic or group as it travels."""
         return wrap(self._running().config.namespace, name)
 
-    async def _ask_broker(self, queue: MessageQueue, code: int, header: Header, timeout_ms: int) -> Command:
-        client = self._running()
-        address = await client.broker_address(self._wrapped(queue.topic), queue.broker_name)
-        return await client.ask(address, Command.request(code, header), timeout_ms)
+    @property
+    def _namespace(self) -> str:
+        return self._running().config.namespace
 
-    async def _ask(self, queue: MessageQueue, code: RequestCode, header: Header, answer_class: type[H]) -> H:
-        answer = await self._ask_broker(queue, code, header, self.config.pull_timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise _refusal(answer, queue.broker_name)
-        return answer.header_as(answer_class)
-
-
-def _refusal(answer: Command, broker: str) -> BrokerError:
-    retry = _READ_REFUSALS.get(answer.code, Retry.NONE)
-    return BrokerError(answer.code, answer.remark, broker, outcome=Outcome.NOT_SENT, retry=retry)
+    def _asking(self) -> Asking:
+        return Asking(self._running(), self._wrapped(self.group), self.config.pull_timeout_ms)

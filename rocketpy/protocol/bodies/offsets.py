@@ -14,6 +14,7 @@ __all__ = [
     "DelayOffsetSerializeWrapper",
     "GetConsumerStatusBody",
     "MessageQueueForC",
+    "OffsetSerializeWrapper",
     "OffsetWrapper",
     "QueryConsumeQueueResponseBody",
     "QueryConsumeTimeSpanBody",
@@ -39,6 +40,12 @@ class DelayOffsetSerializeWrapper(Body, kw_only=True):
     """The answer to GET_ALL_DELAY_OFFSET, and delayOffset.json. offset_table: delay level to next offset."""
 
     offset_table: dict[int, Int64] = written({})
+
+
+class OffsetSerializeWrapper(Body, kw_only=True):
+    """offsets.json, where consumers that broadcast keep their next offsets."""
+
+    offset_table: dict[MessageQueue, Int64] = written({})
 
 
 class OffsetWrapper(Body, kw_only=True):

@@ -1,0 +1,244 @@
+"""Asking: what consumers ask brokers, one method a question.
+
+Names of topics and groups are those on the wire, with their namespace. Every method raises RouteNotFound,
+TransportError and BrokerError.
+
+Source: RocketMQ 4.6 MQClientAPIImpl, MQAdminImpl, PullAPIWrapper.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import Final, NamedTuple, TypeVar
+
+from rocketpy.client import ClientInstance
+from rocketpy.errors import BrokerError, Outcome, Retry, RouteNotFound
+from rocketpy.protocol.bodies import (
+    CheckClientRequestBody,
+    GetConsumerListByGroupResponseBody,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageQueue,
+    SubscriptionData,
+    UnlockBatchRequestBody,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    Header,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from rocketpy.protocol.sysflag import PullSysFlag
+from rocketpy.results import PullStatus
+from rocketpy.routing.routes import MASTER_ID
+
+__all__ = ["Asking", "Pulled", "by_broker", "refusal"]
+
+H = TypeVar("H", bound=Header)
+
+STATUSES: Final[dict[int, PullStatus]] = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+"""What a response code of a pull means. Source: RocketMQ MQClientAPIImpl processPullResponse."""
+
+_READ_REFUSALS: Final[dict[int, Retry]] = {
+    ResponseCode.SYSTEM_BUSY: Retry.SAME_BROKER,
+    ResponseCode.SERVICE_NOT_AVAILABLE: Retry.OTHER_BROKER,
+    ResponseCode.TOPIC_NOT_EXIST: Retry.REFRESH_ROUTE,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: Retry.SAME_BROKER,
+}
+
+_LOCK_TIMEOUT_MS: Final = 1000
+"""RocketMQ: 1000, fixed."""
+_OFFSET_TIMEOUT_MS: Final = 5000
+"""RocketMQ: 5000, fixed."""
+
+
+class Pulled(NamedTuple):
+    """The answer to a pull, its records not decoded yet."""
+
+    status: PullStatus
+    header: PullMessageResponseHeader
+    body: bytes
+
+
+class Asking:
+    """Asks in the name of a group. timeout_ms: for questions about queues."""
+
+    def __init__(self, client: ClientInstance, group: str, timeout_ms: float) -> None:
+        self.client = client
+        self.group: Final = group
+        self._timeout_ms = timeout_ms
+
+    # -- queues -------------------------------------------------------------------------------
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset that can still be read."""
+        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        return (
+            await self._of_queue(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponseHeader)
+        ).offset
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        return (
+            await self._of_queue(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponseHeader)
+        ).offset
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message stored at or after a time, in ms since 1970."""
+        header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return (await self._of_queue(queue, code, header, SearchOffsetResponseHeader)).offset
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        header: PullMessageRequestHeader,
+        timeout_ms: float,
+        broker_id: int = MASTER_ID,
+    ) -> Pulled:
+        """One pull, from the wished member of the broker; from another one where that is away.
+
+        A slave gets no offset to commit, whatever the header says: its own would win over the master's later.
+        """
+        address, found_id = await self.client.find_broker(queue.topic, queue.broker_name, broker_id)
+        if found_id != MASTER_ID:
+            header.sys_flag &= ~PullSysFlag.COMMIT_OFFSET
+        answer = await self.client.ask(address, Command.request(RequestCode.PULL_MESSAGE, header), timeout_ms)
+        status = STATUSES.get(answer.code)
+        if status is None:
+            raise refusal(answer, queue.broker_name)
+        return Pulled(status, answer.header_as(PullMessageResponseHeader), answer.body)
+
+    # -- the group ----------------------------------------------------------------------------
+
+    async def members(self, topic: str) -> list[str]:
+        """Client ids of the group's members, as one of the topic's brokers knows them; never empty."""
+        route = await self.client.route(topic)
+        names = [data.broker_name for data in route.broker_datas if data.broker_addrs]
+        if not names:
+            raise RouteNotFound(f"the route of topic {topic} has no broker")
+        name = random.choice(names)
+        address = await self.client.broker_address(topic, name)
+        header = GetConsumerListByGroupRequestHeader(consumer_group=self.group)
+        answer = await self._ask(
+            address, name, Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+        )
+        return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
+
+    async def check_subscription(self, subscription: SubscriptionData) -> None:
+        """Have the topic's brokers look at a filter. Raises BrokerError, which says what is wrong with it."""
+        route = await self.client.route(subscription.topic)
+        for data in route.broker_datas:
+            address = await self.client.broker_address(subscription.topic, data.broker_name)
+            body = CheckClientRequestBody(
+                client_id=self.client.client_id, group=self.group, subscription_data=subscription
+            )
+            command = Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=body.encode())
+            await self._ask(address, data.broker_name, command)
+
+    async def committed_offset(self, queue: MessageQueue) -> int | None:
+        """The group's offset of a queue; None when the broker says that there is none.
+
+        A broker that cannot tell raises: that is not the same.
+        """
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        address = await self.client.broker_address(queue.topic, queue.broker_name)
+        command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header)
+        answer = await self.client.ask(address, command, _OFFSET_TIMEOUT_MS)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, queue.broker_name)
+        return answer.header_as(QueryConsumerOffsetResponseHeader).offset
+
+    async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> str:
+        """Store the group's offset of a queue with the master; with a slave while that is away.
+
+        wait: for the broker's answer. Returns the address it went to.
+        """
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        address = await self.client.broker_address(queue.topic, queue.broker_name)
+        command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        if wait:
+            answer = await self.client.ask(address, command, _OFFSET_TIMEOUT_MS)
+            if answer.code != ResponseCode.SUCCESS:
+                raise refusal(answer, queue.broker_name)
+            return address
+        link = self.client.links.to(address)
+        await link.open()
+        link.put_oneway(command)
+        return address
+
+    async def lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues of one broker for this member, at its master; return those that are locked."""
+        first = next(iter(queues))
+        address, _ = await self.client.find_broker(first.topic, first.broker_name, only=True)
+        body = LockBatchRequestBody(
+            consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
+        )
+        command = Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode())
+        answer = await self.client.ask(address, command, _LOCK_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, first.broker_name)
+        return set(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
+
+    async def unlock(self, queues: Collection[MessageQueue]) -> None:
+        """Give queues of one broker to whoever comes next."""
+        first = next(iter(queues))
+        address, _ = await self.client.find_broker(first.topic, first.broker_name, only=True)
+        body = UnlockBatchRequestBody(
+            consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
+        )
+        command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
+        await self.client.ask(address, command, _LOCK_TIMEOUT_MS)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _of_queue(
+        self, queue: MessageQueue, code: RequestCode, header: Header, answer_class: type[H]
+    ) -> H:
+        address = await self.client.broker_address(queue.topic, queue.broker_name)
+        answer = await self._ask(address, queue.broker_name, Command.request(code, header))
+        return answer.header_as(answer_class)
+
+    async def _ask(self, address: str, broker: str, command: Command) -> Command:
+        answer = await self.client.ask(address, command, self._timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, broker)
+        return answer
+
+
+def refusal(answer: Command, broker: str) -> BrokerError:
+    """The error that a broker's refusal is."""
+    retry = _READ_REFUSALS.get(answer.code, Retry.NONE)
+    return BrokerError(answer.code, answer.remark, broker, outcome=Outcome.NOT_SENT, retry=retry)
+
+
+def by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    """Queues by the name of their broker."""
+    found: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker_name, []).append(queue)
+    return found

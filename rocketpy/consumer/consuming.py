@@ -1,0 +1,193 @@
+"""What every way of consuming has in common, and the concurrent one: any message of any queue at any time.
+
+Source: RocketMQ 4.6 ConsumeMessageService, ConsumeMessageConcurrentlyService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+from rocketpy.consumer.outcomes import BatchHandler, Handler, Said, Verdict, verdict_of, verdict_of_error
+from rocketpy.consumer.pulling import Puller
+from rocketpy.consumer.runners import LoopRunner, Runner, ThreadRunner, Work, is_async
+from rocketpy.consumer.sending_back import SendBack
+from rocketpy.consumer.settings import MessageModel, PushConfig
+from rocketpy.consumer.stats import ConsumerStats
+from rocketpy.errors import RocketError
+from rocketpy.message import MessageExt
+from rocketpy.tasks import Tasks
+
+__all__ = ["Callee", "ConcurrentConsumption", "Consumption"]
+
+log = logging.getLogger("rocketpy.consumer")
+
+_TIMES_MAX: Final = 16
+_EXPIRED_LEVEL: Final = 3
+"""Delay level of what a handler held too long. RocketMQ: 3, fixed."""
+_AGAIN_S: Final = 5.0
+"""After a message could not be sent back it is handled here again. RocketMQ: 5000 ms, fixed."""
+
+
+class Consumption(Protocol):
+    """What becomes of pulled messages."""
+
+    def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
+        """Handle these; they are held in `puller.held` until they are done with."""
+
+    async def released(self, puller: Puller) -> None:
+        """A queue was dropped: return when no handler works on it that its next owner must not overlap."""
+
+    async def close(self, timeout_s: float) -> bool:
+        """Begin no more; wait for handlers. Returns whether all ended in time."""
+
+
+class Callee:
+    """The application's handler, whichever of the two kinds it is; a call always takes a batch.
+
+    handler, batch_handler: exactly one is given, and batches have one message for the first kind.
+    """
+
+    def __init__(self, handler: Handler | None, batch_handler: BatchHandler | None) -> None:
+        self._single = handler
+        self._batch = batch_handler
+        self.is_async = is_async(handler or batch_handler)
+
+    def __call__(self, messages: Sequence[MessageExt]) -> Said | Awaitable[Said]:
+        """What the handler returns: a word, or something to wait for."""
+        if self._single is not None:
+            return self._single(messages[0])
+        if self._batch is not None:
+            return self._batch(messages)
+        return None
+
+    async def verdict(self, messages: Sequence[MessageExt], *, threads: bool) -> Verdict:
+        """Call it here and now, on a thread if need be, whatever else is going on."""
+        try:
+            said: Any
+            if self.is_async or not threads:
+                said = self(messages)
+            else:
+                said = await asyncio.to_thread(self, messages)
+            if inspect.isawaitable(said):
+                said = await said
+        except Exception as error:  # the application's code
+            log.exception("a handler failed on %s", messages)
+            return verdict_of_error(error)
+        return verdict_of(said)
+
+
+class ConcurrentConsumption:
+    """Hands messages to a runner, and sees to those that are to come again."""
+
+    def __init__(
+        self,
+        callee: Callee,
+        config: PushConfig,
+        send_back: SendBack,
+        stats: ConsumerStats,
+        tasks: Tasks,
+        clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._send_back = send_back
+        self._stats = stats
+        self._tasks = tasks
+        self._clock = clock
+        self._returning: set[asyncio.Task[None]] = set()
+        self._times_max = _TIMES_MAX if config.max_reconsume_times < 0 else config.max_reconsume_times
+        self._runner: Runner
+        if callee.is_async or not config.threads:
+            self._runner = LoopRunner(callee, config.concurrency, self._finished, clock, tasks)
+        else:
+            self._runner = ThreadRunner(callee, config.concurrency, self._finished, clock)
+
+    def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
+        """See `Consumption`."""
+        size = self._config.batch_size
+        self._runner.submit([Work(puller, messages[at : at + size]) for at in range(0, len(messages), size)])
+
+    async def released(self, puller: Puller) -> None:
+        """See `Consumption`. Another member may begin at once: what is being handled here comes to it too."""
+
+    async def close(self, timeout_s: float) -> bool:
+        """See `Consumption`. What is being sent back then is waited for as well."""
+        until = self._clock() + timeout_s * 1000
+        ended = await self._runner.close(timeout_s)
+        left_s = max(0.1, (until - self._clock()) / 1000)
+        if self._returning:
+            await asyncio.wait(set(self._returning), timeout=left_s)
+        for task in self._returning:
+            task.cancel()
+        return ended
+
+    def expire(self) -> None:
+        """Send back what handlers have held for too long; called every `PushConfig.consume_timeout_ms`."""
+        before = self._clock() - self._config.consume_timeout_ms
+        for work in self._runner.running():
+            if 0 < work.started_ms < before and not work.abandoned:
+                work.abandoned = True
+                log.warning(
+                    "a handler holds %s since %d ms; they are sent back",
+                    work.messages,
+                    self._clock() - work.started_ms,
+                )
+                self._return(work, list(work.messages), _EXPIRED_LEVEL)
+
+    def _finished(self, finished: list[tuple[Work, Verdict]]) -> None:
+        """Handlers ended; several at once, so that what follows is done once."""
+        now_ms = self._clock()
+        touched: dict[Puller, None] = {}
+        for work, verdict in finished:
+            if work.abandoned:
+                continue
+            messages = work.messages
+            done = len(messages) if verdict.done is None else min(verdict.done, len(messages))
+            held = work.puller.held
+            self._stats.handled(held.queue.topic, done, len(messages) - done, now_ms - work.started_ms)
+            if done < len(messages):
+                self._failed(work, list(messages[done:]), verdict)
+                messages = messages[:done]
+            held.finish(messages, int(now_ms))
+            touched[work.puller] = None
+        for puller in touched:
+            puller.wake()
+
+    def _failed(self, work: Work, messages: list[MessageExt], verdict: Verdict) -> None:
+        if self._config.model is MessageModel.BROADCASTING:
+            log.warning("%s were not handled, and nobody gets them again: this group broadcasts", messages)
+            work.puller.held.finish(messages, int(self._clock()))
+        else:
+            self._return(work, messages, verdict.later.delay_level)
+
+    def _return(self, work: Work, messages: list[MessageExt], delay_level: int) -> None:
+        task = self._tasks.spawn(self._send_all_back(work.puller, messages, delay_level), "send back")
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def _send_all_back(self, puller: Puller, messages: list[MessageExt], delay_level: int) -> None:
+        held = puller.held
+        results = await asyncio.gather(
+            *(self._one_back(message, puller, delay_level) for message in messages)
+        )
+        outcome = list(zip(messages, results, strict=True))
+        held.finish([message for message, ok in outcome if ok], int(self._clock()))
+        puller.wake()
+        kept = [
+            message.with_reconsume_times(message.reconsume_times + 1) for message, ok in outcome if not ok
+        ]
+        if kept:
+            await asyncio.sleep(_AGAIN_S)
+            if not held.dropped:
+                self.submit(puller, kept)
+
+    async def _one_back(self, message: MessageExt, puller: Puller, delay_level: int) -> bool:
+        try:
+            await self._send_back.send_back(message, puller.held.queue, delay_level, self._times_max)
+        except RocketError as error:
+            log.error("%s could not be sent back, and is handled here again: %s", message, error)
+            return False
+        return True

@@ -1,0 +1,441 @@
+"""GroupMember: one member of a consumer group, whatever it does with the messages.
+
+It tells brokers of itself, finds out who else is there, takes and drops queues, pulls those it has, and
+stores how far it is. What becomes of the messages is a `Consumption`'s business.
+
+Source: RocketMQ 4.6 DefaultMQPushConsumerImpl, RebalanceImpl, RebalancePushImpl, RebalanceService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
+
+from rocketpy.client import ClientInstance
+from rocketpy.consumer.asking import Asking, by_broker
+from rocketpy.consumer.consuming import Consumption
+from rocketpy.consumer.offset_stores import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_file
+from rocketpy.consumer.process_queue import Limits, ProcessQueue
+from rocketpy.consumer.pulling import PullContext, Puller
+from rocketpy.consumer.rebalance import Rebalance
+from rocketpy.consumer.sending_back import retry_topic
+from rocketpy.consumer.settings import ConsumeFrom, MemberConfig, MessageModel
+from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
+from rocketpy.consumer.subscription import ALL, Expression, subscription_data
+from rocketpy.errors import BrokerError, RocketError
+from rocketpy.message import MessageExt
+from rocketpy.namespace import unwrap, wrap
+from rocketpy.protocol import properties as names
+from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData
+from rocketpy.routing import subscribe_queues
+from rocketpy.tasks import Tasks
+
+__all__ = ["GroupMember"]
+
+log = logging.getLogger("rocketpy.consumer")
+
+_QUESTION_TIMEOUT_MS: Final = 6000
+_LOCK_INTERVAL_MS: Final = 20_000
+"""RocketMQ: the system property rocketmq.client.rebalance.lockInterval."""
+_HALF_HOUR_MS: Final = 30 * 60 * 1000
+_REBALANCE_SOON_MS: Final = 250
+"""First pause after a rebalance that could not do all it should; it doubles up to the usual one."""
+
+
+class GroupMember:
+    """See the module. Topics and queues inside are named as on the wire, with their namespace.
+
+    consumption: makes what handles messages, once the member is there. consume_type: CONSUME_PASSIVELY or
+    CONSUME_ACTIVELY, for operators. orderly: queues are locked before they are pulled. span_max: see
+    `PushConfig`. carries_filter: whether pulls carry their subscription.
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        config: MemberConfig,
+        *,
+        consume_type: str,
+        orderly: bool = False,
+        span_max: int | None = None,
+        carries_filter: bool = False,
+        commits_by_pull: bool = True,
+        handles_retries: bool = True,
+    ) -> None:
+        self.client = client
+        self.config: Final = config
+        self.namespace = client.config.namespace
+        self.group: Final = wrap(self.namespace, group)
+        self.consume_type: Final = consume_type
+        self.orderly: Final = orderly
+        self.broadcasting: Final = config.model is MessageModel.BROADCASTING
+        self.locks: Final = orderly and not self.broadcasting
+        self.asking = Asking(client, self.group, _QUESTION_TIMEOUT_MS)
+        self.tasks = Tasks()
+        self.started_ms: Final = time.time_ns() // 1_000_000
+        self.stats = ConsumerStats(client.now_ms())
+        self.pullers: dict[MessageQueue, Puller] = {}
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.queues_of: dict[str, tuple[MessageQueue, ...]] = {}
+        self.handles_retries: Final = handles_retries and not self.broadcasting
+        self.consumption: Consumption | None = None
+        self.on_change: Callable[[], None] | None = None
+        self.offsets: OffsetStore = self._offset_store(group)
+        self.closing = False
+        self._span_max = span_max
+        self._retry_topic = retry_topic(self.group)
+        self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._wanted = asyncio.Event()
+        self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
+        self.context = PullContext(
+            client=client,
+            tasks=self.tasks,
+            asking=self.asking,
+            config=config,
+            subscription=self.subscriptions.get,
+            limits=self._limits,
+            present=self._present,
+            deliver=self._deliver,
+            illegal=self._illegal,
+            commits=commits_by_pull and not self.broadcasting,
+            carries_filter=carries_filter,
+            pulled=self.stats.pulled,
+        )
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self, consumption: Consumption) -> None:
+        """Join the group. Raises BrokerError when a broker refuses a filter."""
+        self.consumption = consumption
+        if self.handles_retries:
+            self.subscribe(self._retry_topic, ALL)
+        for topic in self.subscriptions:
+            await self._find_queues(topic)
+        await self._check_filters()
+        await self.client.heartbeat()
+        self.tasks.spawn(self._rebalance_always(), "rebalance")
+        self.every(self.config.persist_interval_ms, self.persist, "offsets")
+        self.every(SAMPLE_MS, self._sample, "rates")
+        if self.locks:
+            self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
+
+    async def close(self) -> bool:
+        """Stop pulling, wait for handlers, store offsets, leave. Returns whether they ended in time."""
+        if self.closing:
+            return True
+        self.closing = True
+        self.context.paused = True
+        ended = True
+        try:
+            for puller in self.pullers.values():
+                puller.stop()
+            if self.consumption is not None:
+                ended = await self.consumption.close(self.config.close_timeout_ms / 1000)
+            if self._releasing:
+                await asyncio.wait(set(self._releasing.values()), timeout=1)
+            await self.persist(wait=True)
+            if self.locks:
+                await self._unlock(list(self.pullers))
+            for puller in self.pullers.values():
+                puller.held.drop()
+        finally:
+            self.pullers.clear()
+            await self.tasks.close()
+            for topic in self.subscriptions:
+                changed = self.client.topic(topic).changed
+                if self.rebalance_soon in changed:
+                    changed.remove(self.rebalance_soon)
+        return ended
+
+    def every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> None:
+        """Do something again and again, until the member leaves."""
+
+        async def run() -> None:
+            while True:
+                await asyncio.sleep(interval_ms / 1000)
+                await work()
+
+        self.tasks.spawn(run(), name)
+
+    async def _sample(self) -> None:
+        self.stats.sample(self.client.now_ms())
+
+    def describe(self) -> ConsumerData:
+        """What heartbeats say."""
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=self.consume_type,
+            message_model=self.config.model.value,
+            consume_from_where=self.config.consume_from.value,
+            subscription_data_set=list(self.subscriptions.values()),
+            unit_mode=self.config.unit_mode,
+        )
+
+    # -- subscriptions ------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, expression: Expression) -> None:
+        """Want a topic, or want it otherwise. Raises ConfigInvalid."""
+        before = self.subscriptions.get(topic)
+        version = max(time.time_ns() // 1_000_000, before.sub_version + 1 if before is not None else 0)
+        self.subscriptions[topic] = subscription_data(topic, expression, version)
+        changed = self.client.topic(topic).changed
+        if self.rebalance_soon not in changed:
+            changed.append(self.rebalance_soon)
+        self.rebalance_soon()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want a topic no longer."""
+        if self.subscriptions.pop(topic, None) is not None:
+            self.client.topic(topic).changed.remove(self.rebalance_soon)
+            self.rebalance_soon()
+
+    async def introduce(self, topic: str) -> None:
+        """Tell brokers of a changed subscription. Pulls that they hold for the old one are given up."""
+        if topic in self.subscriptions:
+            await self._find_queues(topic)
+        await self.client.heartbeat()
+        for puller in list(self.pullers.values()):
+            if puller.held.queue.topic == topic:
+                puller.stop()
+                puller.start()
+        self.rebalance_soon()
+
+    async def _check_filters(self) -> None:
+        for subscription in self.subscriptions.values():
+            if subscription.expression_type == "TAG":
+                continue
+            try:
+                await self.asking.check_subscription(subscription)
+            except BrokerError:
+                raise
+            except RocketError as error:
+                log.warning("the filter for %s was not checked: %s", subscription.topic, error)
+
+    async def _find_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        try:
+            route = await self.client.route(topic)
+        except RocketError as error:
+            if topic != self._retry_topic:
+                log.warning("group %s wants topic %s: %s", self.group, topic, error)
+            return None
+        self.queues_of[topic] = subscribe_queues(topic, route)
+        return self.queues_of[topic]
+
+    # -- rebalancing --------------------------------------------------------------------------
+
+    def rebalance_soon(self) -> None:
+        """Compute the share again: somebody came or went, or a topic changed."""
+        self._wanted.set()
+
+    async def _rebalance_always(self) -> None:
+        usual_ms = self.config.rebalance_interval_ms
+        soon_ms = _REBALANCE_SOON_MS
+        while True:
+            self._wanted.clear()
+            complete = True
+            if not self.context.paused:
+                try:
+                    complete = await self.rebalance()
+                except Exception:
+                    # A strategy of the application's, say: the share stays as it is.
+                    log.exception("group %s could not be rebalanced", self.group)
+                    complete = False
+            wait_ms = usual_ms if complete else min(soon_ms, usual_ms)
+            soon_ms = _REBALANCE_SOON_MS if complete else 2 * wait_ms
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._wanted.wait()
+
+    async def rebalance(self) -> bool:
+        """Take and drop queues until the share is right. Returns whether nothing is left to be done."""
+        complete = True
+        changed = False
+        for queue in self._rebalance.not_mine(self.subscriptions, list(self.pullers)):
+            changed = True
+            self.drop(queue)
+        for topic in list(self.subscriptions):
+            queues = await self._find_queues(topic)
+            members = None
+            if queues is not None and not self.broadcasting:
+                try:
+                    members = await self.asking.members(topic)
+                except RocketError as error:
+                    log.info("members of group %s are not known: %s", self.group, error)
+            complete = complete and queues is not None and (self.broadcasting or members is not None)
+            changes = self._rebalance.changes(topic, queues, members, list(self.pullers))
+            for queue in changes.drop:
+                self.drop(queue)
+            taken = await asyncio.gather(*(self._take(queue) for queue in changes.take))
+            complete = complete and all(taken)
+            changed = changed or bool(changes.drop) or any(taken)
+        if changed:
+            log.info("group %s: this member has %d queues now", self.group, len(self.pullers))
+            if self.on_change is not None:
+                self.on_change()
+        return complete
+
+    async def _take(self, queue: MessageQueue) -> bool:
+        """Begin with a queue. Returns whether that worked."""
+        if queue in self._releasing:
+            return False  # a handler of ours still works on what was dropped
+        try:
+            now_ms = int(self.client.now_ms())
+            if self.locks and queue not in await self.asking.lock([queue]):
+                log.info("%s is locked by another member of group %s still", queue, self.group)
+                return False
+            offset = await self._start_offset(queue)
+        except RocketError as error:
+            log.warning("%s cannot be taken yet: %s", queue, error)
+            return False
+        if self.closing or queue.topic not in self.subscriptions:
+            return False
+        self.begin(queue, offset, locked_ms=now_ms)
+        return True
+
+    def begin(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
+        """Hold a queue, and pull it from an offset on."""
+        held = ProcessQueue(queue, offset, int(self.client.now_ms()))
+        held.locked_ms = locked_ms
+        puller = self.pullers[queue] = Puller(self.context, held)
+        puller.start()
+
+    def drop(self, queue: MessageQueue, offset: int | None = None) -> None:
+        """Give a queue up. offset: where its next owner is to begin; None for where this one got to."""
+        puller = self.pullers.pop(queue, None)
+        if puller is not None:
+            puller.stop()
+            puller.held.drop()
+            self._releasing[queue] = self.tasks.spawn(self._release(puller, offset), f"release {queue}")
+
+    async def _release(self, puller: Puller, offset: int | None) -> None:
+        queue = puller.held.queue
+        try:
+            if self.consumption is not None:
+                await self.consumption.released(puller)
+            offset = puller.held.commit_offset if offset is None else offset
+            await self.offsets.write({queue: offset}, wait=True)
+            if self.locks:
+                await self._unlock([queue])
+        finally:
+            del self._releasing[queue]
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        """Where to begin. Source: RocketMQ RebalancePushImpl computePullFromWhere."""
+        stored = await self.offsets.read(queue)
+        if stored is not None:
+            return stored
+        begins = self.config.consume_from
+        is_retry = queue.topic == self._retry_topic
+        if begins is ConsumeFrom.FIRST_OFFSET or (is_retry and begins is ConsumeFrom.LAST_OFFSET):
+            return 0
+        if begins is ConsumeFrom.TIMESTAMP and not is_retry:
+            timestamp = self.config.consume_timestamp_ms
+            return await self.asking.search_offset(
+                queue, self.started_ms - _HALF_HOUR_MS if timestamp is None else timestamp
+            )
+        return await self.asking.max_offset(queue)
+
+    # -- locks --------------------------------------------------------------------------------
+
+    async def lock_all(self) -> None:
+        """Renew the locks of all queues. Those of a broker that does not answer stay as they are."""
+        groups = by_broker(self.pullers).values()
+        await asyncio.gather(*(self._lock_some(queues) for queues in groups))
+
+    async def lock_one(self, puller: Puller) -> bool:
+        """Ask for one queue's lock again."""
+        queue = puller.held.queue
+        if self.pullers.get(queue) is puller:
+            await self._lock_some([queue])
+        return puller.held.is_locked(int(self.client.now_ms()))
+
+    async def _lock_some(self, queues: Collection[MessageQueue]) -> None:
+        now_ms = int(self.client.now_ms())
+        try:
+            locked = await self.asking.lock(queues)
+        except RocketError as error:
+            log.warning("locks of %d queues were not renewed: %s", len(queues), error)
+            return
+        for queue in queues:
+            puller = self.pullers.get(queue)
+            if puller is not None:
+                puller.held.locked_ms = now_ms if queue in locked else None
+
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
+        for some in by_broker(queues).values():
+            try:
+                await self.asking.unlock(some)
+            except RocketError as error:
+                log.info("%d queues were not unlocked, which ends by itself: %s", len(some), error)
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    def progress(self) -> dict[MessageQueue, int]:
+        """Where a successor would begin, a queue held."""
+        return {queue: puller.held.commit_offset for queue, puller in self.pullers.items()}
+
+    async def persist(self, *, wait: bool = False) -> None:
+        """Store how far the queues were handled."""
+        if self.pullers:
+            await self.offsets.write(self.progress(), wait=wait)
+
+    async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on elsewhere, as an operator wants it. What is being handled does not count any more."""
+        chosen = {
+            queue: offset
+            for queue, offset in offsets.items()
+            if queue.topic == topic and queue in self.pullers
+        }
+        log.warning("group %s: offsets of %d queues of %s are reset", self.group, len(chosen), topic)
+        for queue, offset in chosen.items():
+            self.drop(queue, offset)
+        releasing = [self._releasing[queue] for queue in chosen]
+        if releasing:
+            await asyncio.wait(releasing)
+        self.rebalance_soon()
+
+    def _offset_store(self, group: str) -> OffsetStore:
+        if not self.broadcasting:
+            return BrokerOffsets(self.asking)
+        # The client id names the process unless told otherwise; offsets must outlive that. Java: the same.
+        address = self.client.client_id.partition("@")[0]
+        name = f"{address}@{self.client.config.instance_name or 'DEFAULT'}"
+        return LocalOffsets(local_offsets_file(self.config.offset_directory, name, group))
+
+    # -- what pullers call --------------------------------------------------------------------
+
+    def _limits(self) -> Limits:
+        config, count = self.config, max(1, len(self.pullers))
+        messages, size = config.queue_messages_max, config.queue_bytes_max
+        if config.topic_messages_max is not None:
+            messages = max(1, config.topic_messages_max // count)
+        if config.topic_bytes_max is not None:
+            size = max(1, config.topic_bytes_max // count)
+        return Limits(messages, size, self._span_max)
+
+    def _present(self, messages: list[MessageExt]) -> list[MessageExt]:
+        """Messages as the application knows them: under their own topic, without the namespace."""
+        if messages and messages[0].topic == self._retry_topic:
+            return [self.presented(message) for message in messages]
+        return [message.with_topic(unwrap(self.namespace, message.topic)) for message in messages]
+
+    def presented(self, message: MessageExt) -> MessageExt:
+        """One message, which may have come again."""
+        topic = message.topic
+        if topic == self._retry_topic:
+            topic = message.properties.get(names.PROPERTY_RETRY_TOPIC, topic)
+        return message.with_topic(unwrap(self.namespace, topic))
+
+    def _deliver(self, puller: Puller, messages: list[MessageExt]) -> None:
+        if self.consumption is not None:
+            self.consumption.submit(puller, messages)
+
+    def _illegal(self, puller: Puller, offset: int) -> None:
+        queue = puller.held.queue
+        if self.pullers.get(queue) is puller:
+            self.tasks.spawn(self.reset(queue.topic, {queue: offset}), f"reset {queue}")

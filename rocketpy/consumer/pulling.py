@@ -1,0 +1,212 @@
+"""Pulling: one task a queue asks its broker for messages, as long as the member has the queue.
+
+A pull that finds nothing is held by the broker until a message comes. Pulls wait while too much of the queue
+is held here, and while the consumer is paused.
+
+Source: RocketMQ 4.6 DefaultMQPushConsumerImpl pullMessage, PullAPIWrapper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rocketpy.client import ClientInstance
+from rocketpy.consumer.asking import Asking, Pulled
+from rocketpy.consumer.decoding import decode_messages
+from rocketpy.consumer.process_queue import Limits, ProcessQueue
+from rocketpy.consumer.settings import MemberConfig
+from rocketpy.consumer.subscription import wanted_messages
+from rocketpy.errors import BrokerError, InvariantError, RocketError
+from rocketpy.message import MessageExt
+from rocketpy.protocol.bodies import SubscriptionData
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.headers import PullMessageRequestHeader
+from rocketpy.protocol.sysflag import PullSysFlag
+from rocketpy.results import PullStatus
+from rocketpy.routing.routes import MASTER_ID
+from rocketpy.tasks import Tasks
+
+__all__ = ["PullContext", "Puller", "next_offset_after_illegal"]
+
+log = logging.getLogger("rocketpy.consumer")
+
+_PAUSE_MIN_S: Final = 0.1
+_PAUSE_MAX_S: Final = 3.0
+"""After a failed pull, doubling. RocketMQ: 3000 ms, fixed."""
+_UNKNOWN_SUBSCRIPTION: Final = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
+    }
+)
+"""What a broker answers that has not heard of this consumer, or of its latest filter (QUIRKS 35)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PullContext:
+    """What the pullers of a member share.
+
+    subscription: of a topic on the wire; None when it is not subscribed to any more. limits: of one queue,
+    now. deliver: takes messages as the application is to see them. illegal: told that a queue's
+    offset is outside of it, and where to go on. commits: whether pulls carry the offset to commit.
+    carries_filter: whether they carry the subscription. paused: whether nothing is pulled at all.
+    """
+
+    client: ClientInstance
+    tasks: Tasks
+    asking: Asking
+    config: MemberConfig
+    subscription: Callable[[str], SubscriptionData | None]
+    limits: Callable[[], Limits]
+    present: Callable[[list[MessageExt]], list[MessageExt]]
+    deliver: Callable[[Puller, list[MessageExt]], None]
+    illegal: Callable[[Puller, int], None]
+    commits: bool
+    carries_filter: bool
+    pulled: Callable[[str, int, float], None]
+    paused: bool = False
+
+
+class Puller:
+    """Pulls one queue. `start` begins, `stop` ends, `wake` says that there may be room again."""
+
+    __slots__ = ("_broker_id", "_context", "_pause_s", "_task", "_woken", "held", "paused")
+
+    def __init__(self, context: PullContext, held: ProcessQueue) -> None:
+        self._context = context
+        self._broker_id = MASTER_ID
+        self._pause_s = _PAUSE_MIN_S
+        self._task: asyncio.Task[None] | None = None
+        self._woken: asyncio.Future[None] | None = None
+        self.held: Final = held
+        self.paused = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = self._context.tasks.spawn(self._run(), f"pull {self.held.queue}")
+
+    def stop(self) -> None:
+        """End; an answer that is on its way is not looked at."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def wake(self) -> None:
+        """Look again whether to pull."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def _run(self) -> None:
+        held, context = self.held, self._context
+        while not held.dropped:
+            if context.paused or self.paused or held.is_full(context.limits()):
+                self._woken = asyncio.get_running_loop().create_future()
+                await self._woken
+                continue
+            try:
+                await self._pull()
+                self._pause_s = _PAUSE_MIN_S
+            except RocketError as error:
+                await self._recover(error)
+            except (InvariantError, asyncio.CancelledError):
+                raise
+            except Exception:
+                # Whatever it is must not end the work on a queue in silence (and nobody else takes it).
+                log.exception("pulling %s failed", held.queue)
+                await self._wait()
+            if context.config.pull_interval_ms:
+                await asyncio.sleep(context.config.pull_interval_ms / 1000)
+
+    async def _pull(self) -> None:
+        held, context, config = self.held, self._context, self._context.config
+        subscription = context.subscription(held.queue.topic)
+        if subscription is None:
+            await self._wait()
+            return
+        now = context.client.now_ms()
+        pulled = await context.asking.pull(
+            held.queue, self._header(subscription), config.pull_timeout_ms, self._broker_id
+        )
+        if held.dropped:
+            return
+        self._broker_id = pulled.header.suggest_which_broker_id
+        if pulled.status is PullStatus.FOUND:
+            messages = decode_messages(
+                pulled.body, held.queue, config.max_body_bytes, verify=config.verify_checksums
+            )
+            messages = context.present(wanted_messages(messages, subscription.tags_set))
+            context.pulled(held.queue.topic, len(messages), context.client.now_ms() - now)
+            held.add(messages, pulled.header.next_begin_offset)
+            if messages:
+                context.deliver(self, messages)
+        elif pulled.status is PullStatus.OFFSET_ILLEGAL:
+            self._moved(pulled)
+        else:
+            held.next_offset = pulled.header.next_begin_offset
+
+    def _header(self, subscription: SubscriptionData) -> PullMessageRequestHeader:
+        held, context, config = self.held, self._context, self._context.config
+        offset = held.commit_offset if context.commits else 0
+        return PullMessageRequestHeader(
+            consumer_group=context.asking.group,
+            topic=held.queue.topic,
+            queue_id=held.queue.queue_id,
+            queue_offset=held.next_offset,
+            max_msg_nums=config.pull_batch_size,
+            sys_flag=PullSysFlag.build(
+                commit_offset=offset > 0, suspend=True, subscription=context.carries_filter
+            ),
+            commit_offset=offset,
+            suspend_timeout_millis=config.suspend_timeout_ms,
+            sub_version=subscription.sub_version,
+            subscription=subscription.sub_string if context.carries_filter else None,
+            expression_type=subscription.expression_type,
+        )
+
+    def _moved(self, pulled: Pulled) -> None:
+        held, header = self.held, pulled.header
+        offset = next_offset_after_illegal(
+            held.next_offset, header.next_begin_offset, header.min_offset, header.max_offset
+        )
+        log.warning(
+            "offset %d of %s is outside of the queue, which has %d to %d; going on at %d",
+            held.next_offset,
+            held.queue,
+            header.min_offset,
+            header.max_offset,
+            offset,
+        )
+        self._context.illegal(self, offset)
+
+    async def _recover(self, error: RocketError) -> None:
+        """Wait a little, longer each time; learn where the queue is now, and introduce ourselves again."""
+        queue, client = self.held.queue, self._context.client
+        log.info("pulling %s: %s", queue, error)
+        self._broker_id = MASTER_ID
+        await self._wait()
+        try:
+            if isinstance(error, BrokerError):
+                if error.code in _UNKNOWN_SUBSCRIPTION:
+                    await client.heartbeat()
+            else:
+                await client.route(queue.topic, fresh=True)
+        except RocketError as again:
+            log.info("pulling %s: %s", queue, again)
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+
+
+def next_offset_after_illegal(asked: int, suggested: int, min_offset: int, max_offset: int) -> int:
+    """Where to go on when a broker says that an offset is outside of its queue.
+
+    As it suggests; but one beyond the end leads to the end, never back to the start, which is what a broker
+    whose queue begins at 0 suggests (QUIRKS 34): all of it was handled before.
+    """
+    return max_offset if asked > max_offset and suggested <= min_offset else suggested

@@ -1,0 +1,83 @@
+"""What a consumer did of late, a topic: rates that operators ask for. Pure; times are in ms.
+
+Source: RocketMQ 4.6 ConsumerStatsManager, whose minute it takes; failures are those of the last hour.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import astuple, dataclass, replace
+from typing import Final
+
+from rocketpy.protocol.bodies import ConsumeStatus
+
+__all__ = ["SAMPLE_MS", "ConsumerStats"]
+
+SAMPLE_MS: Final = 10_000
+"""How often `ConsumerStats.sample` wants to be called."""
+_MINUTE_SAMPLES: Final = 7
+_HOUR_SAMPLES: Final = 361
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Sums since the start. ms: of pulls, of handlers."""
+
+    pulls: int = 0
+    pull_ms: float = 0.0
+    pulled: int = 0
+    calls: int = 0
+    call_ms: float = 0.0
+    ok: int = 0
+    failed: int = 0
+
+
+class ConsumerStats:
+    """Counts of all topics of a consumer."""
+
+    def __init__(self, now_ms: float) -> None:
+        self._counts: dict[str, _Counts] = {}
+        self._samples: deque[tuple[float, dict[str, _Counts]]] = deque(maxlen=_HOUR_SAMPLES)
+        self.sample(now_ms)
+
+    def pulled(self, topic: str, messages: int, took_ms: float) -> None:
+        """A pull found messages."""
+        counts = self._of(topic)
+        counts.pulls += 1
+        counts.pull_ms += took_ms
+        counts.pulled += messages
+
+    def handled(self, topic: str, ok: int, failed: int, took_ms: float) -> None:
+        """A handler ended, with so many messages done and so many to come again."""
+        counts = self._of(topic)
+        counts.calls += 1
+        counts.call_ms += took_ms
+        counts.ok += ok
+        counts.failed += failed
+
+    def sample(self, now_ms: float) -> None:
+        """Remember the counts of now."""
+        self._samples.append((now_ms, {topic: replace(counts) for topic, counts in self._counts.items()}))
+
+    def status(self, topic: str, now_ms: float) -> ConsumeStatus:
+        """The rates of the last minute."""
+        now = self._of(topic)
+        then_ms, then = self._samples[max(0, len(self._samples) - _MINUTE_SAMPLES)]
+        passed_s = max(now_ms - then_ms, 1.0) / 1000
+        before = then.get(topic, _Counts())
+        minute = _Counts(*(a - b for a, b in zip(astuple(now), astuple(before), strict=True)))
+        hour_ago = self._samples[0][1].get(topic, _Counts())
+        return ConsumeStatus(
+            pull_rt=minute.pull_ms / max(minute.pulls, 1),
+            pull_tps=minute.pulled / passed_s,
+            consume_rt=minute.call_ms / max(minute.calls, 1),
+            consume_ok_tps=minute.ok / passed_s,
+            consume_failed_tps=minute.failed / passed_s,
+            consume_failed_msgs=now.failed - hour_ago.failed,
+        )
+
+    def _of(self, topic: str) -> _Counts:
+        counts = self._counts.get(topic)
+        if counts is None:
+            counts = self._counts[topic] = _Counts()
+        return counts
