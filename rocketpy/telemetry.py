@@ -8,20 +8,39 @@ but an occasional look whether that has changed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import Final, Protocol, cast
+from typing import Final, Literal, NamedTuple, Protocol, cast
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import ReceiveListener, SendListener
 
-__all__ = ["ENTRY_POINT_GROUP", "Telemetry", "TelemetryChoice", "find_telemetry"]
+__all__ = ["ENTRY_POINT_GROUP", "Measured", "Metric", "Telemetry", "TelemetryChoice", "find_telemetry"]
 
 log = logging.getLogger("rocketpy.telemetry")
 
 ENTRY_POINT_GROUP: Final = "rocketpy.telemetry"
 """An entry point is a callable without arguments that returns a `Telemetry`."""
+
+
+class Metric(NamedTuple):
+    """Something a server measures. kind: a counter only grows while the server runs. unit: as UCUM has it
+    (``s``, ``By``, ``{message}``, ``1``). labels: names of what tells its values apart.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    unit: str
+    description: str
+    labels: tuple[str, ...] = ()
+
+
+class Measured(NamedTuple):
+    """A metric now. values: each with a text for each label."""
+
+    metric: Metric
+    values: Sequence[tuple[tuple[str, ...], float]]
 
 
 class Telemetry(Protocol):
@@ -35,6 +54,9 @@ class Telemetry(Protocol):
 
     def receive_listener(self, namespace: str) -> ReceiveListener:
         """Follows the pulls of consumers of a namespace."""
+
+    def observe_broker(self, collect: Callable[[], Sequence[Measured]]) -> Callable[[], None]:
+        """Report what a broker measures; `collect` may be called in any thread. Returns what ends that."""
 
 
 TelemetryChoice = Telemetry | bool | None

@@ -22,6 +22,8 @@ from rocketpy_broker.handlers.access import AccessHandler
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
 from rocketpy_broker.handlers.sync_flush import FlushWaiters
+from rocketpy_broker.metrics.collecting import Sources, State
+from rocketpy_broker.metrics.reporting import MetricsReport
 from rocketpy_broker.security.guard import open_access
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.services.registration import Registrar
@@ -71,11 +73,14 @@ class Broker:
             clients=self.consumers.clients,
             find_group=self.consumers.groups.find,
             offsets=self.consumers.offsets,
+            sent_back=lambda group, topic: self.consumers.stats.sent_back(topic, group),
         )
         self._server: Server | None = None
         self._registrar: Registrar | None = None
         self._waiters: FlushWaiters | None = None
         self._saving: asyncio.Task[None] | None = None
+        self.metrics: MetricsReport | None = None
+        """What tells of its metrics, while it runs."""
         self._failed: asyncio.Future[RocketError] | None = None
         self._is_serving = False
 
@@ -123,6 +128,7 @@ class Broker:
             self.deferred.load()
             await self._listen()
             self._serve()
+            await self._report()
             await self._register()
         except BaseException:
             await self.close()
@@ -164,6 +170,35 @@ class Broker:
         self.topics.on_change = self._registrar.topics_changed
         await self._registrar.start()
 
+    async def _report(self) -> None:
+        consumers = self.consumers
+        self.metrics = MetricsReport(
+            Sources(
+                self.config,
+                self.store,
+                self.topics,
+                consumers.offsets,
+                consumers.clients,
+                consumers.holds,
+                consumers.stats,
+                lambda: consumers.puts,
+                self._state,
+            )
+        )
+        await self.metrics.start()
+
+    def _state(self) -> State:
+        health = self.health()
+        return State(
+            health.is_serving,
+            health.connections,
+            len(health.registered_at),
+            self.consumers.booted_ms,
+            health.store,
+            self.deferred.delay.waiting(),
+            self.deferred.halves,
+        )
+
     def _ha_address(self) -> str:
         address = self.address
         if address.scheme == "memory":
@@ -193,6 +228,8 @@ class Broker:
         self._is_serving = False
         if self._access is not None:
             self._access.close()
+        if self.metrics is not None:
+            await self.metrics.close()
         await self.consumers.close()
         if self._registrar is not None:
             await self._registrar.close()

@@ -203,6 +203,16 @@ class ConsumeConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MetricsConfig:
+    """Where Prometheus finds the broker's metrics. The keys are ours."""
+
+    port: int | None = None
+    """metricsPort: where GET /metrics is answered; 0 is any free one. None: nowhere."""
+    host: str = "127.0.0.1"
+    """metricsHost: the address to listen at. It is plain HTTP without a password."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerConfig:
     """One broker."""
 
@@ -236,6 +246,7 @@ class BrokerConfig:
     consume: ConsumeConfig = field(default_factory=ConsumeConfig)
     updatable_file: Path | None = None
     """remoteConfigUpdateEnable (ours): the file that administrators may change some settings in from afar."""
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
         _check_name("brokerName", self.name)

@@ -19,6 +19,7 @@ from rocketpy_broker.config import (
     DEFAULT_NAMESRV_PORT,
     BrokerConfig,
     ConsumeConfig,
+    MetricsConfig,
     NamesrvConfig,
     RegistrationConfig,
     SendConfig,
@@ -90,6 +91,7 @@ def load_broker_config(
             transactions=TransactionConfig(**values["transactions"]),
             consume=ConsumeConfig(**values["consume"]),
             updatable_file=_updatable(path),
+            metrics=MetricsConfig(**values["metrics"]),
             **values["broker"],
         )
 

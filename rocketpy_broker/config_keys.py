@@ -175,6 +175,8 @@ BROKER_KEYS: Final = {
     "slaveReadEnable": Key("consume", "slave_read", _boolean),
     "enablePropertyFilter": Key("consume", "property_filter", _boolean),
     "filterSupportRetry": Key("consume", "filter_retries", _boolean),
+    "metricsPort": Key("metrics", "port", _port),
+    "metricsHost": Key("metrics", "host", _text),
 }
 
 STORE_KEYS: Final = {

@@ -69,7 +69,7 @@ class ConsumerSide:
         self._store = store
         self._driver = driver
         self._topics = topics
-        self._booted_ms = system_clock()
+        self.booted_ms = system_clock()
         self._days = DayTotals()
         self._calls = ClientCallHandler(store, topics, self.clients, self.offsets, broker_name=config.name)
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
@@ -161,7 +161,7 @@ class ConsumerSide:
             self.puts,
             self._days,
             now_ms=_now_ms(),
-            booted_ms=self._booted_ms,
+            booted_ms=self.booted_ms,
             is_active=self._store.failure is None,
         )
 

@@ -4,9 +4,11 @@ delayed, transactional and sent back ones, and replies. Wires their services and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import cast
 
+from rocketpy.errors import StoreError
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.endpoint import HandlesRequests
@@ -32,6 +34,7 @@ class DeferredSide:
     """Delay levels and transactions of one broker, and the handlers of all that stores messages.
 
     `load` before requests come, `start` with them, `close` when no more come and the store is still open.
+    sent_back: told group and topic of each message that a consumer sent back.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class DeferredSide:
         clients: ClientRegistry,
         find_group: FindGroup,
         offsets: ConsumerOffsets,
+        sent_back: Callable[[str, str], None],
     ) -> None:
         self._config = config
         self._store = store
@@ -52,6 +56,7 @@ class DeferredSide:
         self._clients = clients
         self._find_group = find_group
         self._offsets = offsets
+        self._sent_back = sent_back
         self.delay = DelayService(
             store,
             driver,
@@ -59,10 +64,20 @@ class DeferredSide:
             interval_ms=config.delay_offset_interval_ms,
         )
         self._checker: TransactionChecker | None = None
+        self._transactions: Transactions | None = None
 
     def load(self) -> None:
         """Read what was saved; the store is open and dispatched. Raises StoreDamaged."""
         self.delay.load()
+
+    @property
+    def halves(self) -> int:
+        """Transactional messages whose end is not known yet."""
+        if self._transactions is None:
+            return 0
+        with contextlib.suppress(StoreError):  # then it tells how many there were
+            self._transactions.catch_up()
+        return len(self._transactions.table.open)
 
     def start(
         self, host: bytes, answers: SendAnswers, park: Park | None
@@ -78,7 +93,7 @@ class DeferredSide:
                 park([], store.max_physical_offset)  # nobody may read it before it is flushed
             self._driver.schedule_dispatch()
 
-        transactions = Transactions(store, self._offsets, host)
+        self._transactions = transactions = Transactions(store, self._offsets, host)
         transactions.load()
         send = SendHandler(
             store,
@@ -100,6 +115,7 @@ class DeferredSide:
             delays=delay.levels,
             on_delayed=delay.scheduled,
         )
+        send_back.on_send_back = self._sent_back
         reply = ReplyHandler(send, config.send, store_host=host, channel_of=self._producer)
         self._checker = TransactionChecker(
             store,

@@ -76,6 +76,10 @@ class DelayService:
         """Return level -> next offset, as slaves ask for it."""
         return self._queues.offsets()
 
+    def waiting(self) -> dict[int, int]:
+        """Return level -> messages that are not delivered yet."""
+        return self._queues.waiting()
+
     def scheduled(self, level: int) -> None:
         """Take note that a message of a level was appended now."""
         self._wake_at(self._clock() + self.levels.delays_ms[level - 1])

@@ -93,6 +93,14 @@ class DelayQueues:
             if level.offset or store.appended_in_queue(SCHEDULE_TOPIC, level.queue_id)
         }
 
+    def waiting(self) -> dict[int, int]:
+        """Return level -> messages that are not delivered yet, of the same levels."""
+        store = self._store
+        return {
+            level: max(store.appended_in_queue(SCHEDULE_TOPIC, level - 1) - offset, 0)
+            for level, offset in self.offsets().items()
+        }
+
     def deliver(self, now_ms: int, count_max: int) -> tuple[int, int | None]:
         """Put up to `count_max` messages that are due into their own queues, and write them.
 

@@ -127,6 +127,10 @@ class BrokerStats:
         """Return a counter; None when nothing was counted under that key."""
         return self._counters.get((name, key))
 
+    def named(self, name: str) -> list[tuple[str, Counter]]:
+        """Return the counters of a name, with their keys."""
+        return [(key, counter) for (known, key), counter in self._counters.items() if known == name]
+
     def rate(self, name: str, key: str, now_ms: float) -> float:
         """Return a counter's rate over the last minute, a second; 0 when there is none."""
         counter = self.find(name, key)

@@ -38,6 +38,8 @@ class StoreHealth:
     """Records written that are not in their queues yet."""
     unflushed_bytes: int
     flushes: int
+    flush_seconds: float
+    """Of all flushes together."""
     flush_seconds_max: float
 
 
@@ -70,6 +72,7 @@ class StoreDriver:
         self._failure_told = False
         self._flushes = 0
         self._flushed_at = 0.0
+        self._flush_seconds = 0.0
         self._flush_seconds_max = 0.0
 
     async def start(self) -> RecoveryReport:
@@ -129,6 +132,7 @@ class StoreDriver:
             dispatch_waiting=store.dispatcher.waiting,
             unflushed_bytes=store.max_physical_offset - store.flushed_offset,
             flushes=self._flushes,
+            flush_seconds=self._flush_seconds,
             flush_seconds_max=self._flush_seconds_max,
         )
 
@@ -254,7 +258,9 @@ class StoreDriver:
                     self._marking = self._loop.create_task(self._mark_flushed())
                 self._flushes += 1
                 self._flushed_at = begin
-                self._flush_seconds_max = max(self._flush_seconds_max, self._loop.time() - begin)
+                seconds = self._loop.time() - begin
+                self._flush_seconds += seconds
+                self._flush_seconds_max = max(self._flush_seconds_max, seconds)
         if store.dispatcher.waiting:
             self.schedule_dispatch()
         return store.flushed_offset

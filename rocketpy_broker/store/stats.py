@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from rocketpy_broker.store.messages import DispatchRequest
 
-__all__ = ["StoreStats"]
+__all__ = ["PUT_BOUNDS_MS", "StoreStats"]
 
-_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+PUT_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 _LABELS: Final = (
     "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]", "[1~2s]",
     "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
@@ -67,7 +67,7 @@ class StoreStats:
         self.put_bytes += requests[-1][1] + requests[-1][2] - requests[0][1]
         self.put_ms_max = max(self.put_ms_max, taken_ms)
         self.dispatch_waiting_max = max(self.dispatch_waiting_max, waiting)
-        self.times_by_duration[bisect_left(_BOUNDS_MS, taken_ms) if taken_ms > 0 else 0] += count
+        self.times_by_duration[bisect_left(PUT_BOUNDS_MS, taken_ms) if taken_ms > 0 else 0] += count
 
     def count_read(self, count: int) -> None:
         """Count a read that found so many messages."""

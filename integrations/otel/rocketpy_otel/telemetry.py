@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from opentelemetry import metrics, propagate, trace
@@ -11,6 +11,8 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Span, Tracer, TracerProvider
 
 from rocketpy import MessageExt, ReceiveListener, SendListener, __version__
+from rocketpy.telemetry import Measured
+from rocketpy_otel.brokers import BrokerInstruments
 from rocketpy_otel.instruments import SCOPE, Instruments
 from rocketpy_otel.receiving import Processing, ReceiveSpans
 from rocketpy_otel.sending import SendSpans
@@ -42,6 +44,7 @@ class OpenTelemetry:
         self._propagator = propagator
         self._batch_create_spans = batch_create_spans
         self._processing: Processing | None = None
+        self._brokers: BrokerInstruments | None = None
 
     def is_active(self) -> bool:
         """Whether a provider is there that does something."""
@@ -60,6 +63,12 @@ class OpenTelemetry:
     def receive_listener(self, namespace: str) -> ReceiveListener:
         """Makes the spans and metrics of pulls."""
         return ReceiveSpans(self._tracer(), Instruments(self._meters()), self._propagation(), namespace)
+
+    def observe_broker(self, collect: Callable[[], Sequence[Measured]]) -> Callable[[], None]:
+        """Report what a broker of this process measures, by observable instruments."""
+        if self._brokers is None:
+            self._brokers = BrokerInstruments(self._meters())
+        return self._brokers.add(collect)
 
     def process(
         self,

@@ -1,0 +1,1 @@
+"""Metrics of a broker: what is measured, and an endpoint for Prometheus."""

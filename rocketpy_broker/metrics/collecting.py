@@ -1,0 +1,164 @@
+"""Reads a broker's metrics from its services. Nothing is counted for this: it costs when somebody asks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from rocketpy.telemetry import Measured, Metric
+from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.metrics import catalog
+from rocketpy_broker.services.clients import ClientRegistry
+from rocketpy_broker.services.long_polling import PullHolds
+from rocketpy_broker.services.offsets import ConsumerOffsets
+from rocketpy_broker.services.put_counts import PutCounts
+from rocketpy_broker.services.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, BrokerStats
+from rocketpy_broker.services.topics import TopicTable
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.driver import StoreHealth
+from rocketpy_broker.store.stats import PUT_BOUNDS_MS
+
+__all__ = ["Sources", "State", "collect"]
+
+Values = list[tuple[tuple[str, ...], float]]
+
+
+class State(NamedTuple):
+    """How the broker is. delayed: waiting messages by level. halves: open transactions."""
+
+    is_serving: bool
+    connections: int
+    name_servers: int
+    booted_ms: int
+    store: StoreHealth
+    delayed: dict[int, int]
+    halves: int
+
+
+class Sources(NamedTuple):
+    """What metrics are read from."""
+
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    offsets: ConsumerOffsets
+    clients: ClientRegistry
+    holds: PullHolds
+    stats: BrokerStats
+    puts: Callable[[], PutCounts]
+    state: Callable[[], State]
+
+
+def collect(sources: Sources) -> list[Measured]:
+    """Return every metric of the catalog, as it is now. To be called in the broker's event loop."""
+    broker = (sources.config.cluster_name, sources.config.name)
+    return [
+        Measured(metric, [((*broker, *labels), value) for labels, value in values])
+        for metric, values in _collect(sources)
+    ]
+
+
+def _collect(sources: Sources) -> Iterator[tuple[Metric, Values]]:
+    state = sources.state()
+    yield from _traffic(sources)
+    yield from _progress(sources)
+    yield from _clients(sources, state)
+    yield from _storage(sources.store, state.store)
+    yield catalog.DELAYED, [((str(level),), count) for level, count in state.delayed.items()]
+    yield catalog.HALF, _one(state.halves)
+    yield catalog.PERMISSION, _one(sources.config.permission)
+    yield catalog.SERVING, _one(state.is_serving)
+    yield catalog.NAME_SERVERS, _one(state.name_servers)
+    yield catalog.BOOTED, _one(state.booted_ms / 1000)
+
+
+def _traffic(sources: Sources) -> Iterator[tuple[Metric, Values]]:
+    stats, store = sources.stats, sources.store.stats
+    yield catalog.MESSAGES_IN, [((topic,), count) for topic, count in sources.puts()]
+    yield catalog.BYTES_IN, _one(store.put_bytes)
+    for metric, name in (
+        (catalog.MESSAGES_OUT, GROUP_GET_NUMS),
+        (catalog.BYTES_OUT, GROUP_GET_SIZE),
+        (catalog.SENT_BACK, SNDBCK_PUT_NUMS),
+    ):
+        yield metric, [(_topic_and_group(key), counter.value) for key, counter in stats.named(name)]
+    yield catalog.PULLS_FOUND, _one(store.found)
+    yield catalog.PULLS_MISSED, _one(store.missed)
+    yield catalog.PULLS_HELD, _one(len(sources.holds))
+    yield catalog.PUT_TIMES, list(_cumulated(store.times_by_duration))
+    yield catalog.PUT_MAX, _one(store.put_ms_max)
+
+
+def _cumulated(times: Iterable[int]) -> Iterator[tuple[tuple[str], float]]:
+    total = 0
+    for count, bound in zip(times, [*map(str, PUT_BOUNDS_MS), "+Inf"], strict=True):
+        total += count
+        yield (bound,), total
+
+
+def _progress(sources: Sources) -> Iterator[tuple[Metric, Values]]:
+    """Queue depths, and how far groups are behind."""
+    store = sources.store
+    kept: dict[str, int] = {}
+    for topic, queue_id in list(store.queues.queues):
+        end = store.max_offset_in_queue(topic, queue_id)
+        kept[topic] = kept.get(topic, 0) + end - max(store.min_offset_in_queue(topic, queue_id), 0)
+    yield catalog.QUEUE_MESSAGES, [((topic,), count) for topic, count in kept.items()]
+    lags: Values = []
+    ages: Values = []
+    now_ms = store.clock()
+    for key, queues in sources.offsets.snapshot().offset_table.items():
+        labels = _topic_and_group(key)
+        lag, oldest_ms = 0, now_ms
+        for queue_id, offset in queues.items():
+            behind = store.max_offset_in_queue(labels[0], queue_id) - offset
+            if behind > 0:
+                lag += behind
+                stored_ms = store.store_timestamp(labels[0], queue_id, offset)
+                oldest_ms = min(oldest_ms, stored_ms) if stored_ms > 0 else oldest_ms
+        lags.append((labels, lag))
+        ages.append((labels, now_ms - oldest_ms))
+    yield catalog.LAG_MESSAGES, lags
+    yield catalog.LAG_LATENCY, ages
+
+
+def _clients(sources: Sources, state: State) -> Iterator[tuple[Metric, Values]]:
+    clients = sources.clients
+    yield catalog.CONNECTIONS, _one(state.connections)
+    yield (
+        catalog.PRODUCERS,
+        [((group,), len(clients.producers(group))) for group in clients.producer_groups],
+    )
+    groups = [clients.consumer_group(name) for name in clients.consumer_groups]
+    yield (
+        catalog.CONSUMERS,
+        [((group.name,), len(group.members)) for group in groups if group is not None],
+    )
+
+
+def _storage(store: MessageStore, health: StoreHealth) -> Iterator[tuple[Metric, Values]]:
+    yield catalog.STORAGE_BYTES, _one(store.max_physical_offset - store.min_physical_offset)
+    yield catalog.FLUSH_BEHIND, _one(health.unflushed_bytes)
+    yield catalog.FLUSHES, _one(health.flushes)
+    yield catalog.FLUSH_SECONDS, _one(health.flush_seconds)
+    yield catalog.FLUSH_MAX, _one(health.flush_seconds_max)
+    yield catalog.DISPATCH_BEHIND, _one(store.dispatch_behind_bytes)
+    yield catalog.DISPATCH_WAITING, _one(health.dispatch_waiting)
+    earliest_ms = store.earliest_store_time()
+    yield catalog.RESERVE_TIME, _one(store.clock() - earliest_ms if earliest_ms > 0 else 0)
+    try:
+        disk = os.statvfs(store.config.root)
+    except OSError:
+        return
+    yield catalog.DISK_USED, _one(1 - disk.f_bavail / disk.f_blocks if disk.f_blocks else 0)
+    yield catalog.DISK_FREE, _one(disk.f_bavail * disk.f_frsize)
+
+
+def _one(value: float) -> Values:
+    return [((), float(value))]
+
+
+def _topic_and_group(key: str) -> tuple[str, str]:
+    topic, _, group = key.rpartition("@")
+    return topic, group

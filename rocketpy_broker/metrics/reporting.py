@@ -1,0 +1,70 @@
+"""Tells others what the broker measures: Prometheus, when a port is set, and installed telemetry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rocketpy.telemetry import Measured, find_telemetry
+from rocketpy_broker.metrics.collecting import Sources, collect
+from rocketpy_broker.metrics.server import MetricsServer
+
+__all__ = ["MetricsReport"]
+
+log = logging.getLogger("rocketpy.broker.metrics")
+
+_COLLECT_S_MAX: Final = 5.0
+
+
+class MetricsReport:
+    """The reporting of one broker, from `start` to `close`."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._loop = asyncio.get_running_loop()
+        self._end: Callable[[], None] | None = None
+        self.server: MetricsServer | None = None
+        """The endpoint for Prometheus; None when no port is set."""
+
+    async def start(self) -> None:
+        """Report from now on. Raises ConfigInvalid, OSError for the endpoint."""
+        config = self._sources.config.metrics
+        if config.port is not None:
+            server = MetricsServer(config.host, config.port, lambda: collect(self._sources))
+            await server.start()
+            self.server = server
+        telemetry = find_telemetry(None)
+        if telemetry is not None:
+            try:
+                self._end = telemetry.observe_broker(self.collect_from_anywhere)
+            except Exception:
+                # What only observes must not keep a broker from its work.
+                log.exception("telemetry does not observe broker %s", self._sources.config.name)
+
+    async def close(self) -> None:
+        """Report no more."""
+        if self._end is not None:
+            self._end()
+        if self.server is not None:
+            await self.server.close()
+
+    def collect_from_anywhere(self) -> Sequence[Measured]:
+        """The metrics, for any thread; none while the broker's event loop does not answer within 5 s."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            return collect(self._sources)
+
+        async def in_loop() -> Sequence[Measured]:
+            return collect(self._sources)
+
+        work = in_loop()
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_COLLECT_S_MAX)
+        except (RuntimeError, TimeoutError):
+            work.close()
+            return []

@@ -1,0 +1,266 @@
+"""Metrics of brokers: on the endpoint for Prometheus, through OpenTelemetry, and in what draws them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rocketpy import LocalTransactionState, Message, Producer, PullConsumer
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, UpdateConsumerOffsetRequestHeader
+from rocketpy.transport import Channel, connect
+from rocketpy_broker.broker import Broker
+from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
+from rocketpy_broker.metrics import catalog
+from rocketpy_broker.metrics.server import MetricsServer
+from rocketpy_broker.namesrv import NameServer
+from tests.otel.recorder import Recorder
+from tools.import_map import ROOT
+
+GRAFANA = ROOT / "integrations/otel/grafana"
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+@asynccontextmanager
+async def busy_broker(tmp_path: Path, **settings: str) -> AsyncIterator[Broker]:
+    """A broker after messages of every kind, with a group that is behind."""
+    names = NameServer(load_namesrv_config(None, {"listen": "127.0.0.1:0", "kvConfigPath": f"{tmp_path}/kv"}))
+    await names.start()
+    given = {
+        "storePathRootDir": str(tmp_path / "store"),
+        "listen": "127.0.0.1:0",
+        "namesrvAddr": str(names.address),
+        "metricsPort": "0",
+        **settings,
+    }
+    broker = Broker(load_broker_config(None, given))
+    await broker.start()
+    try:
+        await _traffic(broker, str(names.address))
+        yield broker
+    finally:
+        await broker.close()
+        await names.close()
+
+
+async def _traffic(broker: Broker, namesrv: str) -> None:
+    async with Producer("senders", namesrv) as producer, PullConsumer("readers", namesrv) as consumer:
+        await producer.create_topic("T", 1)
+        for _ in range(5):
+            await producer.send(Message("T", b"x"))
+        await producer.send(Message("T", b"late", delay_level=18))
+        await producer.send_in_transaction(
+            Message("T", b"half"),
+            local_transaction=lambda _: LocalTransactionState.UNKNOWN,
+            check=lambda _: LocalTransactionState.UNKNOWN,
+        )
+        (queue,) = await consumer.fetch_queues("T")
+        first = (await consumer.pull(queue, 0)).messages[0]
+        channel = await connect(str(broker.address), _Silent())
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group="readers", topic="T", queue_id=0, commit_offset=3
+        )
+        await channel.request(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header), 3000)
+        groups = [ConsumerData(group_name="readers")]
+        senders = [ProducerData(group_name="steady")]
+        body = HeartbeatData(client_id="me", consumer_data_set=groups, producer_data_set=senders).encode()
+        await channel.request(Command.request(RequestCode.HEART_BEAT, body=body), 3000)
+        back = ConsumerSendMsgBackRequestHeader(offset=first.physical_offset, group="readers", delay_level=17)
+        answer = await channel.request(Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, back), 3000)
+        assert answer.code == 0, answer.remark
+
+
+class _Silent:
+    """An endpoint that is asked nothing."""
+
+    def channel_opened(self, channel: Channel) -> None: ...
+
+    def handle(self, channel: Channel, request: Command) -> None: ...
+
+    def end_of_buffer(self) -> None: ...
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None: ...
+
+
+async def http(broker: Broker, request: str) -> tuple[int, str]:
+    """Status and body of one request to a broker's metrics endpoint."""
+    assert broker.metrics is not None
+    assert broker.metrics.server is not None
+    reader, writer = await asyncio.open_connection(*broker.metrics.server.address)
+    writer.write(f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def samples(text: str) -> Samples:
+    """By name, with counters under the name they are asked for by."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return found
+
+
+async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
+    """Operators would look at graphs that are empty, or wrong."""
+    async with busy_broker(tmp_path) as broker:
+        status, text = await http(broker, "GET /metrics")
+    assert status == 200
+    found = samples(text)
+    assert {metric.name for metric in catalog.CATALOG} - set(found) == set()
+    assert all(
+        labels["cluster"] == "DefaultCluster" and labels["node_id"] == "broker-a"
+        for values in found.values()
+        for labels, _ in values
+    )
+
+    def value(name: str, **labels: str) -> float:
+        (only,) = [value for given, value in found[f"rocketmq_{name}"] if labels.items() <= given.items()]
+        return only
+
+    assert value("messages_in_total", topic="T") == 5
+    assert value("messages_out_total", topic="T", consumer_group="readers") == 5
+    assert value("throughput_out_total", topic="T", consumer_group="readers") > 5 * 91
+    assert value("throughput_in_total") > value("throughput_out_total", topic="T")
+    assert value("consumer_lag_messages", topic="T", consumer_group="readers") == 2
+    assert value("consumer_lag_latency", topic="T", consumer_group="readers") >= 0
+    assert value("topic_messages", topic="T") == 5
+    assert value("delayed_messages", level="18") == 1
+    assert value("half_messages") == 1
+    assert value("consumer_connections", consumer_group="readers") == 1
+    assert value("producer_connections", producer_group="steady") == 1
+    assert value("messages_sent_back_total", topic="T", consumer_group="readers") == 1
+    assert value("broker_serving") == 1
+    assert value("broker_name_servers") == 1
+    assert value("broker_permission") == 6
+    assert value("put_within_milliseconds_total", le="+Inf") == 8
+    assert 0 < value("disk_used_ratio") < 1
+    assert value("storage_size") == value("throughput_in_total")
+
+
+async def test_the_endpoint_serves_metrics_and_nothing_else(tmp_path: Path) -> None:
+    """A stray request would kill the endpoint, or hold a connection for ever."""
+    async with busy_broker(tmp_path) as broker:
+        assert (await http(broker, "GET /config"))[0] == 404
+        assert (await http(broker, "POST /metrics"))[0] == 405
+        assert await http(broker, "HEAD /metrics") == (200, "")
+        assert broker.metrics is not None
+        assert broker.metrics.server is not None
+        host, port = broker.metrics.server.address
+        assert host == "127.0.0.1"
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"x" * 100_000)
+        assert await reader.read() == b""
+        writer.close()
+        assert (await http(broker, "GET /metrics?x=1"))[0] == 200
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await asyncio.open_connection(host, port)
+
+
+async def test_no_port_no_endpoint(tmp_path: Path) -> None:
+    """A broker would listen somewhere that nobody asked for."""
+    given = {"storePathRootDir": str(tmp_path / "store"), "listen": "127.0.0.1:0"}
+    broker = Broker(load_broker_config(None, given))
+    await broker.start()
+    try:
+        assert broker.metrics is not None
+        assert broker.metrics.server is None
+    finally:
+        await broker.close()
+
+
+async def test_without_its_package_the_endpoint_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker would serve errors to the scraper, or fail with an import error."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ConfigInvalid, match=r"rocketpy-mq\[metrics\]"):
+        await MetricsServer("127.0.0.1", 0, list).start()
+
+
+def expressions() -> dict[str, list[str]]:
+    """What the dashboard and the alerts ask for: file to expressions."""
+    dashboard = json.loads((GRAFANA / "dashboard.json").read_text("utf-8"))
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    asked += [str(variable["query"]) for variable in dashboard["templating"]["list"]]
+    return {"dashboard.json": asked, "alerts.yml": [(GRAFANA / "alerts.yml").read_text("utf-8")]}
+
+
+async def test_dashboard_and_alerts_ask_for_metrics_there_are(tmp_path: Path) -> None:
+    """A panel would stay empty, and an alert never fire."""
+    async with busy_broker(tmp_path) as broker:
+        text = (await http(broker, "GET /metrics"))[1]
+    declared = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
+    asked = {
+        (name, file)
+        for file, texts in expressions().items()
+        for expression in texts
+        for name in re.findall(r"\brocketmq_\w+", expression)
+    }
+    assert len({name for name, _ in asked}) > 25
+    assert [(name, file) for name, file in sorted(asked) if name not in declared] == []
+    drawn = {name for name, file in asked if file == "dashboard.json"}
+    assert {metric.name for metric in catalog.CATALOG} - drawn == set()
+
+
+async def test_the_same_metrics_come_through_opentelemetry(tmp_path: Path) -> None:
+    """Where everything goes through OpenTelemetry, brokers would be missing."""
+    recorder = Recorder()
+    async with busy_broker(tmp_path) as broker:
+        assert broker.metrics is not None
+        end = recorder.telemetry().observe_broker(broker.metrics.collect_from_anywhere)
+        points: list[Any] = await asyncio.to_thread(recorder.points, "rocketmq_messages_in_total")
+        topics = {point["topic"]: value for point, value in points}
+        assert topics["T"] == 5
+        assert {point["node_id"] for point, _ in points} == {"broker-a"}
+        ((_, serving),) = recorder.points("rocketmq_broker_serving")
+        assert serving == 1
+        end()
+
+
+def test_a_broker_reports_by_itself(tmp_path: Path) -> None:
+    """Telemetry of brokers would need code where clients' needs none."""
+    program = f"""
+import asyncio
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from rocketpy import telemetry
+from rocketpy_otel import OpenTelemetry
+from rocketpy_broker.embedded import EmbeddedCluster
+
+telemetry._installed = lambda found=OpenTelemetry(): found  # as an installed package does
+
+async def main():
+    reader = InMemoryMetricReader()
+    async with EmbeddedCluster({str(tmp_path)!r}):
+        metrics.set_meter_provider(MeterProvider([reader]))  # later than the broker
+        data = await asyncio.to_thread(reader.get_metrics_data)
+    names = {{m.name for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics}}
+    assert "rocketmq_broker_serving" in names, names
+
+asyncio.run(main())
+"""
+    paths = [str(ROOT), str(ROOT / "integrations/otel")]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"import sys; sys.path[:0] = {paths!r}\n{program}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
