@@ -1,4 +1,4 @@
-"""END_TRANSACTION: a producer's decision about a half message.
+"""END_TRANSACTION: a producer's decision about a half message. RESUME_CHECK_HALF_MESSAGE: an operator's.
 
 Source: EndTransactionProcessor of RocketMQ 4.6.0. Differs: the first decision counts, a second one is ignored
 (there a commit delivers again, also after a rollback); only records of the half topic can be committed.
@@ -14,14 +14,15 @@ from rocketpy.errors import RocketError, StoreError
 from rocketpy.protocol import properties as props
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
-from rocketpy.protocol.headers import EndTransactionRequestHeader
+from rocketpy.protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
+from rocketpy.protocol.message_id import decode_message_id
 from rocketpy.protocol.record import Record, decode
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.send import SendHandler
 from rocketpy_broker.services.half_messages import Half
-from rocketpy_broker.services.rerouting import HALF_TOPIC, copy_of, real_place
+from rocketpy_broker.services.rerouting import CHECK_MAX_TOPIC, HALF_TOPIC, copy_of, real_place
 from rocketpy_broker.services.transactions import Transactions
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.clock import Clock, system_clock
@@ -53,7 +54,39 @@ class TransactionHandler:
     @property
     def requests(self) -> Mapping[int, Handler]:
         """Request code -> handler."""
-        return {RequestCode.END_TRANSACTION: self.end}
+        return {
+            RequestCode.END_TRANSACTION: self.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
+        }
+
+    def resume_check(self, channel: Channel, request: Command) -> Command | None:
+        """Handle RESUME_CHECK_HALF_MESSAGE: ask again about a transaction that was given up.
+
+        Differs: only a message of TRANS_CHECK_MAX_TIME_TOPIC is taken, where 4.6.0 takes any.
+        """
+        header = request.header_as(ResumeCheckHalfMessageRequestHeader)
+        _, offset = decode_message_id(header.msg_id or "")
+        data = self._store.look_message(offset) if 0 <= offset < self._store.max_physical_offset else None
+        record = decode(data, check_crc=False) if data is not None else None
+        if record is None or record.topic != CHECK_MAX_TOPIC:
+            remark = f"there is no message of {CHECK_MAX_TOPIC} at {offset}"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        properties = props.decode(record.properties)
+        properties[props.PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
+        properties.pop(props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # that name is no longer known
+        message = copy_of(record, HALF_TOPIC, 0)
+        message.properties = props.encode(properties).encode()
+
+        def written(error: StoreError | None) -> None:
+            answer = request.reply()
+            if error is not None:
+                answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+            if not request.is_oneway:
+                channel.reply(answer)
+
+        self._send.store(message, written)
+        log.info("%s: transaction %s is asked about again", channel.remote_address, record.physical_offset)
+        return None
 
     def end(self, channel: Channel, request: Command) -> Command | None:
         """Handle END_TRANSACTION, a oneway request as clients send it (QUIRKS 27)."""

@@ -75,7 +75,7 @@ def _collect(sources: Sources) -> Iterator[tuple[Metric, Values]]:
 
 def _traffic(sources: Sources) -> Iterator[tuple[Metric, Values]]:
     stats, store = sources.stats, sources.store.stats
-    yield catalog.MESSAGES_IN, [((topic,), count) for topic, count in sources.puts()]
+    yield catalog.MESSAGES_IN, [((topic,), count) for topic, count, _ in sources.puts()]
     yield catalog.BYTES_IN, _one(store.put_bytes)
     for metric, name in (
         (catalog.MESSAGES_OUT, GROUP_GET_NUMS),

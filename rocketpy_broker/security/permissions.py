@@ -69,6 +69,7 @@ BROKER_PERMISSIONS: Final[dict[int, Permission]] = {
     RequestCode.SEND_REPLY_MESSAGE: Permission.PUBLISH,
     RequestCode.SEND_REPLY_MESSAGE_V2: Permission.PUBLISH,
     RequestCode.END_TRANSACTION: Permission.PUBLISH,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: Permission.ADMIN,
     RequestCode.GET_ALL_DELAY_OFFSET: Permission.BROKER,
     RequestCode.CONSUMER_SEND_MSG_BACK: Permission.SUBSCRIBE,
     RequestCode.PULL_MESSAGE: Permission.SUBSCRIBE,

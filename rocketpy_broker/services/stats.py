@@ -19,6 +19,7 @@ __all__ = ["SAMPLE_MS", "BrokerStats", "Counter"]
 SAMPLE_MS: Final = 10_000
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
@@ -107,15 +108,17 @@ class BrokerStats:
         """Count a message that a consumer could not use."""
         self._counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
-    def sample(self, now_ms: float, puts: Iterable[tuple[str, int]]) -> None:
+    def sample(self, now_ms: float, puts: Iterable[tuple[str, int, int]]) -> None:
         """Note where all counters stand; to be called every 10 s.
 
-        puts: topic, and how many messages it got since the store was opened.
+        puts: topic, how many messages it got since the store was opened, and their bytes.
         """
         put_total = 0
-        for topic, count in puts:
+        for topic, count, size in puts:
             counter = self._counter(TOPIC_PUT_NUMS, topic)
             counter.value = counter.times = count
+            counter = self._counter(TOPIC_PUT_SIZE, topic)
+            counter.value, counter.times = size, count
             put_total += count
         for name, total in ((BROKER_PUT_NUMS, put_total), (BROKER_GET_NUMS, self.got_total)):
             counter = self._counter(name, self._cluster)

@@ -49,7 +49,7 @@ class ConsumeQueue:
     """
 
     __slots__ = ("_pending", "_pending_max", "files", "max_physical_offset",
-                 "min_offset", "next_offset", "queue_id", "topic")  # fmt: skip
+                 "min_offset", "next_offset", "put_bytes", "queue_id", "topic")  # fmt: skip
 
     def __init__(
         self,
@@ -70,6 +70,8 @@ class ConsumeQueue:
         """Queue offset of the next unit: one behind the last."""
         self.max_physical_offset = -1
         """Commit log offset just behind the newest record here; records below it are here already."""
+        self.put_bytes = 0
+        """Bytes in the commit log of all records put one by one or in runs; recovery's do not count."""
         self._pending: list[bytes] = []
         self._pending_max = max(1, pending_bytes_max // UNIT_BYTES)
 
@@ -93,6 +95,7 @@ class ConsumeQueue:
         self._pending.append(_pack(offset, size, tags_code))
         self.next_offset = queue_offset + 1
         self.max_physical_offset = offset + size
+        self.put_bytes += size
         if len(self._pending) >= self._pending_max:
             self.write_out()
         return True
@@ -108,6 +111,7 @@ class ConsumeQueue:
         self._pending += [_pack(offset, size, tags_code) for offset, size, tags_code, _ in units]
         self.next_offset = last + 1
         self.max_physical_offset = end_offset + end_size
+        self.put_bytes += sum([size for _, size, _, _ in units])
         if len(self._pending) >= self._pending_max:
             self.write_out()
         return True

@@ -290,6 +290,9 @@ async def test_rates_and_totals_are_told(client: RawClient) -> None:
     header = ViewBrokerStatsDataRequestHeader(stats_name="GROUP_GET_NUMS", stats_key="T@c")
     answer = await client.call(RequestCode.VIEW_BROKER_STATS_DATA, header)
     assert BrokerStatsData.decode(answer.body).stats_minute.sum == 0  # counted from its first sample on
+    header = ViewBrokerStatsDataRequestHeader(stats_name="TOPIC_PUT_SIZE", stats_key="T")
+    answer = await client.call(RequestCode.VIEW_BROKER_STATS_DATA, header)
+    assert BrokerStatsData.decode(answer.body).stats_minute.sum == 0  # as above
     header = ViewBrokerStatsDataRequestHeader(stats_name="TOPIC_PUT_NUMS", stats_key="none")
     assert (await client.call(RequestCode.VIEW_BROKER_STATS_DATA, header)).code == 1
     table = KVTable.decode((await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table

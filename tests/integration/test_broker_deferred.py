@@ -18,10 +18,11 @@ from rocketpy.protocol.headers import (
     EndTransactionRequestHeader,
     GetMaxOffsetRequestHeader,
     PullMessageRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
 from rocketpy.protocol.headers.base import Header
-from rocketpy.protocol.message_id import decode_message_id
+from rocketpy.protocol.message_id import decode_message_id, message_id
 from rocketpy.protocol.record import Record, decode, decode_all
 from rocketpy_broker import EmbeddedCluster
 from rocketpy_broker.store import MessageStore
@@ -256,6 +257,36 @@ async def test_who_is_never_answered_gives_up(tmp_path: Path) -> None:
         (record,) = await _arrive_in(client, "TRANS_CHECK_MAX_TIME_TOPIC")
         assert record.body == b"orphan"
         assert props.decode(record.properties)["TRANSACTION_CHECK_TIMES"] == "2"
+
+
+async def test_an_operator_has_a_producer_asked_again(tmp_path: Path) -> None:
+    """A transaction that was given up while its producer was away could never be ended."""
+    settings = SETTINGS | {"transactionCheckMax": "1", "transactionCheckInterval": "50"}
+    async with (
+        EmbeddedCluster(tmp_path / "store", settings=settings) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+        await RawClient.open(cluster.brokers[0].address) as producer,
+    ):
+        await half(client, b"orphan")
+        (given_up,) = await _arrive_in(client, "TRANS_CHECK_MAX_TIME_TOPIC")
+        await produce_as(producer, "g")
+        ordinary = (await send(client, b"ordinary")).ext_fields()["msgId"]
+        resume = RequestCode.RESUME_CHECK_HALF_MESSAGE
+        refused = await client.call(resume, ResumeCheckHalfMessageRequestHeader(msg_id=ordinary))
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert (await client.call(resume, ResumeCheckHalfMessageRequestHeader())).code != 0
+        wanted = message_id(given_up.store_host, given_up.physical_offset)
+        assert (await client.call(resume, ResumeCheckHalfMessageRequestHeader(msg_id=wanted))).code == 0
+        asked = (await producer.next()).header_as(CheckTransactionStateRequestHeader)
+        answer = EndTransactionRequestHeader(
+            producer_group="g",
+            tran_state_table_offset=asked.tran_state_table_offset,
+            commit_log_offset=asked.commit_log_offset,
+            commit_or_rollback=COMMIT,
+            msg_id="id-orphan",
+        )
+        oneway(producer, RequestCode.END_TRANSACTION, answer)
+        assert [record.body for record in await arrive(client, 2)] == [b"ordinary", b"orphan"]
 
 
 async def _arrive_in(client: RawClient, topic: str) -> list[Record]:

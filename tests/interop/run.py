@@ -6,6 +6,7 @@ Ends with 0 when each case passed, with pytest's code when one failed, with 3 wh
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from dataclasses import dataclass
 
@@ -70,6 +71,8 @@ def main(arguments: list[str]) -> int:
     except ToolsMissing as missing:
         print(f"interop: NOT RUN: {missing}")
         return EXIT_NOT_RUN
+    if shutil.which("go") is None:
+        print("interop: the Go client's cases are NOT RUN: go is not on PATH")
     parser = argparse.ArgumentParser(prog="python -m tests.interop.run", add_help=False)
     parser.add_argument("--direction", default="")
     options, rest = parser.parse_known_args(arguments)

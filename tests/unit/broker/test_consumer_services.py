@@ -149,10 +149,10 @@ def test_offsets_are_found_by_group_and_topic(tmp_path: Path) -> None:
 def test_rates_are_over_the_last_minute() -> None:
     """Without this statsAll would show a rate since the start, or nothing."""
     stats = BrokerStats("cluster")
-    stats.sample(0, [("T", 0)])
+    stats.sample(0, [("T", 0, 0)])
     for second in range(10, 130, 10):
         stats.got("T", "g", 50, 5000)
-        stats.sample(second * 1000, [("T", second * 100)])
+        stats.sample(second * 1000, [("T", second * 100, second * 20_000)])
     assert stats.rate("TOPIC_PUT_NUMS", "T", 120_000) == 100
     assert stats.rate("GROUP_GET_NUMS", "T@g", 120_000) == 5
     assert stats.rate("GROUP_GET_NUMS", "nobody", 120_000) == 0
@@ -161,6 +161,9 @@ def test_rates_are_over_the_last_minute() -> None:
     minute = counter.over("minute", 120_000)
     assert (minute.sum, minute.avgpt) == (30_000, 5000)
     assert counter.over("day", 120_000).sum == 55_000
+    put = stats.find("TOPIC_PUT_SIZE", "T")
+    assert put is not None
+    assert (put.over("minute", 120_000).sum, put.over("minute", 120_000).avgpt) == (1_200_000, 200)
     assert stats.rates("BROKER_PUT_NUMS", 120_000) == "100.0 100.0 100.0 "
     assert stats.find("GROUP_GET_SIZE", "nobody") is None
 
