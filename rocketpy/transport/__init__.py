@@ -3,6 +3,7 @@
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
 from rocketpy.transport.channel import Channel, Endpoint
 from rocketpy.transport.opening import Server, connect, register_transport, serve
+from rocketpy.transport.stream import StreamProtocol
 
 __all__ = [
     "Address",
@@ -11,6 +12,7 @@ __all__ = [
     "Endpoint",
     "Listener",
     "Server",
+    "StreamProtocol",
     "Transport",
     "connect",
     "register_transport",

@@ -7,7 +7,6 @@ over each. To add a transport (QUIC, a proxy), write a class with the two method
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.frame import CODEC_JSON, MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rocketpy.transport.stream import StreamProtocol
 
 __all__ = ["Address", "ChannelOptions", "Listener", "Transport"]
 
@@ -120,7 +120,7 @@ class Transport(Protocol):
     """A way to move bytes between two ends."""
 
     async def connect(
-        self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
+        self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> None:
         """Connect, give a new protocol object its asyncio transport, and return when that is done.
 
@@ -128,6 +128,6 @@ class Transport(Protocol):
         """
 
     async def listen(
-        self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
+        self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> Listener:
         """Accept connections at an address, each with a new protocol object."""

@@ -16,6 +16,7 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command, encode_command
 from rocketpy.protocol.connection import Connection, Waiter
 from rocketpy.transport.base import ChannelOptions
+from rocketpy.transport.stream import StreamProtocol
 
 __all__ = ["Channel", "Endpoint"]
 
@@ -42,7 +43,7 @@ class Endpoint(Protocol):
         """The connection is gone; error is None when either side closed it in order."""
 
 
-class Channel(asyncio.Protocol):
+class Channel(StreamProtocol):
     """One connection: sends requests, hands those of the peer to an endpoint, keeps its limits."""
 
     def __init__(self, endpoint: Endpoint, options: ChannelOptions, *, served: bool) -> None:
@@ -177,6 +178,7 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of asyncio.Protocol."""
+        super().connection_made(transport)
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._options.write_high_bytes)
         self.remote_address = _address_text(transport.get_extra_info("peername"))
@@ -184,7 +186,7 @@ class Channel(asyncio.Protocol):
         self._endpoint.channel_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Part of asyncio.Protocol: handle every whole frame of one socket buffer."""
+        """Part of StreamProtocol: handle every whole frame of one socket buffer."""
         self.last_received = self._loop.time()
         try:
             requests = self._connection.receive(data)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from rocketpy.transport.base import Address, ChannelOptions
+from rocketpy.transport.stream import StreamProtocol
 
 __all__ = ["EitherListener"]
 
@@ -29,7 +30,7 @@ class EitherListener:
     def __init__(
         self,
         listening: socket.socket,
-        protocol: Callable[[], asyncio.Protocol],
+        protocol: Callable[[], StreamProtocol],
         context: ssl.SSLContext,
         options: ChannelOptions,
     ) -> None:
@@ -44,7 +45,7 @@ class EitherListener:
     async def open(
         cls,
         address: Address,
-        protocol: Callable[[], asyncio.Protocol],
+        protocol: Callable[[], StreamProtocol],
         context: ssl.SSLContext,
         options: ChannelOptions,
     ) -> Self:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rocketpy.errors import ConfigInvalid, ConnectFailed
 from rocketpy.transport.base import Address, ChannelOptions
+from rocketpy.transport.stream import StreamProtocol
 
 __all__ = ["MemoryTransport"]
 
@@ -24,7 +25,7 @@ class MemoryTransport:
         self._listeners: dict[str, MemoryListener] = {}
 
     async def connect(
-        self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
+        self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> None:
         """Connect to a listener of this process and this event loop."""
         listener = self._listeners.get(address.host)
@@ -41,7 +42,7 @@ class MemoryTransport:
         client.protocol.connection_made(client)
 
     async def listen(
-        self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
+        self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> MemoryListener:
         """Listen under a name that nobody else has."""
         if address.host in self._listeners:
@@ -55,7 +56,7 @@ class MemoryListener:
     """A name that can be connected to."""
 
     def __init__(
-        self, names: dict[str, MemoryListener], address: Address, protocol: Callable[[], asyncio.Protocol]
+        self, names: dict[str, MemoryListener], address: Address, protocol: Callable[[], StreamProtocol]
     ) -> None:
         self._names = names
         self._address = address
@@ -83,7 +84,7 @@ class _Pipe(asyncio.Transport):
     peer: _Pipe
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, *, peername: str, sockname: str
+        self, loop: asyncio.AbstractEventLoop, protocol: StreamProtocol, *, peername: str, sockname: str
     ) -> None:
         super().__init__({"peername": peername, "sockname": sockname})
         self.loop = loop

@@ -13,6 +13,7 @@ from rocketpy.errors import ConfigInvalid, ConnectFailed
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
 from rocketpy.transport.channel import Channel, Endpoint
 from rocketpy.transport.memory import MemoryTransport
+from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tcp import TcpTransport
 
 __all__ = ["Server", "connect", "register_transport", "serve"]
@@ -110,7 +111,7 @@ class Server:
             channel.abort()
             await channel.wait_closed()
 
-    def _accept(self) -> asyncio.Protocol:
+    def _accept(self) -> StreamProtocol:
         if len(self._channels) >= self._options.max_connections:
             log.warning("refusing a connection: %d are open", len(self._channels))
             return _Refusal()
@@ -145,7 +146,7 @@ def _host_limit(host: str, options: ChannelOptions) -> int | None:
     return None if is_local else _PER_HOST
 
 
-class _Refusal(asyncio.Protocol):
+class _Refusal(StreamProtocol):
     """What one connection too many gets."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rocketpy.errors import ConfigInvalid
 from rocketpy.transport.base import Address, ChannelOptions, Listener
 from rocketpy.transport.either import EitherListener
+from rocketpy.transport.stream import StreamProtocol
 
 __all__ = ["TcpTransport"]
 
@@ -18,7 +19,7 @@ class TcpTransport:
     """The transport of ``tcp://`` (or no scheme) and ``tls://`` addresses."""
 
     async def connect(
-        self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
+        self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> None:
         """Connect by TCP; TLS 1.2 or later with the peer verified where the scheme is tls."""
         loop = asyncio.get_running_loop()
@@ -26,7 +27,7 @@ class TcpTransport:
         await loop.create_connection(protocol, address.host, address.port, ssl=context)
 
     async def listen(
-        self, address: Address, protocol: Callable[[], asyncio.Protocol], options: ChannelOptions
+        self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> Listener:
         """Listen on a port, 0 for any free one."""
         loop = asyncio.get_running_loop()
