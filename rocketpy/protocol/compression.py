@@ -10,7 +10,6 @@ that a broker takes by default, any ratio is allowed: a long row of equal bytes 
 
 from __future__ import annotations
 
-import io
 import zlib
 from importlib import import_module
 from typing import Any, Final
@@ -46,9 +45,9 @@ def compress(body: bytes, compression_type: int = 0, level: int = DEFAULT_LEVEL)
     if compression_type in {0, MessageSysFlag.COMPRESSION_ZLIB}:
         return zlib.compress(body, level)
     if compression_type == _LZ4:
-        return bytes(_package("lz4.frame", "lz4").compress(body))
+        return bytes(_package("lz4.frame").compress(body))
     if compression_type == _ZSTD:
-        return bytes(_package("zstandard", "zstandard").ZstdCompressor(level=level).compress(body))
+        return bytes(_package("zstandard").ZstdCompressor(level=level).compress(body))
     raise ConfigInvalid(f"compression type 0x{compression_type:x} is unknown")
 
 
@@ -112,7 +111,7 @@ def _within(plain: bytes, limit: int, data: bytes) -> bytes:
 
 
 def _unlz4(data: bytes, limit: int) -> bytes:
-    frame = _package("lz4.frame", "lz4")
+    frame = _package("lz4.frame")
     stream = frame.LZ4FrameDecompressor()
     try:
         plain = bytes(stream.decompress(data, max_length=limit + 1))
@@ -124,19 +123,23 @@ def _unlz4(data: bytes, limit: int) -> bytes:
 
 
 def _unzstd(data: bytes, limit: int) -> bytes:
-    zstandard = _package("zstandard", "zstandard")
+    zstandard = _package("zstandard")
     try:
-        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)) as stream:
-            return bytes(stream.read(limit + 1))
+        size = zstandard.frame_content_size(data)  # what it announces is allocated; -1: nothing, as Java does
+        if size > limit:
+            raise RemoteProtocolError(f"{len(data)} bytes inflate to more than the {limit} allowed")
+        return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=limit + 1))
     except zstandard.ZstdError as error:
-        raise RemoteProtocolError(f"{len(data)} bytes are not a zstd frame: {error}") from error
+        raise RemoteProtocolError(
+            f"{len(data)} bytes are not a whole zstd frame of at most {limit} bytes: {error}"
+        ) from error
 
 
-def _package(module: str, distribution: str) -> Any:
+def _package(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
         raise ConfigInvalid(
-            f"this message body needs the package {distribution}, which is not installed: "
-            f"pip install {distribution}"
+            f"this message body needs the package {module.partition('.')[0]}, which is not installed: "
+            "pip install rocketpy-mq[compression]"
         ) from error

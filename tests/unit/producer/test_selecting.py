@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Literal
 
 import pytest
@@ -28,6 +28,7 @@ from rocketpy.errors import (
 )
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
+from rocketpy.protocol.compression import decompress
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import Names, Peer
@@ -144,21 +145,28 @@ async def test_a_selector_that_fails_later() -> None:
             assert producer.health().in_flight == 0
 
 
-@pytest.mark.parametrize(("kind", "package"), [("lz4", "lz4"), ("zstd", "zstandard")])
-async def test_compression_of_later_versions(kind: Literal["lz4", "zstd"], package: str) -> None:
-    """A missing package would be found out by the first long message, or the type bits be wrong."""
-    bits = {"lz4": 0x101, "zstd": 0x201}
+@pytest.mark.parametrize(("kind", "bits"), [("lz4", 0x101), ("zstd", 0x201)])
+async def test_compression_of_later_versions(kind: Literal["lz4", "zstd"], bits: int) -> None:
+    """The type bits would be wrong, and a consumer would take the body for another kind."""
     config = ProducerConfig(compression=CompressionConfig(type=kind))
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
-        producer = Producer("g", names.address, config=config)
-        if find_spec(package) is None:
-            with pytest.raises(ConfigInvalid, match=package):
-                await producer.start()
-            return
-        async with producer:
+        async with Producer("g", names.address, config=config) as producer:
             await producer.send(Message("T", b"a" * 10_000))
-        assert broker.sends[0].header_as(SendMessageRequestHeaderV2).sys_flag == bits[kind]
+        request = broker.sends[0]
+        assert request.header_as(SendMessageRequestHeaderV2).sys_flag == bits
+        assert decompress(request.body, bits) == b"a" * 10_000
+
+
+@pytest.mark.parametrize(("kind", "module"), [("lz4", "lz4.frame"), ("zstd", "zstandard")])
+async def test_a_missing_package_is_found_at_the_start(
+    kind: Literal["lz4", "zstd"], module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be found out by the first long message, perhaps after days."""
+    monkeypatch.setitem(sys.modules, module, None)
+    config = ProducerConfig(compression=CompressionConfig(type=kind))
+    with pytest.raises(ConfigInvalid, match=r"rocketpy-mq\[compression\]"):
+        await Producer("g", "127.0.0.1:1", config=config).start()
 
 
 def test_unknown_compression() -> None:
