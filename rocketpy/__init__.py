@@ -14,7 +14,7 @@ from rocketpy.config import (
     ProducerConfig,
     RetryConfig,
 )
-from rocketpy.consumer import PullConsumer, PushConsumer
+from rocketpy.consumer import LitePullConsumer, PullConsumer, PushConsumer
 from rocketpy.consumer.allocation import (
     AllocateAveragely,
     AllocateByCircle,
@@ -25,7 +25,7 @@ from rocketpy.consumer.allocation import (
     AllocationStrategy,
 )
 from rocketpy.consumer.outcomes import ConsumeResult, Later
-from rocketpy.consumer.settings import ConsumeFrom, MessageModel, PushConfig
+from rocketpy.consumer.settings import ConsumeFrom, LitePullConfig, MessageModel, PushConfig
 from rocketpy.consumer.subscription import Sql
 from rocketpy.errors import Outcome, Retry, RocketError
 from rocketpy.hooks import (
@@ -65,6 +65,8 @@ __all__ = [
     "Health",
     "LatencyConfig",
     "Later",
+    "LitePullConfig",
+    "LitePullConsumer",
     "LocalTransactionState",
     "Message",
     "MessageExt",

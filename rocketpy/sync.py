@@ -1,4 +1,4 @@
-"""The same clients for blocking code: `rocketpy.sync.Producer`, `PullConsumer` and `AdminClient`.
+"""The same clients for blocking code: a producer, consumers and an admin client.
 
 All of them in a process run on one event loop in one background thread, so they share connections as
 the asyncio ones do. The methods are those of the asyncio classes, waited for; they may be called
@@ -8,21 +8,20 @@ from any thread, but not from within an event loop.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
-from rocketpy import admin, consumer, producer
+from rocketpy import admin, producer
 from rocketpy.admin import FOREVER_MS, Lookups, QueryResult
+from rocketpy.background import Background, later
 from rocketpy.client import Health
-from rocketpy.config import ClientConfig, ConsumerConfig, ProducerConfig
+from rocketpy.config import ClientConfig, ProducerConfig
 from rocketpy.errors import ClientClosed, FlowControlled
-from rocketpy.hooks import ReceiveListener, SendCheck, SendListener
+from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
 from rocketpy.producer.transaction import (
     LocalTransactionState,
@@ -30,13 +29,20 @@ from rocketpy.producer.transaction import (
     TransactionSendResult,
     outcome_of,
 )
-from rocketpy.results import PullResult, SendResult, SendStatus, Unfinished
+from rocketpy.results import SendResult, SendStatus, Unfinished
 from rocketpy.routing.selectors import QueueSelector
+from rocketpy.sync_consumers import LitePullConsumer, PullConsumer, PushConsumer
 from rocketpy.telemetry import TelemetryChoice
 
-__all__ = ["AdminClient", "Producer", "PullConsumer", "SyncCheck", "SyncLocalTransaction"]
-
-T = TypeVar("T")
+__all__ = [
+    "AdminClient",
+    "LitePullConsumer",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "SyncCheck",
+    "SyncLocalTransaction",
+]
 
 SyncLocalTransaction = Callable[[Message], LocalTransactionState]
 SyncCheck = Callable[[MessageExt], LocalTransactionState]
@@ -45,7 +51,7 @@ SyncCheck = Callable[[MessageExt], LocalTransactionState]
 class _Lookups:
     """What any client may ask, waited for."""
 
-    def _asked(self) -> tuple[Lookups, _Background]:
+    def _asked(self) -> tuple[Lookups, Background]:
         raise NotImplementedError
 
     def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -123,11 +129,11 @@ class Producer(_Lookups):
             telemetry=telemetry,
         )
         self._room = threading.BoundedSemaphore(self._inner.config.max_in_flight)
-        self._background: _Background | None = None
+        self._background: Background | None = None
 
     def start(self) -> None:
         """See `rocketpy.Producer.start`."""
-        self._background = _Background.get()
+        self._background = Background.get()
         self._background.run(self._inner.start())
 
     def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
@@ -229,7 +235,7 @@ class Producer(_Lookups):
         if self._background is None:
             register()
         else:
-            self._background.run(_later(register))
+            self._background.run(later(register))
 
     def send_in_transaction(
         self,
@@ -292,14 +298,14 @@ class Producer(_Lookups):
 
     def health(self) -> Health:
         """See `rocketpy.Producer.health`."""
-        return self._loop().run(_later(self._inner.health))
+        return self._loop().run(later(self._inner.health))
 
-    def _loop(self) -> _Background:
+    def _loop(self) -> Background:
         if self._background is None:
             raise ClientClosed("the producer was not started: use `with`, or `producer.start()`")
         return self._background
 
-    def _asked(self) -> tuple[Lookups, _Background]:
+    def _asked(self) -> tuple[Lookups, Background]:
         return self._inner, self._loop()
 
 
@@ -308,11 +314,11 @@ class AdminClient(_Lookups):
 
     def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
         self._inner = admin.AdminClient(namesrv, client=client)
-        self._background: _Background | None = None
+        self._background: Background | None = None
 
     def start(self) -> None:
         """See `rocketpy.AdminClient.start`."""
-        self._background = _Background.get()
+        self._background = Background.get()
         self._background.run(self._inner.start())
 
     def close(self) -> None:
@@ -331,149 +337,12 @@ class AdminClient(_Lookups):
 
     def health(self) -> Health:
         """See `rocketpy.AdminClient.health`."""
-        return self._asked()[1].run(_later(self._inner.health))
+        return self._asked()[1].run(later(self._inner.health))
 
-    def _asked(self) -> tuple[Lookups, _Background]:
+    def _asked(self) -> tuple[Lookups, Background]:
         if self._background is None:
             raise ClientClosed("the admin client was not started: use `with`, or `admin.start()`")
         return self._inner, self._background
-
-
-class PullConsumer:
-    """`rocketpy.PullConsumer` for blocking code. Arguments as there."""
-
-    def __init__(
-        self,
-        group: str,
-        namesrv: str | None = None,
-        *,
-        config: ConsumerConfig | None = None,
-        client: ClientConfig | None = None,
-        listeners: Iterable[ReceiveListener] = (),
-        telemetry: TelemetryChoice = None,
-    ) -> None:
-        self._inner = consumer.PullConsumer(
-            group, namesrv, config=config, client=client, listeners=listeners, telemetry=telemetry
-        )
-        self._background: _Background | None = None
-
-    def start(self) -> None:
-        """See `rocketpy.PullConsumer.start`."""
-        self._background = _Background.get()
-        self._background.run(self._inner.start())
-
-    def close(self) -> None:
-        """See `rocketpy.PullConsumer.close`."""
-        if self._background is not None:
-            self._background.run(self._inner.close())
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """See `rocketpy.PullConsumer.fetch_queues`."""
-        return self._loop().run(self._inner.fetch_queues(topic))
-
-    def pull(
-        self, queue: MessageQueue, offset: int, max_count: int = 32, timeout_ms: int | None = None
-    ) -> PullResult:
-        """See `rocketpy.PullConsumer.pull`."""
-        return self._loop().run(self._inner.pull(queue, offset, max_count, timeout_ms))
-
-    def min_offset(self, queue: MessageQueue) -> int:
-        """See `rocketpy.PullConsumer.min_offset`."""
-        return self._loop().run(self._inner.min_offset(queue))
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        """See `rocketpy.PullConsumer.max_offset`."""
-        return self._loop().run(self._inner.max_offset(queue))
-
-    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """See `rocketpy.PullConsumer.search_offset`."""
-        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
-
-    def view_message(self, offset_message_id: str) -> MessageExt:
-        """See `rocketpy.PullConsumer.view_message`."""
-        return self._loop().run(self._inner.view_message(offset_message_id))
-
-    def health(self) -> Health:
-        """See `rocketpy.PullConsumer.health`."""
-        return self._loop().run(_later(self._inner.health))
-
-    def _loop(self) -> _Background:
-        if self._background is None:
-            raise ClientClosed("the consumer was not started: use `with`, or `consumer.start()`")
-        return self._background
-
-
-class _Background:
-    """An event loop in a thread, for all blocking clients of the process. It lives as long as the process."""
-
-    _current: _Background | None = None
-    _making = threading.Lock()
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._calls: deque[Callable[[], None]] = deque()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="rocketpy", daemon=True)
-        self._thread.start()
-
-    @classmethod
-    def get(cls) -> _Background:
-        """The one of this process; a forked child gets its own."""
-        with cls._making:
-            if cls._current is None or cls._current.pid != os.getpid():
-                cls._current = cls()
-            return cls._current
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine. Ctrl-C while waiting cancels it."""
-        future = self.begin(work)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine; return the future of what it returns."""
-        try:
-            self._check_caller()
-        except ClientClosed:
-            work.close()
-            raise
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def call(self, function: Callable[[], None]) -> None:
-        """Have a function called soon; those that come close together cost one wake-up."""
-        self._check_caller()
-        self._calls.append(function)
-        if len(self._calls) == 1:
-            self._loop.call_soon_threadsafe(self._call_all)
-
-    def _call_all(self) -> None:
-        # The length was 1 for whoever scheduled this, so it must be taken down to 0 and not left at the end.
-        while self._calls:
-            try:
-                self._calls[0]()
-            finally:
-                self._calls.popleft()
-
-    def _check_caller(self) -> None:
-        if self.pid != os.getpid():
-            raise ClientClosed("this client was made before a fork; make a new one in the child process")
-        if threading.current_thread() is self._thread:
-            raise ClientClosed(
-                "a blocking method was called in the client's own thread, as in a callback; it would wait "
-                "for itself"
-            )
 
 
 def _on_thread(check: SyncCheck) -> TransactionCheck:
@@ -481,10 +350,6 @@ def _on_thread(check: SyncCheck) -> TransactionCheck:
         return await asyncio.to_thread(check, message)
 
     return check_on_thread
-
-
-async def _later(function: Callable[[], T]) -> T:
-    return function()
 
 
 def _copy(done: asyncio.Future[SendResult], future: Future[SendResult]) -> None:

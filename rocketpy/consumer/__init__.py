@@ -1,6 +1,7 @@
 """Reading messages."""
 
+from rocketpy.consumer.lite_pull import LitePullConsumer
 from rocketpy.consumer.pull import PullConsumer
 from rocketpy.consumer.push import PushConsumer
 
-__all__ = ["PullConsumer", "PushConsumer"]
+__all__ = ["LitePullConsumer", "PullConsumer", "PushConsumer"]

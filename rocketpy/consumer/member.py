@@ -51,7 +51,11 @@ class GroupMember:
 
     consumption: makes what handles messages, once the member is there. consume_type: CONSUME_PASSIVELY or
     CONSUME_ACTIVELY, for operators. orderly: queues are locked before they are pulled. span_max: see
-    `PushConfig`. carries_filter: whether pulls carry their subscription.
+    `PushConfig`. carries_filter: whether pulls carry their subscription. commits_by_pull: whether they carry
+    the offset to store. handles_retries: whether messages that were sent back come to this member.
+    stores_offsets: whether progress is stored by itself; else only when the application says so.
+
+    rebalances: whether the member takes its share by itself; else the application says what to `take`.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class GroupMember:
         carries_filter: bool = False,
         commits_by_pull: bool = True,
         handles_retries: bool = True,
+        stores_offsets: bool = True,
     ) -> None:
         self.client = client
         self.config: Final = config
@@ -87,6 +92,8 @@ class GroupMember:
         self.on_change: Callable[[], None] | None = None
         self.offsets: OffsetStore = self._offset_store(group)
         self.closing = False
+        self.rebalances = True
+        self.stores_offsets: Final = stores_offsets
         self._span_max = span_max
         self._retry_topic = retry_topic(self.group)
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -97,12 +104,12 @@ class GroupMember:
             tasks=self.tasks,
             asking=self.asking,
             config=config,
-            subscription=self.subscriptions.get,
+            subscription=self._subscription,
             limits=self._limits,
             present=self._present,
             deliver=self._deliver,
             illegal=self._illegal,
-            commits=commits_by_pull and not self.broadcasting,
+            commits=commits_by_pull and stores_offsets and not self.broadcasting,
             carries_filter=carries_filter,
             pulled=self.stats.pulled,
         )
@@ -119,7 +126,8 @@ class GroupMember:
         await self._check_filters()
         await self.client.heartbeat()
         self.tasks.spawn(self._rebalance_always(), "rebalance")
-        self.every(self.config.persist_interval_ms, self.persist, "offsets")
+        if self.stores_offsets:
+            self.every(self.config.persist_interval_ms, self.persist, "offsets")
         self.every(SAMPLE_MS, self._sample, "rates")
         if self.locks:
             self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
@@ -138,7 +146,8 @@ class GroupMember:
                 ended = await self.consumption.close(self.config.close_timeout_ms / 1000)
             if self._releasing:
                 await asyncio.wait(set(self._releasing.values()), timeout=1)
-            await self.persist(wait=True)
+            if self.stores_offsets:
+                await self.persist(wait=True)
             if self.locks:
                 await self._unlock(list(self.pullers))
             for puller in self.pullers.values():
@@ -238,7 +247,7 @@ class GroupMember:
         while True:
             self._wanted.clear()
             complete = True
-            if not self.context.paused:
+            if self.rebalances and not self.context.paused:
                 try:
                     complete = await self.rebalance()
                 except Exception:
@@ -270,7 +279,7 @@ class GroupMember:
             changes = self._rebalance.changes(topic, queues, members, list(self.pullers))
             for queue in changes.drop:
                 self.drop(queue)
-            taken = await asyncio.gather(*(self._take(queue) for queue in changes.take))
+            taken = await asyncio.gather(*(self.take(queue) for queue in changes.take))
             complete = complete and all(taken)
             changed = changed or bool(changes.drop) or any(taken)
         if changed:
@@ -279,7 +288,7 @@ class GroupMember:
                 self.on_change()
         return complete
 
-    async def _take(self, queue: MessageQueue) -> bool:
+    async def take(self, queue: MessageQueue) -> bool:
         """Begin with a queue. Returns whether that worked."""
         if queue in self._releasing:
             return False  # a handler of ours still works on what was dropped
@@ -292,9 +301,9 @@ class GroupMember:
         except RocketError as error:
             log.warning("%s cannot be taken yet: %s", queue, error)
             return False
-        if self.closing or queue.topic not in self.subscriptions:
+        if self.closing or (self.rebalances and queue.topic not in self.subscriptions):
             return False
-        self.begin(queue, offset, locked_ms=now_ms)
+        self.begin(queue, offset, locked_ms=now_ms if self.locks else None)
         return True
 
     def begin(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
@@ -303,6 +312,14 @@ class GroupMember:
         held.locked_ms = locked_ms
         puller = self.pullers[queue] = Puller(self.context, held)
         puller.start()
+
+    def restart(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with a queue of this member elsewhere, at once; what is held of it counts no more."""
+        old = self.pullers[queue]
+        old.stop()
+        old.held.drop()
+        self.begin(queue, offset, locked_ms=old.held.locked_ms)
+        self.pullers[queue].paused = old.paused
 
     def drop(self, queue: MessageQueue, offset: int | None = None) -> None:
         """Give a queue up. offset: where its next owner is to begin; None for where this one got to."""
@@ -317,8 +334,10 @@ class GroupMember:
         try:
             if self.consumption is not None:
                 await self.consumption.released(puller)
-            offset = puller.held.commit_offset if offset is None else offset
-            await self.offsets.write({queue: offset}, wait=True)
+            if offset is None and self.stores_offsets:
+                offset = puller.held.commit_offset
+            if offset is not None:
+                await self.offsets.write({queue: offset}, wait=True)
             if self.locks:
                 await self._unlock([queue])
         finally:
@@ -408,6 +427,12 @@ class GroupMember:
         return LocalOffsets(local_offsets_file(self.config.offset_directory, name, group))
 
     # -- what pullers call --------------------------------------------------------------------
+
+    def _subscription(self, topic: str) -> SubscriptionData | None:
+        """What is wanted of a topic; of one whose queues the application chose, everything."""
+        if self.rebalances:
+            return self.subscriptions.get(topic)
+        return SubscriptionData(topic=topic, sub_string=ALL)
 
     def _limits(self) -> Limits:
         config, count = self.config, max(1, len(self.pullers))

@@ -72,6 +72,11 @@ class ProcessQueue:
         return self._last - next(iter(self._held)) if self._held else 0
 
     @property
+    def position(self) -> int:
+        """The offset of the next message that `take` returns, or where the next pull begins."""
+        return self._waiting[0].queue_offset if self._waiting else self.next_offset
+
+    @property
     def commit_offset(self) -> int:
         """Where a successor has to begin."""
         return next(iter(self._held)) if self._held else self.next_offset

@@ -18,6 +18,7 @@ from rocketpy import (
     ConsumeFrom,
     ConsumeResult,
     Later,
+    LitePullConsumer,
     Message,
     MessageExt,
     MessageQueue,
@@ -330,7 +331,7 @@ async def test_members_share_and_take_over(cluster: EmbeddedCluster, producer: P
     assert committed(cluster) == 60
 
 
-def of_topic(consumer: PushConsumer, topic: str = "T") -> list[MessageQueue]:
+def of_topic(consumer: PushConsumer | LitePullConsumer, topic: str = "T") -> list[MessageQueue]:
     return [queue for queue in consumer.assignment if queue.topic == topic]
 
 

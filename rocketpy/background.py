@@ -1,0 +1,86 @@
+"""An event loop in a thread of its own, on which the blocking clients of `rocketpy.sync` run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from rocketpy.errors import ClientClosed
+
+__all__ = ["Background", "later"]
+
+T = TypeVar("T")
+
+
+class Background:
+    """An event loop in a thread, for all blocking clients of the process. It lives as long as the process."""
+
+    _current: Background | None = None
+    _making = threading.Lock()
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rocketpy", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def get(cls) -> Background:
+        """The one of this process; a forked child gets its own."""
+        with cls._making:
+            if cls._current is None or cls._current.pid != os.getpid():
+                cls._current = cls()
+            return cls._current
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine. Ctrl-C while waiting cancels it."""
+        future = self.begin(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine; return the future of what it returns."""
+        try:
+            self._check_caller()
+        except ClientClosed:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have a function called soon; those that come close together cost one wake-up."""
+        self._check_caller()
+        self._calls.append(function)
+        if len(self._calls) == 1:
+            self._loop.call_soon_threadsafe(self._call_all)
+
+    def _call_all(self) -> None:
+        # The length was 1 for whoever scheduled this, so it must be taken down to 0 and not left at the end.
+        while self._calls:
+            try:
+                self._calls[0]()
+            finally:
+                self._calls.popleft()
+
+    def _check_caller(self) -> None:
+        if self.pid != os.getpid():
+            raise ClientClosed("this client was made before a fork; make a new one in the child process")
+        if threading.current_thread() is self._thread:
+            raise ClientClosed(
+                "a blocking method was called in the client's own thread, as in a callback; it would wait "
+                "for itself"
+            )
+
+
+async def later(function: Callable[[], T]) -> T:
+    """A function as a coroutine."""
+    return function()

@@ -1,0 +1,296 @@
+"""LitePullConsumer: messages are prefetched, and you ask for them when you are ready.
+
+Source: RocketMQ 4.6 DefaultLitePullConsumer, DefaultLitePullConsumerImpl. Differs: what `poll` returned
+counts as done at the next `poll`, or by `commit`; in RocketMQ at once, so a crash loses what was in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Final
+
+from rocketpy.client import ClientInstance
+from rocketpy.config import ClientConfig
+from rocketpy.consumer.base import GroupConsumer
+from rocketpy.consumer.groups import settings_text
+from rocketpy.consumer.member import GroupMember
+from rocketpy.consumer.outcomes import Verdict
+from rocketpy.consumer.pulling import Puller
+from rocketpy.consumer.settings import LitePullConfig
+from rocketpy.consumer.subscription import ALL, Expression
+from rocketpy.errors import ClientClosed, ConfigInvalid, RouteNotFound
+from rocketpy.message import MessageExt, MessageQueue
+from rocketpy.namespace import wrap, wrap_queue
+from rocketpy.routing import subscribe_queues
+
+__all__ = ["LitePullConsumer"]
+
+
+class LitePullConsumer(GroupConsumer):
+    """Gives you messages when you ask for them.
+
+        async with LitePullConsumer("billing", "127.0.0.1:9876") as consumer:
+            consumer.subscribe("Orders", "paid")
+            async for message in consumer:
+                ...
+
+    Either `subscribe`, and share the topics' queues with the group's other members, or `assign` queues of
+    your own choice. What a poll returned counts as done with the next poll, or with `commit`; what was not
+    done comes again. One task polls. There are no retries: what you cannot handle is yours to keep.
+
+    group, namesrv, client: as for `PushConsumer`. Raises GroupInvalid.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: LitePullConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        super().__init__(group, namesrv, client)
+        self.config: Final = config or LitePullConfig()
+        self._buffer = _Buffer()
+        self._given: list[tuple[Puller, list[MessageExt]]] = []
+        self._assigned: tuple[MessageQueue, ...] | None = None
+
+    def _make_member(self, client: ClientInstance) -> GroupMember:
+        member = GroupMember(
+            client,
+            self.group,
+            self.config,
+            consume_type="CONSUME_ACTIVELY",
+            carries_filter=True,
+            commits_by_pull=False,
+            handles_retries=False,
+            stores_offsets=self.config.auto_commit,
+        )
+        member.rebalances = self._assigned is None
+        return member
+
+    def _make_consumption(self, member: GroupMember) -> _Buffer:
+        return self._buffer
+
+    async def start(self) -> None:
+        """Join the group, once; see `PushConsumer.start`."""
+        await super().start()
+        if self._assigned is not None:
+            await self.assign(self._assigned)
+
+    async def close(self) -> bool:
+        """Store offsets of what is done, leave the group, disconnect. Safe to call again.
+
+        What the last poll returned counts as done only after `commit`.
+        """
+        closed = await super().close()
+        self._buffer.end()
+        return closed
+
+    # -- which queues -------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
+        """Share a topic's queues with the group's other members. Raises ConfigInvalid after `assign`."""
+        if self._assigned is not None:
+            raise ConfigInvalid(f"consumer {self.group} has assigned queues; subscribe is the other way")
+        super().subscribe(topic, expression)
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Take these queues, and only these, whoever else has them. Raises ConfigInvalid after `subscribe`.
+
+        Each begins at the group's offset; see `seek`. Raises RouteNotFound when one cannot be taken now.
+        """
+        if self._subscriptions:
+            raise ConfigInvalid(f"consumer {self.group} has subscribed to topics; assign is the other way")
+        self._assigned = tuple(queues)
+        if self._member is None:
+            return
+        member = self.member
+        member.rebalances = False
+        wanted = {wrap_queue(member.namespace, queue) for queue in self._assigned}
+        for queue in set(member.pullers) - wanted:
+            member.drop(queue)
+        missing = sorted(wanted - set(member.pullers))
+        for queue in missing:  # brokers are told of the group as soon as they are known
+            await member.client.route(queue.topic)
+        await member.client.heartbeat()
+        taken = await asyncio.gather(*(member.take(queue) for queue in missing))
+        failed = [str(queue) for queue, ok in zip(missing, taken, strict=True) if not ok]
+        if failed:
+            raise RouteNotFound(f"these queues cannot be taken now: {', '.join(failed)}")
+
+    async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that can be read, as the name server tells now."""
+        client = self.member.client
+        return subscribe_queues(topic, await client.route(wrap(self.member.namespace, topic), fresh=True))
+
+    def when_queues_change(self, topic: str, listener: Callable[[], None]) -> None:
+        """Have a function called when a topic's route has changed; then `fetch_queues` tells.
+
+        It is called in the event loop. RocketMQ: registerTopicMessageQueueChangeListener.
+        """
+        member = self.member
+        member.client.topic(wrap(member.namespace, topic)).changed.append(listener)
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Neither pull these queues nor return what was pulled of them. None: all there are now."""
+        for puller in self._pullers(queues):
+            puller.paused = True
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on with these queues. None: all there are now."""
+        for puller in self._pullers(queues):
+            puller.paused = False
+            puller.wake()
+        self._buffer.news.set()
+
+    # -- messages -----------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
+        """The next messages, at most `LitePullConfig.poll_batch_size`; none when none came in time.
+
+        Those of each queue are in order. What the poll before returned counts as done from now on.
+        timeout_ms: `LitePullConfig.poll_timeout_ms` when None. Raises ClientClosed.
+        """
+        self._done()
+        timeout_ms = self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_ms / 1000
+        while True:
+            _ = self.member  # raises when closed
+            self._given = self._buffer.take(self.config.poll_batch_size)
+            left_s = until - loop.time()
+            if self._given or left_s <= 0:
+                return [message for _, messages in self._given for message in messages]
+            self._buffer.news.clear()
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._buffer.news.wait()
+            except TimeoutError:
+                continue
+
+    async def __aiter__(self) -> AsyncIterator[MessageExt]:
+        """Messages, one after the other, until the consumer is closed."""
+        while True:
+            try:
+                messages = await self.poll()
+            except ClientClosed:
+                return
+            for message in messages:
+                yield message
+
+    def _done(self) -> None:
+        """What was given out is done with."""
+        if self._given:
+            given, self._given = self._given, []
+            now_ms = int(self.member.client.now_ms())
+            for puller, messages in given:
+                puller.held.finish(messages, now_ms)
+                puller.wake()
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store progress now, and wait until it is stored. RocketMQ: commitSync.
+
+        offsets: queue to the offset of the next message wanted. None: what polls have returned is done.
+        """
+        member = self.member
+        if offsets is not None:
+            wire = {wrap_queue(member.namespace, queue): offset for queue, offset in offsets.items()}
+            await member.offsets.write(wire, wait=True)
+            return
+        self._done()
+        await member.persist(wait=True)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's stored offset of a queue; None when it has none."""
+        return await self.member.offsets.read(wrap_queue(self.member.namespace, queue))
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the queue's next message that polls have not returned. Raises ConfigInvalid."""
+        return self._puller(queue).held.position
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with a queue of this member from an offset. Raises ConfigInvalid for one outside of it."""
+        first, end = await self._range(queue)
+        if not first <= offset <= end:
+            raise ConfigInvalid(f"{queue} has offsets {first} to {end}, not {offset}")
+        self._seek(queue, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on with a queue from its first message."""
+        self._seek(queue, (await self._range(queue))[0])
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with a queue from the next message that comes into it."""
+        self._seek(queue, (await self._range(queue))[1])
+
+    async def _range(self, queue: MessageQueue) -> tuple[int, int]:
+        asking, name = self.member.asking, self._puller(queue).held.queue
+        return await asking.min_offset(name), await asking.max_offset(name)
+
+    def _seek(self, queue: MessageQueue, offset: int) -> None:
+        self._done()
+        self.member.restart(self._puller(queue).held.queue, offset)
+
+    def _puller(self, queue: MessageQueue) -> Puller:
+        puller = self.member.pullers.get(wrap_queue(self.member.namespace, queue))
+        if puller is None:
+            raise ConfigInvalid(f"{queue} is not among this consumer's queues")
+        return puller
+
+    def _pullers(self, queues: Iterable[MessageQueue] | None) -> list[Puller]:
+        return list(self.member.pullers.values()) if queues is None else [self._puller(q) for q in queues]
+
+    # -- for the group ------------------------------------------------------------------------
+
+    async def consume_directly(self, message: MessageExt) -> Verdict:
+        """Not possible: nothing here handles messages by itself. Raises ConfigInvalid."""
+        raise ConfigInvalid(f"group {self.group} polls; it has no handler to give {message} to")
+
+    def running_properties(self) -> dict[str, str]:
+        """Its settings, for operators."""
+        return settings_text(self.config)
+
+
+class _Buffer:
+    """Pulled messages that wait for a poll. news: set when there may be something. See `Consumption`."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self._ready: dict[Puller, None] = {}
+
+    def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
+        puller.held.wait(messages)
+        self._ready[puller] = None
+        self.news.set()
+
+    async def released(self, puller: Puller) -> None:
+        self._ready.pop(puller, None)
+
+    async def close(self, timeout_s: float) -> bool:
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """Wake a poll that waits."""
+        self._ready.clear()
+        self.news.set()
+
+    def take(self, count: int) -> list[tuple[Puller, list[MessageExt]]]:
+        """At most `count` messages; queues take turns."""
+        found: list[tuple[Puller, list[MessageExt]]] = []
+        for puller in list(self._ready):
+            if puller.paused:
+                continue
+            messages = puller.held.take(count)
+            del self._ready[puller]
+            if messages:
+                found.append((puller, messages))
+                count -= len(messages)
+                self._ready[puller] = None  # behind the others
+            if not count:
+                break
+        return found

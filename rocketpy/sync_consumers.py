@@ -1,0 +1,300 @@
+"""The consumers of `rocketpy.sync`; import them from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Self
+
+from rocketpy import consumer
+from rocketpy.background import Background, later
+from rocketpy.client import Health
+from rocketpy.config import ClientConfig, ConsumerConfig
+from rocketpy.consumer.outcomes import BatchHandler, Handler
+from rocketpy.consumer.settings import LitePullConfig, PushConfig
+from rocketpy.consumer.subscription import ALL, Expression
+from rocketpy.errors import ClientClosed
+from rocketpy.hooks import ReceiveListener
+from rocketpy.message import MessageExt, MessageQueue
+from rocketpy.results import PullResult
+from rocketpy.telemetry import TelemetryChoice
+
+__all__ = ["LitePullConsumer", "PullConsumer", "PushConsumer"]
+
+
+class PushConsumer:
+    """`rocketpy.PushConsumer` for blocking code: handlers run on threads, and nobody has to wait for them.
+
+        consumer = PushConsumer("billing", "127.0.0.1:9876", handle)
+        consumer.subscribe("Orders")
+        with consumer:
+            input("Enter to stop")
+
+    Arguments as there.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        handler: Handler | None = None,
+        *,
+        batch_handler: BatchHandler | None = None,
+        config: PushConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        self._inner = consumer.PushConsumer(
+            group, namesrv, handler, batch_handler=batch_handler, config=config, client=client
+        )
+        self._background: Background | None = None
+
+    def start(self) -> None:
+        """See `rocketpy.PushConsumer.start`."""
+        self._background = Background.get()
+        self._background.run(self._inner.start())
+
+    def close(self) -> bool:
+        """See `rocketpy.PushConsumer.close`."""
+        return self._background is None or self._background.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
+        """See `rocketpy.PushConsumer.subscribe`."""
+        if self._background is None:
+            self._inner.subscribe(topic, expression)
+        else:
+            self._background.run(later(lambda: self._inner.subscribe(topic, expression)))
+
+    def unsubscribe(self, topic: str) -> None:
+        """See `rocketpy.PushConsumer.unsubscribe`."""
+        if self._background is None:
+            self._inner.unsubscribe(topic)
+        else:
+            self._background.run(later(lambda: self._inner.unsubscribe(topic)))
+
+    def pause(self) -> None:
+        """See `rocketpy.PushConsumer.pause`."""
+        self._loop().run(later(self._inner.pause))
+
+    def resume(self) -> None:
+        """See `rocketpy.PushConsumer.resume`."""
+        self._loop().run(later(self._inner.resume))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """See `rocketpy.PushConsumer.seek`."""
+        self._loop().run(self._inner.seek(queue, offset))
+
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """See `rocketpy.PushConsumer.assignment`."""
+        return self._loop().run(later(lambda: self._inner.assignment))
+
+    def progress(self) -> dict[MessageQueue, int]:
+        """See `rocketpy.PushConsumer.progress`."""
+        return self._loop().run(later(self._inner.progress))
+
+    def health(self) -> Health:
+        """See `rocketpy.PushConsumer.health`."""
+        return self._loop().run(later(self._inner.health))
+
+    def _loop(self) -> Background:
+        if self._background is None:
+            raise ClientClosed("the consumer was not started: use `with`, or `consumer.start()`")
+        return self._background
+
+
+class LitePullConsumer:
+    """`rocketpy.LitePullConsumer` for blocking code: ``for message in consumer``. Arguments as there."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: LitePullConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        self._inner = consumer.LitePullConsumer(group, namesrv, config=config, client=client)
+        self._background: Background | None = None
+
+    def start(self) -> None:
+        """See `rocketpy.LitePullConsumer.start`."""
+        self._background = Background.get()
+        self._background.run(self._inner.start())
+
+    def close(self) -> bool:
+        """See `rocketpy.LitePullConsumer.close`."""
+        return self._background is None or self._background.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
+        """See `rocketpy.LitePullConsumer.subscribe`."""
+        if self._background is None:
+            self._inner.subscribe(topic, expression)
+        else:
+            self._background.run(later(lambda: self._inner.subscribe(topic, expression)))
+
+    def unsubscribe(self, topic: str) -> None:
+        """See `rocketpy.LitePullConsumer.unsubscribe`."""
+        if self._background is None:
+            self._inner.unsubscribe(topic)
+        else:
+            self._background.run(later(lambda: self._inner.unsubscribe(topic)))
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """See `rocketpy.LitePullConsumer.assign`."""
+        (self._background or Background.get()).run(self._inner.assign(queues))
+
+    def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """See `rocketpy.LitePullConsumer.fetch_queues`."""
+        return self._loop().run(self._inner.fetch_queues(topic))
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """See `rocketpy.LitePullConsumer.pause`."""
+        self._loop().run(later(lambda: self._inner.pause(queues)))
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """See `rocketpy.LitePullConsumer.resume`."""
+        self._loop().run(later(lambda: self._inner.resume(queues)))
+
+    def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
+        """See `rocketpy.LitePullConsumer.poll`."""
+        return self._loop().run(self._inner.poll(timeout_ms))
+
+    def __iter__(self) -> Iterator[MessageExt]:
+        """Messages, one after the other, until the consumer is closed."""
+        while True:
+            try:
+                messages = self.poll()
+            except ClientClosed:
+                return
+            yield from messages
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """See `rocketpy.LitePullConsumer.commit`."""
+        self._loop().run(self._inner.commit(offsets))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """See `rocketpy.LitePullConsumer.committed`."""
+        return self._loop().run(self._inner.committed(queue))
+
+    def position(self, queue: MessageQueue) -> int:
+        """See `rocketpy.LitePullConsumer.position`."""
+        return self._loop().run(later(lambda: self._inner.position(queue)))
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """See `rocketpy.LitePullConsumer.search_offset`."""
+        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """See `rocketpy.LitePullConsumer.seek`."""
+        self._loop().run(self._inner.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """See `rocketpy.LitePullConsumer.seek_to_begin`."""
+        self._loop().run(self._inner.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """See `rocketpy.LitePullConsumer.seek_to_end`."""
+        self._loop().run(self._inner.seek_to_end(queue))
+
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """See `rocketpy.LitePullConsumer.assignment`."""
+        return self._loop().run(later(lambda: self._inner.assignment))
+
+    def health(self) -> Health:
+        """See `rocketpy.LitePullConsumer.health`."""
+        return self._loop().run(later(self._inner.health))
+
+    def _loop(self) -> Background:
+        if self._background is None:
+            raise ClientClosed("the consumer was not started: use `with`, or `consumer.start()`")
+        return self._background
+
+
+class PullConsumer:
+    """`rocketpy.PullConsumer` for blocking code. Arguments as there."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        listeners: Iterable[ReceiveListener] = (),
+        telemetry: TelemetryChoice = None,
+    ) -> None:
+        self._inner = consumer.PullConsumer(
+            group, namesrv, config=config, client=client, listeners=listeners, telemetry=telemetry
+        )
+        self._background: Background | None = None
+
+    def start(self) -> None:
+        """See `rocketpy.PullConsumer.start`."""
+        self._background = Background.get()
+        self._background.run(self._inner.start())
+
+    def close(self) -> None:
+        """See `rocketpy.PullConsumer.close`."""
+        if self._background is not None:
+            self._background.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """See `rocketpy.PullConsumer.fetch_queues`."""
+        return self._loop().run(self._inner.fetch_queues(topic))
+
+    def pull(
+        self, queue: MessageQueue, offset: int, max_count: int = 32, timeout_ms: int | None = None
+    ) -> PullResult:
+        """See `rocketpy.PullConsumer.pull`."""
+        return self._loop().run(self._inner.pull(queue, offset, max_count, timeout_ms))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """See `rocketpy.PullConsumer.min_offset`."""
+        return self._loop().run(self._inner.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """See `rocketpy.PullConsumer.max_offset`."""
+        return self._loop().run(self._inner.max_offset(queue))
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """See `rocketpy.PullConsumer.search_offset`."""
+        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+
+    def view_message(self, offset_message_id: str) -> MessageExt:
+        """See `rocketpy.PullConsumer.view_message`."""
+        return self._loop().run(self._inner.view_message(offset_message_id))
+
+    def health(self) -> Health:
+        """See `rocketpy.PullConsumer.health`."""
+        return self._loop().run(later(self._inner.health))
+
+    def _loop(self) -> Background:
+        if self._background is None:
+            raise ClientClosed("the consumer was not started: use `with`, or `consumer.start()`")
+        return self._background

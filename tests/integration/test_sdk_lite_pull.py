@@ -1,0 +1,223 @@
+"""LitePullConsumer, and the blocking consumers, with our own name server and broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    ConsumeFrom,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    ProducerConfig,
+    Sql,
+    sync,
+)
+from rocketpy.consumer.settings import PushConfig
+from rocketpy.errors import ClientClosed, ConfigInvalid
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.test_broker import until
+from tests.integration.test_sdk_push import SETTINGS, committed, of_topic, send, texts
+
+QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[EmbeddedCluster]:
+    """One name server, one broker, with topic T of four queues."""
+    async with EmbeddedCluster(settings=SETTINGS) as running:
+        async with AdminClient(running.namesrv_address) as admin:
+            await admin.create_topic("T", 4)
+        yield running
+
+
+@pytest.fixture
+async def producer(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
+    """A producer of that cluster whose messages go to one queue after the other."""
+    config = ProducerConfig(batching=False)
+    async with Producer("senders", cluster.namesrv_address, config=config) as started:
+        yield started
+
+
+def make(cluster: EmbeddedCluster, *, name: str = "", **config: Any) -> LitePullConsumer:
+    """A consumer that begins at the first message."""
+    return LitePullConsumer(
+        "g",
+        cluster.namesrv_address,
+        config=LitePullConfig(**{"consume_from": ConsumeFrom.FIRST_OFFSET} | config),
+        client=ClientConfig(instance_name=name),
+    )
+
+
+async def poll_until(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
+    """Poll so many messages."""
+    found: list[MessageExt] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            found += await consumer.poll()
+    return found
+
+
+async def test_subscribed_queues_are_polled(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A polling consumer would miss messages, get them twice, or get what it did not ask for."""
+    consumer = make(cluster)
+    consumer.subscribe("T", Sql("n < 8"))
+    async with consumer:
+        for number in range(12):
+            await producer.send(Message("T", b"%d" % number, properties={"n": str(number)}))
+        found = await poll_until(consumer, 8)
+        assert Counter(message.body for message in found) == Counter(b"%d" % number for number in range(8))
+        assert await consumer.poll(timeout_ms=50) == []
+        assert set(consumer.assignment) == set(QUEUES)
+
+
+async def test_messages_come_by_iteration(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """The loop over a consumer would end before it is closed, or not end then."""
+    sent = await send(producer, *texts("each", 40))
+    consumer = make(cluster)
+    consumer.subscribe("T")
+    seen: list[bytes] = []
+    async with consumer:
+        async for message in consumer:
+            seen.append(message.body)
+            if len(seen) == 40:
+                await consumer.close()
+    assert Counter(seen) == Counter(sent)
+    with pytest.raises(ClientClosed):
+        await consumer.poll()
+
+
+async def test_what_was_polled_last_is_not_done_yet(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Messages in the hands of an application that dies would be lost."""
+    await send(producer, *texts("hand", 4))
+    first = make(cluster)
+    first.subscribe("T")
+    async with first:
+        assert len(await poll_until(first, 4)) == 4
+    again = make(cluster)
+    again.subscribe("T")
+    async with again:
+        left = await poll_until(again, 1)
+        assert {message.body for message in left} <= {text.encode() for text in texts("hand", 4)}
+        await poll_until(again, 0)
+        await again.commit()
+
+
+async def test_only_commit_stores_when_told_so(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """An application that commits with its own transaction would find offsets stored before."""
+    await send(producer, *texts("own", 8))
+    consumer = make(cluster, auto_commit=False, persist_interval_ms=20)
+    consumer.subscribe("T")
+    async with consumer:
+        await poll_until(consumer, 8)
+        await consumer.poll(timeout_ms=100)
+        assert committed(cluster) == 0
+        await consumer.commit()
+        assert committed(cluster) == 8
+        assert [await consumer.committed(queue) for queue in QUEUES] == [2, 2, 2, 2]
+        await consumer.commit({QUEUES[0]: 1})
+        assert committed(cluster) == 7
+
+
+async def test_assigned_queues_and_seeking(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """An application that manages places by itself would be moved by others, or land elsewhere."""
+    queue = QUEUES[1]
+    for text in texts("seek", 10):
+        await producer.send(Message("T", text.encode()), queue=queue)
+    consumer = make(cluster)
+    await consumer.assign([queue])
+    with pytest.raises(ConfigInvalid, match="assign"):
+        consumer.subscribe("T")
+    async with consumer:
+        assert consumer.assignment == (queue,)
+        assert await consumer.fetch_queues("T") == tuple(QUEUES)
+        assert len(await poll_until(consumer, 10)) == 10
+        await consumer.seek(queue, 7)
+        assert consumer.position(queue) == 7
+        assert [message.queue_offset for message in await poll_until(consumer, 3)] == [7, 8, 9]
+        await consumer.seek_to_begin(queue)
+        assert (await poll_until(consumer, 10))[0].queue_offset == 0
+        await consumer.seek_to_end(queue)
+        await producer.send(Message("T", b"new"), queue=queue)
+        assert [message.body for message in await poll_until(consumer, 1)] == [b"new"]
+        with pytest.raises(ConfigInvalid, match="0 to 11"):
+            await consumer.seek(queue, 12)
+        with pytest.raises(ConfigInvalid, match="not among"):
+            await consumer.seek(QUEUES[0], 0)
+        await consumer.assign([QUEUES[0]])
+        assert consumer.assignment == (QUEUES[0],)
+
+
+async def test_paused_queues_wait(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A queue that an application has paused would keep coming, or hold up the others."""
+    consumer = make(cluster)
+    await consumer.assign(QUEUES[:2])
+    async with consumer:
+        consumer.pause([QUEUES[0]])
+        for queue in QUEUES[:2]:
+            await producer.send(Message("T", str(queue.queue_id).encode()), queue=queue)
+        assert [message.body for message in await poll_until(consumer, 1)] == [b"1"]
+        assert await consumer.poll(timeout_ms=100) == []
+        consumer.resume()
+        assert [message.body for message in await poll_until(consumer, 1)] == [b"0"]
+
+
+async def test_pollers_share_a_topic(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Two polling members of a group would get the same messages."""
+    one, two = make(cluster, name="one"), make(cluster, name="two")
+    for consumer in (one, two):
+        consumer.subscribe("T")
+    async with one, two:
+        await until(lambda: len(of_topic(one)) == len(of_topic(two)) == 2)
+        await one.poll(0)  # what was pulled while the queues were shared anew
+        sent = await send(producer, *texts("two", 8))
+        found = await poll_until(one, 4) + await poll_until(two, 4)
+        assert Counter(message.body for message in found) == Counter(sent)
+
+
+# -- blocking -----------------------------------------------------------------------------------
+
+
+async def test_blocking_consumers(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Programs without an event loop could only pull by hand."""
+    await send(producer, *texts("blocking", 8))
+
+    def work() -> tuple[list[bytes], list[bytes], int]:
+        seen: list[bytes] = []
+        config = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+        pushed = sync.PushConsumer(
+            "pushed", cluster.namesrv_address, lambda m: seen.append(m.body), config=config
+        )
+        pushed.subscribe("T")
+        with pushed:
+            lite = sync.LitePullConsumer(
+                "lite", cluster.namesrv_address, config=LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+            )
+            lite.subscribe("T")
+            polled: list[bytes] = []
+            with lite:
+                for message in lite:
+                    polled.append(message.body)
+                    if len(polled) == 8:
+                        break
+                lite.commit()
+                while len(seen) < 8:
+                    lite.poll(10)
+                stored = sum(lite.committed(queue) or 0 for queue in lite.fetch_queues("T"))
+            assert pushed.health().ok
+        return seen, polled, stored
+
+    seen, polled, stored = await asyncio.to_thread(work)
+    wanted = Counter(text.encode() for text in texts("blocking", 8))
+    assert Counter(seen) == Counter(polled) == wanted
+    assert stored == 8
