@@ -63,7 +63,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=7, help="rounds of the warm loads")
     parser.add_argument(
-        "--official-rounds", type=int, default=3, help="rounds of RocketMQ's benchmark.Producer"
+        "--official-rounds", type=int, default=7, help="rounds of RocketMQ's benchmark.Producer"
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="a stretch of a warm load")
     parser.add_argument(
