@@ -18,15 +18,18 @@ from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.consumers import ConsumerSide
 from rocketpy_broker.deferred import DeferredSide
 from rocketpy_broker.endpoint import BrokerEndpoint, handler_table
+from rocketpy_broker.ha.client import HaClientState
 from rocketpy_broker.handlers.access import AccessHandler
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
 from rocketpy_broker.handlers.sync_flush import FlushWaiters
 from rocketpy_broker.metrics.collecting import Sources, State
 from rocketpy_broker.metrics.reporting import MetricsReport
+from rocketpy_broker.replication import Replication
 from rocketpy_broker.security.guard import open_access
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.services.registration import Registrar
+from rocketpy_broker.services.slave_sync import SlaveSync
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
 from rocketpy_broker.store.disk import Disk
@@ -74,6 +77,16 @@ class Broker:
             find_group=self.consumers.groups.find,
             offsets=self.consumers.offsets,
             sent_back=lambda group, topic: self.consumers.stats.sent_back(topic, group),
+        )
+        self.replication = Replication(config, self.store, self._driver)
+        self._sync = SlaveSync(
+            self.topics,
+            self.consumers.groups,
+            self.consumers.offsets,
+            self.deferred.delay,
+            registration=config.registration,
+            interval_ms=config.ha.sync_interval_ms,
+            may_sync=lambda: self.replication.client.state is not HaClientState.REFUSED,
         )
         self._server: Server | None = None
         self._registrar: Registrar | None = None
@@ -126,10 +139,12 @@ class Broker:
             self.consumers.load()
             self.store.dispatch()
             self.deferred.load()
+            self.replication.load(is_clean=self.recovery.clean)
             await self._listen()
             self._serve()
             await self._report()
             await self._register()
+            self._replicate()
         except BaseException:
             await self.close()
             raise
@@ -138,6 +153,7 @@ class Broker:
     async def _listen(self) -> None:
         listen = self.config.listen
         self._server = await serve(listen.address, self._endpoint, listen.options)
+        await self.replication.listen(self.address)
 
     def _serve(self) -> None:
         """Open the gate: from here on requests are handled."""
@@ -146,9 +162,14 @@ class Broker:
         store.set_store_host(host)
         is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH
         answers = SendAnswers(store_host=host, region_id=config.send.region_id, trace_on=config.send.trace_on)
-        waiters = FlushWaiters(self._driver, answers, timeout_ms=config.store.flush.sync_timeout_ms)
-        self._waiters = waiters
-        send, storing = self.deferred.start(host, answers, waiters.park if is_sync else None)
+        park = self.replication.park(answers)
+        if is_sync:
+            timeout_ms = config.store.flush.sync_timeout_ms
+            self._waiters = FlushWaiters(self._driver, answers, timeout_ms=timeout_ms, then=park)
+            park = self._waiters.park
+        send, storing = self.deferred.start(host, answers, park)
+        if not self.replication.is_slave:
+            self.deferred.run()
         consumers = self.consumers
         handlers = handler_table(
             *storing,
@@ -165,7 +186,11 @@ class Broker:
 
     async def _register(self) -> None:
         self._registrar = Registrar(
-            self.config, self.topics, address=self.advertised_address, ha_address=self._ha_address()
+            self.config,
+            self.topics,
+            address=self.advertised_address,
+            ha_address=self.replication.advertised_address,
+            on_master=self._learn_master,
         )
         self.topics.on_change = self._registrar.topics_changed
         await self._registrar.start()
@@ -199,13 +224,15 @@ class Broker:
             self.deferred.halves,
         )
 
-    def _ha_address(self) -> str:
-        address = self.address
-        if address.scheme == "memory":
-            return str(address)
-        host = self.config.ha_host or self.config.advertised_host or address.host
-        port = self.config.ha_port or (address.port + 1) % 65536
-        return str(Address("tcp", host, port))
+    def _replicate(self) -> None:
+        self.replication.start()
+        if self.replication.is_slave:
+            self._sync.start()
+
+    def _learn_master(self, address: str, ha_address: str) -> None:
+        if ha_address and address != self.advertised_address:
+            self.replication.follow(ha_address)
+            self._sync.follow(address)
 
     # -- running ------------------------------------------------------------------------------
 
@@ -226,6 +253,7 @@ class Broker:
     async def close(self) -> None:
         """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same."""
         self._is_serving = False
+        await self._sync.close()
         if self._access is not None:
             self._access.close()
         if self.metrics is not None:
@@ -237,6 +265,7 @@ class Broker:
         await self.deferred.close()
         if self._waiters is not None:
             await self._waiters.close()
+        await self.replication.close()
         try:
             if self._server is not None:
                 await self._server.close()

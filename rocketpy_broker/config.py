@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from ssl import SSLContext
 from typing import Final
@@ -21,7 +22,9 @@ __all__ = [
     "DEFAULT_BROKER_PORT",
     "DEFAULT_NAMESRV_PORT",
     "BrokerConfig",
+    "BrokerRole",
     "ConsumeConfig",
+    "HaConfig",
     "ListenConfig",
     "NamesrvConfig",
     "RegistrationConfig",
@@ -202,6 +205,47 @@ class ConsumeConfig:
         _check_range("shortPollingTimeMills", self.short_polling_ms, 1, 600_000)
 
 
+class BrokerRole(Enum):
+    """What a broker is among those of its name."""
+
+    ASYNC_MASTER = "answers when a message is stored here"
+    SYNC_MASTER = "answers when a slave has it too"
+    SLAVE = "copies its master"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HaConfig:
+    """Replication between a master and its slaves."""
+
+    role: BrokerRole = BrokerRole.ASYNC_MASTER
+    """brokerRole."""
+    master_address: Address | None = None
+    """haMasterAddress: for a slave, its master's HA port. None: as the name servers say."""
+    heartbeat_ms: int = 5000
+    """haSendHeartbeatInterval."""
+    silence_ms: int = 20_000
+    """haHousekeepingInterval: a peer that says nothing for so long is disconnected."""
+    batch_bytes: int = 32 * 1024
+    """haTransferBatchSize: largest piece of the log in one frame."""
+    behind_bytes_max: int = 256 << 20
+    """haSlaveFallbehindMax: with all slaves further behind, a SYNC_MASTER answers SLAVE_NOT_AVAILABLE."""
+    secret: str = field(default="", repr=False)
+    """haSecret (ours): what a peer must know to replicate. RocketMQ's replicas know none."""
+    handshake_required: bool = False
+    """haHandshakeRequired (ours): slaves that do not speak our handshake, so RocketMQ's, do not make a
+    message safe for a SYNC_MASTER."""
+    reconnect_ms: int = 5000
+    """How long a slave waits before it tries its master again (fixed in RocketMQ)."""
+    sync_interval_ms: int = 10_000
+    """How often a slave copies topics, groups and offsets (fixed in RocketMQ)."""
+
+    def __post_init__(self) -> None:
+        _check_range("haSendHeartbeatInterval", self.heartbeat_ms, 1, 3_600_000)
+        _check_range("haHousekeepingInterval", self.silence_ms, 1, 3_600_000)
+        _check_range("haTransferBatchSize", self.batch_bytes, 1, 4 << 20)
+        _check_range("haSlaveFallbehindMax", self.behind_bytes_max, 0, 2**62)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsConfig:
     """Where Prometheus finds the broker's metrics. The keys are ours."""
@@ -232,7 +276,7 @@ class BrokerConfig:
     ha_host: str | None = None
     """brokerIP2: what slaves are told to connect to. None: as for clients."""
     ha_port: int | None = None
-    """haListenPort. None: listenPort + 1."""
+    """haListenPort. None: listenPort + 1, or any free port where that is taken."""
     offset_interval_ms: int = 5000
     """flushConsumerOffsetInterval: how often the offsets of consumer groups are saved."""
     delay_offset_interval_ms: int = 10_000
@@ -247,8 +291,16 @@ class BrokerConfig:
     updatable_file: Path | None = None
     """remoteConfigUpdateEnable (ours): the file that administrators may change some settings in from afar."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    ha: HaConfig = field(default_factory=HaConfig)
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether it begins as the copy of another broker."""
+        return self.ha.role is BrokerRole.SLAVE
 
     def __post_init__(self) -> None:
+        if self.is_slave and self.broker_id == 0:
+            raise ConfigInvalid("brokerRole is SLAVE, and brokerId 0, which stands for the master")
         _check_name("brokerName", self.name)
         _check_name("brokerClusterName", self.cluster_name)
         _check_range("brokerId", self.broker_id, 0, 2**63 - 1)

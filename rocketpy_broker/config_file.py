@@ -19,6 +19,7 @@ from rocketpy_broker.config import (
     DEFAULT_NAMESRV_PORT,
     BrokerConfig,
     ConsumeConfig,
+    HaConfig,
     MetricsConfig,
     NamesrvConfig,
     RegistrationConfig,
@@ -92,6 +93,7 @@ def load_broker_config(
             consume=ConsumeConfig(**values["consume"]),
             updatable_file=_updatable(path),
             metrics=MetricsConfig(**values["metrics"]),
+            ha=HaConfig(**values["ha"]),
             **values["broker"],
         )
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.transport import Address
+from rocketpy_broker.config import BrokerRole
 from rocketpy_broker.store.config import FlushDiskType
 
 __all__ = [
@@ -81,11 +82,22 @@ def _flush_type(value: str) -> FlushDiskType:
         raise ValueError(f"one of {', '.join(FlushDiskType.__members__)} is expected") from None
 
 
+def _role(value: str) -> BrokerRole:
+    try:
+        return BrokerRole[value.strip()]
+    except KeyError:
+        raise ValueError(f"one of {', '.join(BrokerRole.__members__)} is expected") from None
+
+
 def _port(value: str) -> int:
     port = _integer(value)
     if not 0 <= port <= 65535:
         raise ValueError("a port from 0 to 65535 is expected")
     return port
+
+
+def _address(value: str) -> Address:
+    return Address.parse(value.strip())
 
 
 def _addresses(value: str) -> tuple[Address, ...]:
@@ -177,6 +189,14 @@ BROKER_KEYS: Final = {
     "filterSupportRetry": Key("consume", "filter_retries", _boolean),
     "metricsPort": Key("metrics", "port", _port),
     "metricsHost": Key("metrics", "host", _text),
+    "brokerRole": Key("ha", "role", _role),
+    "haMasterAddress": Key("ha", "master_address", _address),
+    "haSendHeartbeatInterval": Key("ha", "heartbeat_ms", _integer),
+    "haHousekeepingInterval": Key("ha", "silence_ms", _integer),
+    "haTransferBatchSize": Key("ha", "batch_bytes", _integer),
+    "haSlaveFallbehindMax": Key("ha", "behind_bytes_max", _integer),
+    "haSecret": Key("ha", "secret", _text),
+    "haHandshakeRequired": Key("ha", "handshake_required", _boolean),
 }
 
 STORE_KEYS: Final = {
@@ -222,7 +242,6 @@ NAMESRV_KEYS: Final = {
 }
 
 NOT_YET: Final[dict[str, tuple[str, ...]]] = {
-    "brokerRole": ("ASYNC_MASTER",),
     "tls.test.mode.enable": ("false",),
     "enableDLegerCommitLog": ("false",),
 }
@@ -293,8 +312,7 @@ WITHOUT_MEANING: Final[dict[str, str]] = {
             "consumerFallbehindThreshold", "filterServerNums", "enableCalcFilterBitMap",
             "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter", "filterDataCleanTimeSpan",
             "putMsgIndexHightWater", "enableConsumeQueueExt",
-            "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt", "haSendHeartbeatInterval",
-            "haHousekeepingInterval", "haTransferBatchSize", "haMasterAddress", "haSlaveFallbehindMax",
+            "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt",
             "offsetCheckInSlave", "duplicationEnable", "diskFallRecorded",
             "defaultQueryMaxNum", "dLegerGroup", "dLegerPeers", "dLegerSelfId", "maxDelayTime",
             "configStorePath", "productEnvName", "clusterTest",

@@ -12,10 +12,10 @@ from rocketpy.errors import StoreError
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.endpoint import HandlesRequests
-from rocketpy_broker.handlers.answers import SendAnswers
+from rocketpy_broker.handlers.answers import Park, SendAnswers
 from rocketpy_broker.handlers.delay import DelayHandler
 from rocketpy_broker.handlers.reply import ReplyHandler
-from rocketpy_broker.handlers.send import FindGroup, Park, SendHandler
+from rocketpy_broker.handlers.send import FindGroup, SendHandler
 from rocketpy_broker.handlers.send_back import SendBackHandler
 from rocketpy_broker.handlers.transactions import TransactionHandler
 from rocketpy_broker.services.clients import ClientRegistry
@@ -33,7 +33,8 @@ __all__ = ["DeferredSide"]
 class DeferredSide:
     """Delay levels and transactions of one broker, and the handlers of all that stores messages.
 
-    `load` before requests come, `start` with them, `close` when no more come and the store is still open.
+    `load` before requests come, `start` with them, `run` on a master, `close` when no more come and the
+    store is still open.
     sent_back: told group and topic of each message that a consumer sent back.
     """
 
@@ -82,7 +83,7 @@ class DeferredSide:
     def start(
         self, host: bytes, answers: SendAnswers, park: Park | None
     ) -> tuple[SendHandler, Sequence[HandlesRequests]]:
-        """Deliver and check from now on. Returns the send handler, and all handlers that store messages.
+        """Return the send handler, and all handlers that store messages; see `run`.
 
         host: of this broker, as in records. answers, park: as `SendHandler` takes them.
         """
@@ -127,10 +128,14 @@ class DeferredSide:
             on_written=written,
         )
         delay.on_delivered = written
-        delay.start()
-        self._checker.start()
         ends = TransactionHandler(store, transactions, send)
         return send, (send, send_back, reply, ends, DelayHandler(delay))
+
+    def run(self) -> None:
+        """Deliver and check from now on: a master's work."""
+        self.delay.start()
+        if self._checker is not None:
+            self._checker.start()
 
     async def close(self) -> None:
         """Deliver and check no more; note how far both are."""

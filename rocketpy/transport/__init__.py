@@ -2,7 +2,14 @@
 
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
 from rocketpy.transport.channel import Channel, Endpoint
-from rocketpy.transport.opening import Server, connect, register_transport, serve
+from rocketpy.transport.opening import (
+    Server,
+    connect,
+    connect_raw,
+    listen_raw,
+    register_transport,
+    serve,
+)
 from rocketpy.transport.stream import StreamProtocol
 
 __all__ = [
@@ -15,6 +22,8 @@ __all__ = [
     "StreamProtocol",
     "Transport",
     "connect",
+    "connect_raw",
+    "listen_raw",
     "register_transport",
     "serve",
 ]

@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import logging
 import ssl
+from collections.abc import Callable
 from typing import Final
 
 from rocketpy.errors import ConfigInvalid, ConnectFailed
@@ -16,7 +17,7 @@ from rocketpy.transport.memory import MemoryTransport
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tcp import TcpTransport
 
-__all__ = ["Server", "connect", "register_transport", "serve"]
+__all__ = ["Server", "connect", "connect_raw", "listen_raw", "register_transport", "serve"]
 
 log = logging.getLogger("rocketpy.transport")
 
@@ -46,16 +47,31 @@ async def connect(
     """Open a channel to a peer. Raises ConnectFailed, ConfigInvalid."""
     address = Address.parse(address) if isinstance(address, str) else address
     options = options or ChannelOptions()
-    transport = _transport_for(address)
     channel = Channel(endpoint, options, served=False)
+    await connect_raw(address, lambda: channel, options)
+    return channel
+
+
+async def connect_raw(
+    address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions | None = None
+) -> None:
+    """Open a connection that carries no frames, for replication. Raises ConnectFailed, ConfigInvalid."""
+    options = options or ChannelOptions()
+    transport = _transport_for(address)
     try:
         async with asyncio.timeout(options.connect_timeout_ms / 1000):
-            await transport.connect(address, lambda: channel, options)
+            await transport.connect(address, protocol, options)
     except TimeoutError as error:
         raise ConnectFailed(f"{address}: no connection within {options.connect_timeout_ms} ms") from error
     except (OSError, ssl.SSLError) as error:
         raise ConnectFailed(f"{address}: {error}") from error
-    return channel
+
+
+async def listen_raw(
+    address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions | None = None
+) -> Listener:
+    """Accept connections that carry no frames. Raises OSError, ConfigInvalid."""
+    return await _transport_for(address).listen(address, protocol, options or ChannelOptions())
 
 
 async def serve(address: Address | str, endpoint: Endpoint, options: ChannelOptions | None = None) -> Server:

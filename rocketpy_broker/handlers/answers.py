@@ -7,6 +7,7 @@ QUIRKS 18: MSG_REGION and TRACE_ON are in every answer to a send, also in refusa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -17,7 +18,7 @@ from rocketpy.protocol.frame import CODEC_JSON
 from rocketpy.protocol.headers import SendMessageErrorHeader, SendMessageResponseHeader
 from rocketpy.transport import Channel
 
-__all__ = ["Parked", "SendAnswers"]
+__all__ = ["Park", "Parked", "SendAnswers"]
 
 _PREFIX: Final = Struct(">iI")
 
@@ -35,6 +36,10 @@ class Parked(NamedTuple):
     queue_offset: int
     positions: tuple[int, ...]
     waits: bool
+
+
+Park = Callable[[list[Parked], int], None]
+"""Takes sends whose answer must wait, and the log offset behind the last of them."""
 
 
 class SendAnswers:

@@ -19,6 +19,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.offsets import ConsumerOffsets
+from rocketpy_broker.services.slave_sync import WITH_VERSIONS
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import MessageStore
 
@@ -76,7 +77,7 @@ class OffsetHandler:
 
     def all_offsets(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_CONSUMER_OFFSET: what a slave copies."""
-        return request.reply(body=self._offsets.encode())
+        return request.reply(body=self._offsets.encode(versions=WITH_VERSIONS in request.ext_fields()))
 
     def clone(self, channel: Channel, request: Command) -> Command:
         """Handle CLONE_GROUP_OFFSET: let one group go on where another is."""

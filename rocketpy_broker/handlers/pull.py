@@ -26,6 +26,7 @@ from rocketpy_broker.services.long_polling import HeldPull, PullHolds
 from rocketpy_broker.services.offsets import ConsumerOffsets
 from rocketpy_broker.services.stats import BrokerStats
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageStore
+from rocketpy_broker.store.replica import A_COPY
 
 __all__ = ["OffsetMoved", "PullHandler"]
 
@@ -105,7 +106,7 @@ class PullHandler:
         if isinstance(wanted, tuple):
             code, remark = wanted
             return request.reply(code, remark=remark)
-        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET and self._store.refusals[A_COPY] is None:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         pull = _Pull(request, header, wanted)
         result = self._read(pull, header.queue_offset)

@@ -24,7 +24,7 @@ from rocketpy.protocol.record import host_bytes
 from rocketpy.protocol.sysflag import MessageSysFlag, TopicSysFlag
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
-from rocketpy_broker.handlers.answers import Parked, SendAnswers
+from rocketpy_broker.handlers.answers import Park, Parked, SendAnswers
 from rocketpy_broker.handlers.base import FAQ, Handler
 from rocketpy_broker.services.rerouting import HALF_TOPIC, as_delayed, as_half, delay_level, is_half
 from rocketpy_broker.services.topics import (
@@ -39,6 +39,7 @@ from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.busy import StoreBusy
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.delay import DelayLevels
+from rocketpy_broker.store.replica import A_COPY
 
 __all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "FindGroup", "SendHandler"]
 
@@ -58,8 +59,6 @@ FindGroup = Callable[[str], SubscriptionGroupConfig | None]
 """A consumer group's settings by its name; None for a group that may not be."""
 Stored = Callable[[StoreError | None], None]
 """Told that a message is written, or why it is not."""
-Park = Callable[[list[Parked], int], None]
-"""Takes sends whose answer must wait, and the log offset behind the last of them."""
 
 
 class SendHandler:
@@ -209,6 +208,9 @@ class SendHandler:
     def _refusal(self, request: Command, header: SendMessageRequestHeader) -> Command | None:
         """Return the answer to a send that is refused for what it is, whatever its topic's settings."""
         topic = self._topic(header.topic)
+        copy = self._store.refusals[A_COPY]
+        if copy is not None:  # before a topic is made for it
+            return self._failure(request, copy)
         if self._clock() < self._accepts_from_ms:
             remark = f"broker unable to service, until {self._accepts_from_ms} ms since 1970"
             return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)

@@ -12,7 +12,7 @@ from collections import deque
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy_broker.handlers.answers import Parked, SendAnswers
+from rocketpy_broker.handlers.answers import Park, Parked, SendAnswers
 from rocketpy_broker.store.driver import StoreDriver
 
 __all__ = ["FlushWaiters"]
@@ -34,11 +34,15 @@ class _Group:
 class FlushWaiters:
     """Holds answers until the disk has what they acknowledge.
 
-    timeout_ms: after so long an answer's code is FLUSH_DISK_TIMEOUT.
+    timeout_ms: after so long an answer's code is FLUSH_DISK_TIMEOUT. then: who takes those that are flushed,
+    instead of answering them.
     """
 
-    def __init__(self, driver: StoreDriver, answers: SendAnswers, *, timeout_ms: int) -> None:
+    def __init__(
+        self, driver: StoreDriver, answers: SendAnswers, *, timeout_ms: int, then: Park | None = None
+    ) -> None:
         self._driver = driver
+        self._then = then
         self._answers = answers
         self._timeout_s = timeout_ms / 1000
         self._groups: deque[_Group] = deque()
@@ -70,9 +74,12 @@ class FlushWaiters:
         if group.is_answered:
             return
         group.is_answered = True
-        for parked in group.sends:
+        sends, group.sends = group.sends, []
+        if self._then is not None and code == ResponseCode.SUCCESS:
+            self._then(sends, group.until)
+            return
+        for parked in sends:
             parked.channel.reply(self._answers.stored(parked, code))
-        group.sends = []
 
     async def close(self) -> None:
         """Wait until nobody waits any more."""

@@ -74,7 +74,20 @@ class DelayService:
 
     def offsets(self) -> dict[int, int]:
         """Return level -> next offset, as slaves ask for it."""
-        return self._queues.offsets()
+        return self._queues.offsets() if self._saving is not None else dict(self._saved)
+
+    async def adopt(self, text: bytes) -> None:
+        """Keep a master's offsets, as it sent them, for the day this is one. Raises StoreError.
+
+        Nothing may be delivered here meanwhile; `load` makes them count.
+        """
+        try:
+            offsets = _decode(text)
+        except ValueError as error:
+            raise RemoteProtocolError(str(error)) from error
+        if offsets != self._saved:
+            await asyncio.to_thread(save_state, self._disk, self._path, text)
+            self._saved = offsets
 
     def waiting(self) -> dict[int, int]:
         """Return level -> messages that are not delivered yet."""

@@ -101,6 +101,11 @@ class SubscriptionGroups:
         self._replace({other: group for other, group in self._groups.items() if other != name})
         return True
 
+    def adopt(self, wrapper: SubscriptionGroupWrapper) -> None:
+        """Have exactly a master's groups, if its version is another. Raises StoreError."""
+        if wrapper.data_version != self.version:
+            self._replace(dict(wrapper.subscription_group_table), wrapper.data_version)
+
     def snapshot(self) -> SubscriptionGroupWrapper:
         """Return all of them, with their version."""
         return SubscriptionGroupWrapper(
@@ -118,9 +123,11 @@ class SubscriptionGroups:
             self.is_changed = True
             log.error("consumer groups are not saved: %s", error)
 
-    def _replace(self, groups: dict[str, SubscriptionGroupConfig]) -> None:
+    def _replace(
+        self, groups: dict[str, SubscriptionGroupConfig], version: DataVersion | None = None
+    ) -> None:
         """Save first, then use: what was answered survives a restart."""
-        version = self.version.next(self._clock())
+        version = version or self.version.next(self._clock())
         wrapper = SubscriptionGroupWrapper(subscription_group_table=groups, data_version=version)
         save_state(self._disk, self._path, _text(wrapper))
         self._groups, self.version, self.is_changed = groups, version, False

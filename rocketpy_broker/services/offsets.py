@@ -18,6 +18,7 @@ import msgspec
 from rocketpy.errors import GroupInvalid, RemoteProtocolError, StoreError
 from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
 from rocketpy_broker.services.topics import check_topic_name
+from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.disk import Disk, OsDisk
 from rocketpy_broker.store.state_file import load_state, save_state
 
@@ -40,10 +41,15 @@ def check_group_name(name: str) -> None:
 class ConsumerOffsets:
     """Next queue offset by topic, group and queue."""
 
-    def __init__(self, path: Path, *, disk: Disk | None = None) -> None:
+    def __init__(self, path: Path, *, clock: Clock = system_clock, disk: Disk | None = None) -> None:
         self._path = path
+        self._clock = clock
         self._disk = disk or OsDisk()
         self._table: dict[str, dict[int, int]] = {}
+        self._versions: dict[str, dict[int, int]] = {}
+        """When each was committed, ms; missing for those of a file that does not say."""
+        self._from_master: dict[str, dict[int, int]] = {}
+        """What a master said last that does not say when."""
         self._is_changed = False
         self._saving = asyncio.Lock()
 
@@ -52,6 +58,7 @@ class ConsumerOffsets:
         saved = load_state(self._disk, self._path, _decode)
         if saved is not None:
             self._table = saved.offset_table
+            self._versions = saved.version_table or {}
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the next offset to consume; None when the group never committed one."""
@@ -70,7 +77,29 @@ class ConsumerOffsets:
             queues = self._table[key] = {}
         if offset >= 0 and queue_id >= 0 and queues.get(queue_id) != offset:
             queues[queue_id] = offset
+            self._versions.setdefault(key, {})[queue_id] = self._clock()
             self._is_changed = True
+
+    def merge(self, master: ConsumerOffsetSerializeWrapper) -> None:
+        """Take over a master's offsets, except those that were committed here later.
+
+        A master that does not say when each was committed (RocketMQ's) counts when it says something new.
+        """
+        versions = master.version_table
+        for key, queues in master.offset_table.items():
+            ours = self._table.setdefault(key, {})
+            known = self._versions.setdefault(key, {})
+            for queue_id, offset in queues.items():
+                if versions is None:
+                    is_news = self._from_master.setdefault(key, {}).get(queue_id) != offset
+                    self._from_master[key][queue_id] = offset
+                    version = self._clock()
+                else:
+                    version = versions.get(key, {}).get(queue_id, 0)
+                    is_news = version >= known.get(queue_id, 0)
+                if is_news and (ours.get(queue_id) != offset or known.get(queue_id, 0) != version):
+                    ours[queue_id], known[queue_id] = offset, version
+                    self._is_changed = True
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """Return queue id -> next offset of a group, empty when it never committed one."""
@@ -92,6 +121,7 @@ class ConsumerOffsets:
         queues = self._table.get(f"{topic}@{source}")
         if queues is not None:
             self._table[f"{topic}@{target}"] = dict(queues)
+            self._versions[f"{topic}@{target}"] = dict.fromkeys(queues, self._clock())
             self._is_changed = True
 
     def lowest(self, topic: str, without_groups: Collection[str]) -> dict[int, int]:
@@ -107,14 +137,15 @@ class ConsumerOffsets:
         """Return all of them."""
         return ConsumerOffsetSerializeWrapper(offset_table=self._table)
 
-    def encode(self) -> bytes:
-        """Return the file's text, with queue ids as Java writes them: numbers without quotes (QUIRKS 8)."""
-        topics = [
-            b"\t\t%b:{%b\n\t\t}"
-            % (msgspec.json.encode(key), b",".join([b"%d:%d" % pair for pair in sorted(queues.items())]))
-            for key, queues in self._table.items()
-        ]
-        return b'{\n\t"offsetTable":{\n%b\n\t}\n}' % b",\n".join(topics)
+    def encode(self, *, versions: bool = False) -> bytes:
+        """Return the file's text, with queue ids as Java writes them: numbers without quotes (QUIRKS 8).
+
+        versions: with when each was committed.
+        """
+        text = b'{\n\t"offsetTable":{\n%b\n\t}' % _lines(self._table)
+        if versions and self._versions:
+            text += b',\n\t"versionTable":{\n%b\n\t}' % _lines(self._versions)
+        return text + b"\n}"
 
     async def save(self) -> None:
         """Write the file if something changed; failures are logged and tried again at the next call."""
@@ -122,12 +153,21 @@ class ConsumerOffsets:
             if not self._is_changed:
                 return
             self._is_changed = False
-            data = self.encode()
+            data = self.encode(versions=True)
             try:
                 await asyncio.to_thread(save_state, self._disk, self._path, data)
             except StoreError as error:
                 self._is_changed = True
                 log.error("consumer offsets are not saved: %s", error)
+
+
+def _lines(table: dict[str, dict[int, int]]) -> bytes:
+    lines = [
+        b"\t\t%b:{%b\n\t\t}"
+        % (msgspec.json.encode(key), b",".join([b"%d:%d" % pair for pair in sorted(queues.items())]))
+        for key, queues in table.items()
+    ]
+    return b",\n".join(lines)
 
 
 def _decode(data: bytes) -> ConsumerOffsetSerializeWrapper:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -73,9 +73,20 @@ class _NameServerLink:
 
 
 class Registrar:
-    """Registers one broker. address, ha_address: what clients and slaves are told to connect to."""
+    """Registers one broker. address, ha_address: what clients and slaves are told to connect to.
 
-    def __init__(self, config: BrokerConfig, topics: TopicTable, *, address: str, ha_address: str) -> None:
+    on_master: told the same of the master, when this is a slave and a name server knows it.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        *,
+        address: str,
+        ha_address: str,
+        on_master: Callable[[str, str], None],
+    ) -> None:
         self._config = config
         self._topics = topics
         self._address = address
@@ -84,9 +95,7 @@ class Registrar:
         keys = config.registration.credentials
         self._signer = None if keys is None else Signer(keys.access_key, keys.secret_key, keys.security_token)
         self._tasks: list[asyncio.Task[None]] = []
-        self.master_address: str | None = None
-        """For a slave: its master, as a name server told."""
-        self.master_ha_address: str | None = None
+        self._on_master = on_master
 
     async def start(self) -> None:
         """Try every name server once, then keep at it in the background. Raises nothing."""
@@ -223,9 +232,8 @@ class Registrar:
 
     def _take_answer(self, response: Command) -> None:
         header = response.header_as(RegisterBrokerResponseHeader)
-        if header.master_addr is not None:
-            self.master_address = header.master_addr
-            self.master_ha_address = header.ha_server_addr
+        if header.master_addr:
+            self._on_master(header.master_addr, header.ha_server_addr or "")
         if response.body:
             self._topics.apply_order_config(KVTable.decode(response.body).table)
 

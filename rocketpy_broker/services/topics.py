@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -177,17 +177,38 @@ class TopicTable:
         if changed:
             self._change(changed)
 
+    def adopt(self, wrapper: TopicConfigSerializeWrapper) -> None:
+        """Have exactly a master's topics, if its version is another. Raises TopicInvalid, StoreError."""
+        if wrapper.data_version == self.version:
+            return
+        for name in wrapper.topic_config_table:
+            if name not in self._topics:
+                check_topic_name(name)
+        gone = self._topics.keys() - wrapper.topic_config_table.keys()
+        changed = {
+            name: topic
+            for name, topic in wrapper.topic_config_table.items()
+            if self._topics.get(name) != topic
+        }
+        self._save(wrapper.topic_config_table, wrapper.data_version)
+        for name in gone:
+            del self._topics[name]
+        self._use(changed, gone)
+
     def _change(self, changed: Mapping[str, TopicConfig]) -> None:
         """Save first, then use and tell: what was announced survives a restart."""
         self._save({**self._topics, **changed})
+        self._use(changed)
+
+    def _use(self, changed: Mapping[str, TopicConfig], gone: Iterable[str] = ()) -> None:
         self._topics.update(changed)
-        for name in changed:
+        for name in (*changed, *gone):
             self.plain_queues.pop(name, None)
         self.plain_queues.update(_plain_queues(changed))
         self.on_change(changed)
 
-    def _save(self, topics: dict[str, TopicConfig]) -> None:
-        version = self.version.next(self._clock())
+    def _save(self, topics: dict[str, TopicConfig], version: DataVersion | None = None) -> None:
+        version = version or self.version.next(self._clock())
         wrapper = TopicConfigSerializeWrapper(topic_config_table=topics, data_version=version)
         save_state(self._disk, self._path, msgspec.json.format(wrapper.encode(), indent=2))
         self.version = version

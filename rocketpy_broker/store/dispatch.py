@@ -141,6 +141,8 @@ class Dispatcher:
         self.fields = PropertyFields()
         self._waiting: list[DispatchRequest] = []
         self.arrivals: ArrivalListener | None = None
+        self.limit: Callable[[], int] | None = None
+        """Returns a physical offset; records that end behind it wait, as nobody may read them yet."""
         self.offset = offset
         """Everything in the log below is dispatched."""
         self.last_store_timestamp = 0
@@ -169,6 +171,8 @@ class Dispatcher:
         Raises DiskFull, StoreError: what was not dispatched waits on, and doing it again does no harm.
         """
         requests, rest = self._waiting, []
+        if self.limit is not None:
+            until = self.limit() if until is None else min(until, self.limit())
         if until is not None:
             split = len(requests)
             while split and requests[split - 1][1] + requests[split - 1][2] > until:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -66,6 +66,8 @@ class StoreDriver:
         self._looked_at = 0
         self.awaited: Collection[tuple[str, int]] = ()
         """(topic, queue id) of the queues that somebody waits for: their messages are dispatched at once."""
+        self.on_written: Callable[[], None] | None = None
+        """Called whenever messages were written, before they are dispatched."""
         self._making_room: asyncio.Task[None] | None = None
         self._marking: asyncio.Task[None] | None = None
         self.cleaner = Cleaner(store)
@@ -146,6 +148,8 @@ class StoreDriver:
         queue meanwhile dispatches first, so nobody sees that it waits. Who is told of new messages instead
         (`awaited`) does not wait either: those are dispatched in the next turn.
         """
+        if self.on_written is not None:
+            self.on_written()
         if self._loop is None or self._dispatch_at_once:
             return
         if self.store.dispatcher.waiting > _DISPATCH_AT_ONCE or (self.awaited and self._is_awaited()):
@@ -264,6 +268,15 @@ class StoreDriver:
         if store.dispatcher.waiting:
             self.schedule_dispatch()
         return store.flushed_offset
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Keep threads off the store's files while the loop's own thread changes more than it appends."""
+        async with self._flush_lock:
+            working = {task for task in (self._making_room, self._marking) if task is not None}
+            if working:
+                await asyncio.wait(working)
+            yield
 
     async def _mark_flushed(self) -> None:
         """Note how far the log is flushed, beside the next flush: nobody waits for it."""

@@ -55,20 +55,20 @@ class MessageStore:
     def __init__(self, config: StoreConfig, *, clock: Clock = system_clock, disk: Disk | None = None) -> None:
         self.config = config
         self.clock = clock
-        self._disk: Disk = OsDisk() if disk is None else disk
-        self._lock = StoreLock(self._disk, config.root / "lock")
+        self.disk: Disk = OsDisk() if disk is None else disk
+        self._lock = StoreLock(self.disk, config.root / "lock")
         self._abort_path = config.root / "abort"
-        self._checkpoint_file = CheckpointFile(self._disk, config.root / "checkpoint")
+        self.checkpoint_file = CheckpointFile(self.disk, config.root / "checkpoint")
         self.checkpoint = Checkpoint()
         self._saved_checkpoint = Checkpoint()
-        self._refusals: list[StoreError | None] = [StoreError("the store is not open"), None, None]
-        self._refused: StoreError | None = self._refusals[0]
+        self.refusals: list[StoreError | None] = [StoreError("the store is not open"), None, None, None]
+        self._refused: StoreError | None = self.refusals[0]
         self._disk_full: DiskFull | None = None
         self.table = QueueTable()
         log = config.commit_log
         self.commit_log = CommitLog(
             SegmentQueue(
-                self._disk,
+                self.disk,
                 config.commit_log_directory,
                 log.segment_bytes,
                 reserve_bytes=log.reserve_bytes,
@@ -78,9 +78,9 @@ class MessageStore:
             store_host=config.store_host,
             message_bytes_max=log.message_bytes_max,
         )
-        self.queues = ConsumeQueueTable(self._disk, config.consume_queue_directory, config.consume_queue)
+        self.queues = ConsumeQueueTable(self.disk, config.consume_queue_directory, config.consume_queue)
         self.index = (
-            IndexService(self._disk, config.index_directory, config.index, clock)
+            IndexService(self.disk, config.index_directory, config.index, clock)
             if config.index.enabled
             else None
         )
@@ -101,7 +101,7 @@ class MessageStore:
         """
         try:
             for directory in (self.config.root, self.config.commit_log_directory):
-                self._disk.make_dir(directory)
+                self.disk.make_dir(directory)
         except OSError as error:
             raise store_error("make directory", self.config.root, error) from error
         self._lock.acquire()
@@ -115,16 +115,16 @@ class MessageStore:
         return report
 
     def _recover(self) -> RecoveryReport:
-        self.checkpoint = self._checkpoint_file.load()
+        self.checkpoint = self.checkpoint_file.load()
         # Our checkpoint knows of a clean stop, too: the file `abort` may have been removed.
         ran_on = self.checkpoint.flushed_offset >= 0 > self.checkpoint.log_end
-        clean = not self._disk.exists(self._abort_path) and not ran_on
+        clean = not self.disk.exists(self._abort_path) and not ran_on
         self._saved_checkpoint = dataclasses.replace(self.checkpoint)
         flushed, dispatched = self.checkpoint.flushed_offset, self.checkpoint.dispatched_offset
         self._mark_open()
         if not clean and flushed >= 0:
             # It may be in the page cache only; files that it calls expired must not go before it is durable.
-            self._checkpoint_file.save(self.checkpoint)
+            self.checkpoint_file.save(self.checkpoint)
         self.commit_log.files.load()
         self.queues.load()
         recovery = Recovery(
@@ -147,8 +147,8 @@ class MessageStore:
     def _mark_open(self) -> None:
         """Leave the mark that a clean stop removes, before anything is changed."""
         try:
-            self._disk.close(self._disk.open(self._abort_path, create=True))
-            self._disk.fsync_dir(self.config.root)
+            self.disk.close(self.disk.open(self._abort_path, create=True))
+            self.disk.fsync_dir(self.config.root)
         except OSError as error:
             raise store_error("create", self._abort_path, error) from error
 
@@ -180,8 +180,8 @@ class MessageStore:
         self.checkpoint.index_files = len(self.index.files) if self.index is not None else -1
         self._run_plan(self.plan_flush(thorough=True))
         try:
-            self._disk.unlink(self._abort_path)
-            self._disk.fsync_dir(self.config.root)
+            self.disk.unlink(self._abort_path)
+            self.disk.fsync_dir(self.config.root)
         except OSError as error:
             raise store_error("remove", self._abort_path, error) from error
 
@@ -190,7 +190,7 @@ class MessageStore:
         self.queues.close()
         if self.index is not None:
             self.index.close()
-        self._checkpoint_file.close()
+        self.checkpoint_file.close()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -266,11 +266,11 @@ class MessageStore:
     @property
     def failure(self) -> StoreError | None:
         """Why the store takes no messages until it is opened again; None while it does."""
-        return self._refusals[0]
+        return self.refusals[0]
 
     @failure.setter
     def failure(self, reason: StoreError | None) -> None:
-        self._refuse(0, reason)
+        self.refuse(0, reason)
 
     @property
     def disk_full(self) -> DiskFull | None:
@@ -280,15 +280,16 @@ class MessageStore:
     def set_disk_full(self, reason: str | None) -> None:
         """Take no messages from now on, or take them again with None."""
         self._disk_full = None if reason is None else DiskFull(reason)
-        self._refuse(1, self._disk_full)
+        self.refuse(1, self._disk_full)
 
     def set_busy(self, reason: StoreBusy | None) -> None:
         """Take no messages from now on, or take them again with None: the store cannot keep up."""
-        self._refuse(2, reason)
+        self.refuse(2, reason)
 
-    def _refuse(self, kind: int, reason: StoreError | None) -> None:
-        self._refusals[kind] = reason
-        self._refused = next(filter(None, self._refusals), None)
+    def refuse(self, kind: int, reason: StoreError | None) -> None:
+        """Take no messages while there is a reason of any kind: 0 failure, 1 disk, 2 busy, 3 it is a copy."""
+        self.refusals[kind] = reason
+        self._refused = next(filter(None, self.refusals), None)
 
     def drop_queue(self, topic: str, queue_id: int) -> None:
         """Delete a consume queue; one that comes back goes on with its numbers. Raises StoreError."""
@@ -359,7 +360,7 @@ class MessageStore:
 
     def run_flush(self, plan: FlushPlan) -> None:
         """Do what a plan says. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
-        plan.run(self._disk, self._checkpoint_file)
+        plan.run(self.disk, self.checkpoint_file)
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
         """Take note that a plan was run, or that it failed: then the store takes no more messages."""
@@ -396,7 +397,7 @@ class MessageStore:
         """
         self._check_flushes()
         try:
-            self._checkpoint_file.raise_flushed(self.flushed_offset if offset is None else offset)
+            self.checkpoint_file.raise_flushed(self.flushed_offset if offset is None else offset)
         except StoreError as error:
             failure = FlushFailed(f"flush failed: {error}. The store takes no more messages; restart it")
             self._fail(failure)
@@ -408,7 +409,7 @@ class MessageStore:
         Names may outlive a power loss in any order: without this the rest would look like a log with a hole.
         Raises StoreError.
         """
-        self._checkpoint_file.raise_min(self.commit_log.min_offset)
+        self.checkpoint_file.raise_min(self.commit_log.min_offset)
 
     def _run_plan(self, plan: FlushPlan) -> None:
         try:

@@ -96,9 +96,9 @@ def clean_stop_claimed_before_the_last_flush() -> Iterator[None]:
 
     def stop(self: MessageStore) -> None:
         self.checkpoint.log_end = self.commit_log.max_offset
-        self._checkpoint_file.save(self.checkpoint)
-        self._disk.unlink(self._abort_path)
-        self._disk.fsync_dir(self.config.root)
+        self.checkpoint_file.save(self.checkpoint)
+        self.disk.unlink(self._abort_path)
+        self.disk.fsync_dir(self.config.root)
         original(self)
 
     with patch.object(MessageStore, "_stop_cleanly", stop):

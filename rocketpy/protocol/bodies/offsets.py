@@ -30,10 +30,12 @@ __all__ = [
 class ConsumerOffsetSerializeWrapper(Body, kw_only=True):
     """The answer to GET_ALL_CONSUMER_OFFSET, and consumerOffset.json.
 
-    offset_table: ``topic@group`` to queue id to next offset.
+    offset_table: ``topic@group`` to queue id to next offset. version_table (ours; RocketMQ ignores it): when
+    each was committed, ms.
     """
 
     offset_table: dict[str, dict[int, Int64]] = written({})
+    version_table: dict[str, dict[int, Int64]] | None = None
 
 
 class DelayOffsetSerializeWrapper(Body, kw_only=True):

@@ -97,7 +97,7 @@ def test_the_older_spelling_of_file_sizes_changes_nothing(
         ("brokerName=a b", "letters"),
         ("brokerName=..", "letters"),
         ("namesrvAddr=nonsense", "not understood"),
-        ("brokerRole=SLAVE", "cannot do that yet"),
+        ("brokerRole=MASTER", "ASYNC_MASTER, SYNC_MASTER, SLAVE"),
         ("enableDLegerCommitLog=true", "break a promise"),
         ("tls.server.mode=permissive", "needs tls.server.certPath"),
         ("tls.server.need.client.auth=require", "needs tls.server.trustCertPath"),

@@ -1,0 +1,177 @@
+"""A master's HA port: drives one `MasterLink` for each slave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+
+from rocketpy.transport import Address, ChannelOptions, Listener, StreamProtocol, listen_raw
+from rocketpy_broker.ha.master import Acked, Close, MasterLink, Poll, Received, Send
+from rocketpy_broker.ha.progress import Progress
+from rocketpy_broker.ha.settings import LinkSettings, LogSource
+
+__all__ = ["HaServer"]
+
+log = logging.getLogger("rocketpy.broker.ha")
+
+_TICK_S = 0.5
+_ROOM_BYTES = 512 * 1024
+"""Sent in one turn of the event loop to one slave."""
+_CONNECTIONS_MAX = 64
+
+
+class HaServer:
+    """Serves a log to slaves. on_ack: called when a slave has more than before."""
+
+    def __init__(
+        self, source: LogSource, settings: LinkSettings, progress: Progress, on_ack: Callable[[], None]
+    ) -> None:
+        self._source = source
+        self.settings = settings
+        self.progress = progress
+        self.on_ack = on_ack
+        self._slaves: set[_Slave] = set()
+        self._listener: Listener | None = None
+        self._poll: asyncio.Handle | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> Address | None:
+        """Where it listens; None before `start`."""
+        return self._listener.address if self._listener is not None else None
+
+    async def start(self, address: Address, options: ChannelOptions) -> None:
+        """Listen. Raises OSError."""
+        self._listener = await listen_raw(address, lambda: _Slave(self), options)
+        self._tick()
+
+    async def close(self) -> None:
+        """Listen no more, and disconnect every slave."""
+        for handle in (self._poll, self._ticker):
+            if handle is not None:
+                handle.cancel()
+        if self._listener is not None:
+            await self._listener.close()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Disconnect every slave: they come back and agree anew on what they have."""
+        for slave in list(self._slaves):
+            slave.close("this broker stops, or changes its role")
+
+    def poke(self) -> None:
+        """The log has grown: send that, in the loop's next turn."""
+        if self._slaves and self._poll is None:
+            self._poll = asyncio.get_running_loop().call_soon(self._poll_all)
+
+    def _poll_all(self) -> None:
+        self._poll = None
+        for slave in list(self._slaves):
+            slave.poll()
+
+    def _tick(self) -> None:
+        """Heartbeats and silence."""
+        self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        self._poll_all()
+
+    # -- what connections tell ----------------------------------------------------------------
+
+    def open_link(self, slave: _Slave, address: str) -> MasterLink | None:
+        """Return the core of a new connection; None when there are enough."""
+        if len(self._slaves) >= _CONNECTIONS_MAX:
+            log.warning("HA connection from %s refused: %d are open", address, len(self._slaves))
+            return None
+        link = MasterLink(self._source, self.settings, secrets.token_hex(16), _now_ms())
+        self._slaves.add(slave)
+        self.progress.add(link, address)
+        log.info("HA connection from %s", address)
+        return link
+
+    def closed_link(self, slave: _Slave, link: MasterLink) -> None:
+        """Forget a connection."""
+        self._slaves.discard(slave)
+        self.progress.remove(link)
+
+
+class _Slave(StreamProtocol):
+    """One connection."""
+
+    def __init__(self, server: HaServer) -> None:
+        self._server = server
+        self._link: MasterLink | None = None
+        self._transport: asyncio.Transport | None = None
+        self._address = "?"
+        self._is_full = False
+        self._again: asyncio.Handle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio promises
+        self._transport = transport
+        self._address = _text(transport.get_extra_info("peername"))
+        self._link = self._server.open_link(self, self._address)
+        if self._link is None:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._step(Received(data))
+        self.poll()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self.poll()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        if self._link is not None:
+            self._server.closed_link(self, self._link)
+            self._link = None
+
+    def poll(self) -> None:
+        """Send what there is, as far as the socket takes it."""
+        if self._link is None or self._again is not None:
+            return
+        link, before = self._link, self._link.next_offset
+        self._step(Poll(0 if self._is_full else _ROOM_BYTES))
+        if link.next_offset - before >= _ROOM_BYTES and not (self._is_full or link.is_closed):
+            self._again = asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._again = None
+        self.poll()
+
+    def close(self, reason: str) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            log.info("HA connection from %s is closed: %s", self._address, reason)
+            self._transport.close()
+
+    def _step(self, event: Received | Poll) -> None:
+        if self._link is None or self._transport is None:
+            return
+        acked = False
+        for effect in self._link.step(event, _now_ms()):
+            match effect:
+                case Send(data):
+                    self._transport.write(data)
+                case Acked():
+                    acked = True
+                case Close(reason):
+                    log.warning("HA connection from %s: %s", self._address, reason)
+                    self.close(reason)
+        if acked:
+            self._server.on_ack()
+
+
+def _text(peer: object) -> str:
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "?")
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

@@ -1,0 +1,152 @@
+"""The part of a broker that replicates: as a master it serves its log, as a slave it copies another's.
+
+Both ends are always there, as in RocketMQ: a slave serves slaves of its own. What a role changes is begun by
+`lead` and `follow`, and ended by whichever comes next.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+from rocketpy.errors import ConfigInvalid, StoreError
+from rocketpy.transport import Address
+from rocketpy_broker.config import BrokerConfig, BrokerRole
+from rocketpy_broker.ha.client import HaClient
+from rocketpy_broker.ha.epochs import begin_epoch
+from rocketpy_broker.ha.log import EpochFile, StoreSource
+from rocketpy_broker.ha.progress import Progress
+from rocketpy_broker.ha.server import HaServer
+from rocketpy_broker.ha.settings import LinkSettings
+from rocketpy_broker.handlers.answers import Park, SendAnswers
+from rocketpy_broker.handlers.replicated import ReplicaWaiters
+from rocketpy_broker.store import FlushDiskType, MessageStore
+from rocketpy_broker.store.driver import StoreDriver
+from rocketpy_broker.store.replica import A_COPY
+
+__all__ = ["Replication"]
+
+log = logging.getLogger("rocketpy.broker.ha")
+
+
+class Replication:
+    """Replication of one broker."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, driver: StoreDriver) -> None:
+        self._config = config
+        self._store = store
+        self._driver = driver
+        self.is_slave = config.is_slave
+        """Whether it copies a master now."""
+        ha = config.ha
+        self.epochs = EpochFile(store.disk, config.store.root / "config" / "haEpochs.json")
+        self.progress = Progress(behind_bytes_max=ha.behind_bytes_max, joined_only=ha.handshake_required)
+        settings = LinkSettings(
+            heartbeat_ms=ha.heartbeat_ms,
+            silence_ms=ha.silence_ms,
+            batch_bytes=ha.batch_bytes,
+            secret=ha.secret,
+            wants_flushed=config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH,
+        )
+        self.server = HaServer(StoreSource(store, self.epochs), settings, self.progress, self._acked)
+        self.client = HaClient(
+            driver,
+            self.epochs,
+            settings,
+            name=config.name,
+            broker_id=config.broker_id,
+            reconnect_ms=ha.reconnect_ms,
+            on_copied=driver.schedule_dispatch,
+        )
+        self._waiters: ReplicaWaiters | None = None
+
+    def load(self, *, is_clean: bool) -> None:
+        """Read what is known of epochs; the store is open. Raises StoreDamaged, StoreError.
+
+        is_clean: whether the last stop was; after a crash a master may lack what its slaves have, and says so
+        by a new epoch.
+        """
+        self.epochs.load()
+        if self.is_slave:
+            self._store.refuse(A_COPY, StoreError("this broker is a slave"))
+        elif not is_clean or not self.epochs.state.epochs:
+            self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        """What is written from here on is this broker's own. Raises StoreError."""
+        end = self._store.max_physical_offset
+        self.epochs.save(begin_epoch(self.epochs.state, end, secrets.token_hex(8)))
+
+    async def listen(self, address: Address) -> None:
+        """Open the HA port. address: where the broker listens. Raises OSError."""
+        options = self._config.listen.options
+        if address.scheme == "memory":
+            await self.server.start(Address("memory", f"{address.host}-ha"), options)
+            return
+        wanted, given = self._config.ha_port, self._config.listen.address.port
+        port = wanted if wanted is not None else (given + 1 if 0 < given < 65535 else 0)
+        try:
+            await self.server.start(Address(address.scheme, address.host, port), options)
+        except OSError as error:
+            if wanted is not None or port == 0:
+                raise
+            await self.server.start(Address(address.scheme, address.host, 0), options)
+            log.warning(
+                "HA port %d cannot be used (%s), %s is; set haListenPort", port, error, self.server.address
+            )
+        self._driver.on_written = self.server.poke
+
+    @property
+    def advertised_address(self) -> str:
+        """What name servers tell slaves to connect to. Raises ConfigInvalid before `listen`."""
+        address = self.server.address
+        if address is None:
+            raise ConfigInvalid("the HA port is not open")
+        if address.scheme == "memory":
+            return str(address)
+        host = self._config.ha_host or self._config.advertised_host or address.host
+        return str(Address("tcp", host, address.port))
+
+    # -- roles --------------------------------------------------------------------------------
+
+    def park(self, answers: SendAnswers) -> Park | None:
+        """Who holds answers until a slave has what they acknowledge; None when nobody does."""
+        if self._config.ha.role is not BrokerRole.SYNC_MASTER:
+            return None
+        self._waiters = ReplicaWaiters(
+            self.progress,
+            answers,
+            timeout_ms=self._config.store.flush.sync_timeout_ms,
+            poke=self.server.poke,
+            on_visible=self._driver.schedule_dispatch,
+        )
+        self._store.dispatcher.limit = self._waiters.limit
+        return self._waiters.park
+
+    def _acked(self) -> None:
+        if self._waiters is not None:
+            self._waiters.acked()
+
+    def start(self) -> None:
+        """Copy the master, if this is a slave: the one configured, or told to `follow`."""
+        if self.is_slave:
+            if self._config.ha.master_address is not None:
+                self.client.follow(self._config.ha.master_address)
+            self.client.start()
+
+    def follow(self, ha_address: str) -> None:
+        """A name server says that this is the master's HA port; what is configured goes before that."""
+        if not self.is_slave or self._config.ha.master_address is not None:
+            return
+        address = Address.parse(ha_address)
+        if address.scheme == "tcp" and self._config.listen.address.scheme == "tls":
+            address = Address("tls", address.host, address.port)
+        self.client.follow(address)
+
+    async def close(self) -> None:
+        """Copy and serve no more; the store must still be open."""
+        await self.client.close()
+        if self._waiters is not None:
+            self._waiters.fail()
+        self._driver.on_written = None
+        await self.server.close()

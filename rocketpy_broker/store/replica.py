@@ -1,0 +1,229 @@
+"""A store's commit log as a copy of another's: bytes come in as they are, and are dispatched here.
+
+Bytes come cut anywhere. What is not a whole record yet is held in memory, and so is the blank record at a
+file's end until a record follows it: the log on disk always ends with a record, as recovery expects.
+Consume queues and index are this store's own work. Source: DefaultMessageStore.appendToCommitLog of RocketMQ
+4.6.0. Differs: it writes what comes at once; ours checks every record before it is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Final
+
+from rocketpy.errors import RecordCorrupt, StoreDamaged, StoreError, TopicInvalid, TornTail
+from rocketpy.protocol.record import BLANK_MAGIC, MIN_BLANK_BYTES, RecordView, peek, read_start
+from rocketpy_broker.store.log_scan import LogScan, LogTail
+from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.messages import DispatchRequest
+from rocketpy_broker.store.queue_table import check_topic
+from rocketpy_broker.store.state_file import save_state
+
+__all__ = ["A_COPY", "ReplicaLog"]
+
+logger = logging.getLogger(__name__)
+
+A_COPY: Final = 3
+"""The kind of reason by which a store refuses messages of its own, see `MessageStore.refuse`."""
+
+_NOT_IN_QUEUE = 0x4
+_PIECE_BYTES = 1 << 20
+
+
+class ReplicaLog:
+    """The commit log of an open store, written from outside. Nobody else may append meanwhile."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._files = store.commit_log.files
+        self._held = bytearray()
+        """What came behind the log's end on disk."""
+        self._wanted = MIN_BLANK_BYTES
+        """So many bytes must be held before there can be news."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file yet."""
+        return not self._files.segments
+
+    @property
+    def max_offset(self) -> int:
+        """Just behind the last byte that came; 0 in an empty log."""
+        return self._files.max_offset + len(self._held)
+
+    def append(self, offset: int, data: bytes) -> int:
+        """Take bytes for the log's end, `offset`; an empty log begins with the file that starts there.
+
+        Returns how many records became whole; they survive the end of this process, and are to be dispatched.
+        Raises DiskFull, StoreError: then nothing was taken. After StoreDamaged (what came is no record) the
+        store takes nothing more.
+        """
+        if self._store.failure is not None:
+            raise StoreError(f"the store takes no messages: {self._store.failure}")
+        if self.is_empty:
+            self._begin(offset)
+        if offset != self.max_offset:
+            raise StoreError(f"bytes for offset {offset}, but the log ends at {self.max_offset}")
+        self._held += data
+        if len(self._held) < self._wanted:
+            return 0
+        requests, size = self._whole_records(bytes(self._held))
+        if not requests:
+            return 0
+        try:
+            self._write(bytes(self._held[:size]))
+        except StoreError:
+            del self._held[len(self._held) - len(data) :]
+            self._wanted = MIN_BLANK_BYTES
+            raise
+        del self._held[:size]
+        self._publish(requests)
+        return len(requests)
+
+    def _begin(self, offset: int) -> None:
+        if offset % self._files.segment_bytes:
+            raise StoreError(
+                f"a copy cannot begin at {offset}: files here have {self._files.segment_bytes} bytes; set "
+                "mappedFileSizeCommitLog as the master has it"
+            )
+        self._files.add_segment(offset)
+        self._store.dispatcher.offset = offset
+        self._store.commit_log.start(LogTail(offset))
+
+    def _write(self, data: bytes) -> None:
+        """Write behind the log's end, into as many files as it takes; all of it, or nothing."""
+        files = self._files
+        before, position = files.max_offset, 0
+        try:
+            while position < len(data):
+                segment = files.last
+                if segment is None or segment.is_full:
+                    segment = files.add_segment()
+                piece = data[position : position + segment.size - segment.wrote]
+                segment.write(segment.wrote, piece)
+                segment.wrote += len(piece)
+                position += len(piece)
+        except StoreError:
+            self._undo(before)
+            raise
+
+    def _undo(self, end: int) -> None:
+        try:
+            self._files.truncate(end)
+        except StoreError as failure:
+            self._store.failure = failure
+
+    def _publish(self, requests: list[DispatchRequest]) -> None:
+        store, end = self._store, self._files.max_offset
+        for cursor, _, _, _, queue_offset, sys_flag, _ in requests:
+            if not sys_flag & _NOT_IN_QUEUE:
+                cursor.next_offset = queue_offset + 1
+        store.commit_log.start(store.commit_log.tail)
+        store.commit_log.tail.advance(end)
+        store.commit_log.last_store_timestamp = requests[-1][3]
+        store.dispatcher.add(requests)
+
+    # -- records ------------------------------------------------------------------------------
+
+    def _whole_records(self, data: bytes) -> tuple[list[DispatchRequest], int]:
+        """Return the records that are whole, and how many bytes there are up to the last one's end."""
+        requests: list[DispatchRequest] = []
+        base, position, end = self._files.max_offset, 0, 0
+        try:
+            while True:
+                size = self._size(data, position, base + position)
+                self._wanted = position + (size or MIN_BLANK_BYTES) - end
+                if not size or len(data) - position < size:
+                    break
+                if read_start(data, position)[1] != BLANK_MAGIC:
+                    requests.append(self._request(peek(data, position, check_crc=True), base + position))
+                    end = position + size
+                position += size
+        except (RecordCorrupt, TornTail, TopicInvalid) as error:
+            failure = StoreDamaged(
+                f"what the master sent for {base + position} is no record: {error}. Nothing more is copied"
+            )
+            self._store.failure = failure
+            raise failure from error
+        return requests, end
+
+    def _size(self, data: bytes, position: int, place: int) -> int:
+        """Return the size of the record at `position`, which belongs at `place`; 0 when it cannot be told."""
+        if len(data) - position < MIN_BLANK_BYTES:
+            return 0
+        room = self._files.segment_bytes - place % self._files.segment_bytes
+        size, magic = read_start(data, position)
+        if magic == BLANK_MAGIC and size != room:
+            raise RecordCorrupt(place, f"a blank of {size} bytes, the file has {room} left")
+        if not MIN_BLANK_BYTES <= size <= room:
+            raise RecordCorrupt(place, f"{size} bytes, the file has {room} left")
+        return size
+
+    def _request(self, view: RecordView, place: int) -> DispatchRequest:
+        if view.physical_offset != place:
+            raise RecordCorrupt(place, f"it says it belongs at {view.physical_offset}")
+        check_topic(view.topic, view.queue_id)
+        return (
+            self._store.table[view.topic, view.queue_id], place, view.size, view.store_timestamp,
+            view.queue_offset, view.sys_flag, view.properties,
+        )  # fmt: skip
+
+    # -- cutting ------------------------------------------------------------------------------
+
+    def cut(self, end: int, aside: Path) -> None:
+        """Cut the log at `end`, where a record ends, and all that was made of what is behind it.
+
+        aside: where the bytes that are cut off are saved first. Blocks; no flush may run meanwhile. Raises
+        StoreError, FlushFailed. A crash in between leaves the log as it was, or cut.
+        """
+        store, files = self._store, self._files
+        logger.warning("commit log: cut from %d to %d; the rest is in %s", files.max_offset, end, aside)
+        self._save_tail(end, aside)
+        self._held.clear()
+        store.flush(thorough=True)
+        store.dispatch()
+        store.checkpoint = dataclasses.replace(
+            store.checkpoint,
+            flushed_offset=min(end, store.checkpoint.flushed_offset),
+            dispatched_offset=min(end, store.checkpoint.dispatched_offset),
+            tail_offset=min(end, store.checkpoint.tail_offset),
+            progress=None,
+        )
+        store.checkpoint_file.save(store.checkpoint)
+        for queue in store.queues.queues.values():
+            if queue.max_physical_offset > end:
+                queue.truncate(end)
+        files.drop_spare()
+        files.truncate(end)
+        store.dispatcher.offset = end
+        self._mend_index()
+        for cursor in store.table.values():
+            cursor.next_offset = 0
+        store.queues.fill(store.table, files.min_offset)
+        tail = store.commit_log.tail.offset
+        store.commit_log.start(LogTail(tail if tail <= end else files.min_offset))
+        store.flush(thorough=True)
+
+    def _save_tail(self, end: int, aside: Path) -> None:
+        pieces: list[bytes] = []
+        while end < self._files.max_offset:
+            room = self._files.segment_bytes - end % self._files.segment_bytes
+            size = min(_PIECE_BYTES, room, self._files.max_offset - end)
+            pieces.append(self._files.read(end, size) or b"")
+            end += size
+        save_state(self._store.disk, aside, b"".join(pieces))
+
+    def _mend_index(self) -> None:
+        """Drop index files that know of what was cut, and index again what else was in them."""
+        index = self._store.index
+        if index is None or index.cut_from(self._files.max_offset):
+            return
+        begin = max(index.end_offset if index.files else 0, self._files.min_offset)
+        segment = self._files.find(begin)
+        if segment is not None:
+            requests = [
+                self._request(view, view.physical_offset) for view in LogScan(self._files, segment.start)
+            ]
+            self._store.dispatcher.put([request for request in requests if request[1] >= begin])

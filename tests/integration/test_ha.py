@@ -1,0 +1,243 @@
+"""A master and its slaves on sockets: what is copied, who is refused, what comes back after a stop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rocketpy import Message, MessageQueue, Producer, PullConsumer, SendStatus
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import SendMessageRequestHeaderV2
+from rocketpy.transport import connect
+from rocketpy_broker.ha.client import HaClientState
+from tests.integration.ha_pair import Pair, caught_up, log_bytes, pair, until
+from tests.integration.sdk_peers import Peer
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with pair(tmp_path) as it:
+        yield it
+
+
+async def send(brokers: Pair, count: int, size: int = 500, topic: str = "HaTopic") -> None:
+    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+        await asyncio.gather(
+            *(
+                producer.send(Message(topic, f"{n} ".encode() * (size // 5), keys=[f"k{n}"]))
+                for n in range(count)
+            )
+        )
+
+
+async def test_a_slave_finds_its_master_and_copies_everything(brokers: Pair) -> None:
+    """Without this a master's messages are gone with its machine."""
+    master = await brokers.master()
+    await send(brokers, 300)
+    slave = await brokers.slave()
+    await send(brokers, 200)
+    await caught_up(master, slave)
+    assert len(master.store.commit_log.files.segments) > 3
+    assert log_bytes(slave) == log_bytes(master)
+    assert slave.store.min_physical_offset == 0
+    slave.store.dispatch()
+    for queue_id in range(4):
+        ours, theirs = (b.store.queues.queues["HaTopic", queue_id] for b in (slave, master))
+        assert list(ours.units()) == list(theirs.units())
+    states = master.replication.progress.states(master.store.max_physical_offset)
+    await until(lambda: master.replication.progress.acked == master.store.max_physical_offset)
+    assert [state.broker_id for state in states] == [1]
+
+
+async def test_a_slave_goes_on_where_it_was(brokers: Pair) -> None:
+    """Without this a restarted slave would copy everything again, or miss what came meanwhile."""
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await send(brokers, 100)
+    await caught_up(master, slave)
+    await brokers.stop(slave)
+    await send(brokers, 100)
+    slave = await brokers.slave()
+    await caught_up(master, slave)
+    assert log_bytes(slave) == log_bytes(master)
+    assert not (brokers.root / "slave" / "cut").exists()
+
+
+async def test_slaves_of_slaves(brokers: Pair) -> None:
+    """Without this many slaves would all load the master."""
+    master = await brokers.master()
+    first = await brokers.slave("first", 1)
+    second = await brokers.slave("second", 2, haMasterAddress=first.replication.advertised_address)
+    await send(brokers, 100)
+    await caught_up(master, first, second)
+    assert log_bytes(second) == log_bytes(master)
+    assert first.replication.progress.connections == master.replication.progress.connections == 1
+
+
+async def test_a_slave_refuses_sends(brokers: Pair) -> None:
+    """Without this the slave's log would part from its master's (QUIRKS 39)."""
+    await brokers.master()
+    slave = await brokers.slave()
+    before = slave.topics.names
+    channel = await connect(slave.address, Peer())
+    for topic in ("TBW102", "BenchmarkTest", "New"):
+        header = SendMessageRequestHeaderV2(
+            producer_group="g", topic=topic, default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+            sys_flag=0, born_timestamp=0, flag=0, properties="", reconsume_times=0,
+        )  # fmt: skip
+        answer = await channel.request(Command.request(RequestCode.SEND_MESSAGE_V2, header, b"x"), 3000)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "slave" in (answer.remark or "")
+    channel.close()
+    assert slave.store.max_physical_offset == 0
+    assert slave.topics.names == before
+
+
+async def test_consumers_read_from_the_slave_when_the_master_is_gone(brokers: Pair) -> None:
+    """Without this a dead master would stop consumers, though everything is on its slave."""
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await send(brokers, 50)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    await brokers.stop(master)
+    bodies = set()
+    async with PullConsumer("readers", namesrv=brokers.namesrv_address) as consumer:
+        for queue in await consumer.fetch_queues("HaTopic"):
+            offset = 0
+            while offset < await consumer.max_offset(queue):
+                result = await consumer.pull(queue, offset, max_count=32)
+                bodies |= {message.body for message in result.messages}
+                offset = result.next_offset
+    assert len(bodies) == 50
+
+
+async def test_the_masters_crash_begins_an_epoch_and_a_slave_follows(brokers: Pair) -> None:
+    """Without this a slave would keep what its master lost, and copy what follows to the wrong place."""
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await send(brokers, 40)
+    await caught_up(master, slave)
+    await brokers.stop(slave)
+    await brokers.stop(master)
+    assert [epoch.number for epoch in master.replication.epochs.state.epochs] == [1]
+    (brokers.root / "master" / "abort").touch()
+    cut = master.store.commit_log.files
+    with (brokers.root / "master" / "commitlog" / cut.segments[-1].path.name).open("r+b") as file:
+        file.seek(cut.max_offset - cut.segments[-1].start - 100)
+        file.write(bytes(100))
+    (brokers.root / "master" / "checkpoint").unlink()
+    lost = log_bytes_of(brokers.root / "slave")
+    master = await brokers.master()
+    end = master.store.max_physical_offset
+    await send(brokers, 10)
+    slave = await brokers.slave()
+    await until(lambda: slave.replication.client.state is HaClientState.COPIES)
+    await caught_up(master, slave)
+    assert log_bytes(slave) == log_bytes(master)
+    assert [epoch.start for epoch in slave.replication.epochs.state.epochs] == [0, end]
+    (aside,) = (brokers.root / "slave" / "cut").iterdir()
+    assert lost.find(aside.read_bytes()) == end
+
+
+def log_bytes_of(root: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
+
+
+async def test_a_slave_with_other_file_sizes_says_what_to_do(brokers: Pair) -> None:
+    """Without this it would reconnect for ever and nobody would know why."""
+    await brokers.master(fileReservedTime="1")
+    await send(brokers, 300)
+    master = brokers.running[0]
+    while master.store.min_physical_offset == 0:
+        master.store.commit_log.files.delete_first()
+    slave = await brokers.slave(mappedFileSizeCommitLog="131072")
+    await until(lambda: "mappedFileSizeCommitLog" in slave.replication.client.problem)
+
+
+@pytest.mark.parametrize("secret", ["", "other"])
+async def test_a_slave_without_the_secret_gets_nothing(brokers: Pair, secret: str) -> None:
+    """Without this whoever reaches the HA port could read every message."""
+    await brokers.master(haSecret="known")
+    await send(brokers, 10)
+    slave = await brokers.slave(haSecret=secret) if secret else await brokers.slave()
+    await until(lambda: slave.replication.client.problem != "")
+    assert slave.store.max_physical_offset == 0
+
+
+async def test_slaves_over_memory(brokers: Pair) -> None:
+    """Without this a replicated broker could not be tried inside one process."""
+    master = await brokers.start("master", listen="memory://ha-master")
+    slave = await brokers.start("slave", listen="memory://ha-slave", brokerRole="SLAVE", brokerId="1")
+    await send(brokers, 20)
+    await caught_up(master, slave)
+    assert log_bytes(slave) == log_bytes(master)
+
+
+async def test_a_slave_copies_topics_groups_and_offsets(brokers: Pair) -> None:
+    """Without this a promoted slave would not know the topics whose messages it has (QUIRKS 56, 68)."""
+    master = await brokers.master()
+    master.consumers.groups.find("old")
+    slave = await brokers.slave()
+    await send(brokers, 1, topic="Late")
+    master.consumers.groups.find("made")
+    master.consumers.groups.delete("old")
+    master.consumers.offsets.commit("made", "Late", 0, 7)
+    await until(lambda: slave.consumers.offsets.get("made", "Late", 0) == 7)
+    await until(lambda: slave.consumers.groups.get("made") is not None)
+    assert slave.topics.snapshot() == master.topics.snapshot()
+    assert slave.consumers.groups.snapshot() == master.consumers.groups.snapshot()
+    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+        await producer.send(Message("Late", b"soon", delay_level=1))
+    await until((brokers.root / "slave" / "config" / "delayOffset.json").exists)
+    await until(lambda: slave.deferred.delay.offsets() == {1: 1})
+    master.topics.delete("Late")
+    await until(lambda: slave.topics.get("Late") is None)
+
+
+async def test_a_sync_master_answers_when_a_slave_has_it(brokers: Pair) -> None:
+    """Without this SEND_OK of a SYNC_MASTER would not survive the loss of its machine (recorded: ha3)."""
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        settings = {"flushDiskType": flush, "syncFlushTimeout": "700"}
+        master = await brokers.start(f"m-{flush}", brokerName=flush, brokerRole="SYNC_MASTER", **settings)
+        async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+            alone = await producer.send(Message("BenchmarkTest", b"0"), queue=_queue(flush))
+            assert alone.status is SendStatus.SLAVE_NOT_AVAILABLE
+            slave = await brokers.slave(f"s-{flush}", 1, brokerName=flush, **settings)
+            await until(lambda master=master: master.replication.progress.is_slave_ok(1 << 20))  # type: ignore[misc]
+            for number in range(30):
+                result = await producer.send(Message("BenchmarkTest", b"%d" % number), queue=_queue(flush))
+                assert result.status is SendStatus.SEND_OK
+                end = master.store.max_physical_offset
+                assert slave.store.max_physical_offset == end
+                assert flush == "ASYNC_FLUSH" or slave.store.flushed_offset == end
+            results = await asyncio.gather(
+                *(
+                    producer.send(Message("BenchmarkTest", bytes(9000)), queue=_queue(flush))
+                    for _ in range(50)
+                )
+            )
+            assert {result.status for result in results} == {SendStatus.SEND_OK}
+
+
+async def test_a_slave_that_does_not_answer_costs_the_time_out(brokers: Pair) -> None:
+    """Without this a sender would wait for ever, or believe that a slave has the message (recorded: ha3)."""
+    master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="300")
+    wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
+    wire[1].write(bytes(8))
+    await until(lambda: master.replication.progress.is_slave_ok(1))
+    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+        sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
+        await until(lambda: master.store.max_physical_offset > 0)
+        assert master.store.max_offset_in_queue("BenchmarkTest", 0) == 0  # nobody may read it yet
+        assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        await until(lambda: master.store.max_offset_in_queue("BenchmarkTest", 0) == 1)
+        message = Message("BenchmarkTest", b"y", wait_store=False)
+        assert (await producer.send(message, queue=_queue("pair"))).status is SendStatus.SEND_OK
+    wire[1].close()
+
+
+def _queue(broker: str) -> MessageQueue:
+    return MessageQueue("BenchmarkTest", broker, 0)
