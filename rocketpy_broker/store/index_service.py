@@ -19,7 +19,7 @@ from rocketpy.protocol.java import utf8_hash
 from rocketpy_broker.store.checkpoint import Progress
 from rocketpy_broker.store.clock import Clock
 from rocketpy_broker.store.config import IndexConfig
-from rocketpy_broker.store.disk import Disk
+from rocketpy_broker.store.disk import Disk, store_error
 from rocketpy_broker.store.index_file import IndexFile
 from rocketpy_broker.store.index_hash import key_hashes, positive_hash
 
@@ -93,7 +93,7 @@ class IndexService:
         all files behind them. progress: names the file that goes on nevertheless; True then means that the
         index is as it was with that checkpoint.
         """
-        complete = True
+        unfit: list[IndexFile] = []
         if progress is not None:
             self._delete_newer(progress.index_name)
         for name in self._disk.list_dir(self.directory):
@@ -102,14 +102,15 @@ class IndexService:
             file = self._new_file(name)
             if progress is not None and int(name) == progress.index_name and self._resume(file, progress):
                 self.files.append(file)
-            elif complete and self._load_file(
+            elif not unfit and self._load_file(
                 file, clean=clean or progress is not None, checkpoint_timestamp=checkpoint_timestamp
             ):
                 self._keep(file)
             else:
                 logger.warning("index file %s is deleted and rebuilt from the commit log", file.path)
-                file.delete()
-                complete = False
+                unfit.append(file)
+        complete = not unfit
+        self._delete(unfit)
         if progress is None:
             return complete and bool(self.files)
         if not (complete and self._is_at(progress)):  # one that is missing may be anywhere
@@ -179,10 +180,13 @@ class IndexService:
 
     def cut_from(self, offset: int) -> bool:
         """Delete files with records at or behind that physical offset; False when there were any."""
-        complete = True
-        while self.files and self.files[-1].end_offset >= offset:
-            self.files.pop().delete()
-            complete = False
+        kept = len(self.files)
+        while kept and self.files[kept - 1].end_offset >= offset:
+            kept -= 1
+        cut = self.files[kept:]
+        del self.files[kept:]
+        complete = not cut
+        self._delete(cut)
         return complete
 
     # -- writing ---------------------------------------------------------------------------------
@@ -347,10 +351,22 @@ class IndexService:
     # -- ending ----------------------------------------------------------------------------------
 
     def destroy(self) -> None:
-        """Delete all files."""
-        while self.files:
-            self.files.pop().delete()
+        """Delete all files. Raises StoreError."""
         self.full.clear()
+        self._delete(self.files)
+
+    def _delete(self, files: list[IndexFile]) -> None:
+        """Delete these files, the newest first and each for good before the next.
+
+        Power loss then leaves the oldest of them, and never one behind a gap, which nothing would tell of.
+        Raises StoreError.
+        """
+        while files:
+            files.pop().delete()
+            try:
+                self._disk.fsync_dir(self.directory)
+            except OSError as error:
+                raise store_error("flush directory", self.directory, error) from error
 
     def close(self) -> None:
         """Close all files; what is not written is lost."""

@@ -263,6 +263,8 @@ class Recovery:
                     f"queue {view.topic}/{view.queue_id} begins with {first}, the log has {view.queue_offset}"
                 )
             return request, False
+        if queue is not None and not cursor.next_offset and self._is_left_over(queue, view, gaps_allowed):
+            queue.destroy()
         # `next_offset` of the cursor runs ahead of the queue by what is in the batch.
         expected = max(cursor.next_offset, queue.next_offset if queue is not None else 0)
         if view.queue_offset > expected and not gaps_allowed:
@@ -272,6 +274,22 @@ class Recovery:
             )
         cursor.next_offset = view.queue_offset + 1
         return request, True
+
+    def _is_left_over(self, queue: ConsumeQueue, view: RecordView, gaps_allowed: bool) -> bool:
+        """Are a queue's units all of expired records, and do not lead up to the first one that is kept?
+
+        Expired records prove nothing: the last of these units may be torn, or files behind them may be lost.
+        """
+        if not 0 <= queue.max_physical_offset <= self._files.min_offset:
+            return False
+        if view.queue_offset == queue.next_offset:
+            return False
+        if not gaps_allowed:
+            raise _QueueIncomplete(
+                f"queue {view.topic}/{view.queue_id} ends with {queue.next_offset - 1}, expired, the log has "
+                f"{view.queue_offset}"
+            )
+        return True
 
     # -- the end of the log ----------------------------------------------------------------------
 

@@ -20,7 +20,9 @@ from rocketpy_broker.store import (
 )
 from rocketpy_broker.store.checker import check_store
 from rocketpy_broker.store.checkpoint import Checkpoint
-from tests.unit.store.helpers import bodies, cutting, kill, put, small_config
+from rocketpy_broker.store.consume_queue import UNIT
+from rocketpy_broker.store.segment import segment_name
+from tests.unit.store.helpers import bodies, cutting, kill, log_content, put, small_config
 
 COUNT = 900  # two and a half commit log files, four files a queue, seven index files
 
@@ -93,6 +95,35 @@ def test_last_unit_that_leads_to_another_message_is_replaced(tmp_path: Path, cle
     last.write_bytes(last.read_bytes()[:960] + other[960:])
     store = expect_all(small_config(tmp_path))
     assert store.max_offset_in_queue("T", 1) == COUNT // 3
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_queue_of_expired_units_only_goes_on_with_the_log(tmp_path: Path, torn: bool) -> None:
+    """A unit that points below the log's start can be torn or lack its followers, and nobody would know."""
+    filled(tmp_path, clean=False)
+    (tmp_path / "commitlog" / segment_name(0)).unlink()
+    checkpoint = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
+    checkpoint.min_offset = checkpoint.flushed_offset = small_config(tmp_path).commit_log.segment_bytes
+    (tmp_path / "checkpoint").write_bytes(checkpoint.encode())
+    shutil.copytree(tmp_path, whole := tmp_path.with_name(f"{tmp_path.name}-whole"))
+    with MessageStore(small_config(whole)) as store:
+        kept = [record["queueOffset"] for record in log_content(store) if record["queueId"] == 0]
+    first, expected = kept[0], [b"body %d" % (3 * number) for number in kept]
+    assert len(expected) > 100
+    files = sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())
+    for path in files[first // 50 + torn :]:
+        path.unlink()
+    if torn:  # a unit for a message that is kept, of which only the last byte of the size was not zeroed
+        last = files[first // 50]
+        units = last.read_bytes()[: (first % 50 + 1) * 20]
+        last.write_bytes((units[:-20] + UNIT.pack(0, 181, 0)).ljust(1000, b"\0"))
+    for again in (False, True):
+        store = MessageStore(small_config(tmp_path))
+        assert (store.open().rebuilt == 0) is again
+        assert store.min_offset_in_queue("T", 0) == first
+        assert bodies(store) == expected
+        assert check_store(store).problems == []
+        kill(store)
 
 
 def test_rebuilt_files_are_those_written_live(tmp_path: Path) -> None:

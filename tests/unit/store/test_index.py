@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -11,6 +12,7 @@ from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.index_file import IndexFile
 from rocketpy_broker.store.index_hash import positive_hash
 from rocketpy_broker.store.index_service import IndexService, index_file_name
+from tests.crash.disk import Operation, RecordingDisk
 
 FOREVER = 1 << 62
 
@@ -164,3 +166,27 @@ def test_names_go_up_even_when_the_clock_does_not(tmp_path: Path) -> None:
     assert names[0] == index_file_name(1_700_000_000_000)
     assert [int(name) - int(names[0]) for name in names] == [0, 1, 2, 3]
     index.close()
+
+
+def test_power_loss_while_files_are_deleted_leaves_the_oldest() -> None:
+    """A file gone from the middle would hide its keys: nothing but its place tells that it was there."""
+    root = Path("/index")
+    disk = RecordingDisk()
+    ticks = iter(range(1_700_000_000_000, 1_800_000_000_000, 7))
+    index = IndexService(disk, root, IndexConfig(slots=10, entries=10), lambda: next(ticks))
+    for number in range(50):
+        index.put(b"T", b"id%d" % number, b"", number * 100, 1000)
+    index.finish()
+    disk.settle()
+    names = disk.list_dir(root)
+    assert len(names) > 4
+    left: list[list[str]] = []
+
+    def lose_power(_: Operation) -> None:
+        left.extend(disk.after_power_loss(Random(seed)).list_dir(root) for seed in range(20))
+
+    disk.before = lose_power
+    assert not index.cut_from(1500)
+    index.destroy()
+    assert [] in left
+    assert all(found == names[: len(found)] for found in left)
