@@ -30,6 +30,8 @@ from rocketpy.consumer.subscription import Sql
 from rocketpy.errors import Outcome, Retry, RocketError
 from rocketpy.hooks import (
     FailedAttempt,
+    ProcessEvent,
+    ProcessListener,
     ReceiveEvent,
     ReceiveListener,
     RpcHook,
@@ -74,6 +76,8 @@ __all__ = [
     "MessageQueue",
     "MessageTraceConfig",
     "Outcome",
+    "ProcessEvent",
+    "ProcessListener",
     "Producer",
     "ProducerConfig",
     "PullConsumer",

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig
-from rocketpy.consumer.decoding import decode_message, decode_messages
+from rocketpy.decoding import decode_message, decode_messages
 from rocketpy.errors import (
     BrokerError,
     ClientClosed,

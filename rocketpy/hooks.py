@@ -1,7 +1,7 @@
 """Hooks: places where applications and telemetry look at what a client does, or have a say in it.
 
 - `SendListener` follows each send from acceptance to end: telemetry, traces, logs.
-- `ReceiveListener` hears of each pull of a consumer.
+- `ReceiveListener` hears of each pull of a consumer, `ProcessListener` of each call of a handler.
 - `SendCheck` may forbid a message before it leaves.
 - `RpcHook` sees every request and response, and may add fields to requests.
 
@@ -15,12 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from rocketpy.message import Message, MessageQueue
+from rocketpy.message import Message, MessageExt, MessageQueue
 from rocketpy.protocol.command import Command
-from rocketpy.results import PullResult, SendResult
+from rocketpy.protocol.trace import ConsumeOutcome
+from rocketpy.results import SendResult
 
 __all__ = [
     "FailedAttempt",
+    "ProcessEvent",
+    "ProcessListener",
     "ReceiveEvent",
     "ReceiveListener",
     "RpcHook",
@@ -107,7 +110,7 @@ class SendListener(Protocol):
 
 class ReceiveEvent(NamedTuple):
     """One pull that has ended. started_ns, ended_ns: ns since 1970. address: the broker's, where
-    it was known. end: the result, or the error.
+    it was known. end: the messages, as the application sees them, or the error.
     """
 
     queue: MessageQueue
@@ -116,7 +119,7 @@ class ReceiveEvent(NamedTuple):
     started_ns: int
     ended_ns: int
     address: str | None
-    end: PullResult | BaseException
+    end: Sequence[MessageExt] | BaseException
 
 
 class ReceiveListener(Protocol):
@@ -127,6 +130,39 @@ class ReceiveListener(Protocol):
 
     def received(self, event: ReceiveEvent) -> None:
         """A pull has ended."""
+
+
+class ProcessEvent:
+    """One call of a push consumer's handler. messages: what it gets, of one queue. broadcasting: whether each
+    member of the group gets all messages. state: the listener's own, keyed by itself.
+    """
+
+    __slots__ = ("broadcasting", "client_id", "group", "messages", "state")
+
+    def __init__(
+        self, messages: Sequence[MessageExt], group: str, client_id: str, *, broadcasting: bool
+    ) -> None:
+        self.messages = messages
+        self.group = group
+        self.client_id = client_id
+        self.broadcasting = broadcasting
+        self.state: dict[object, Any] = {}
+
+
+class ProcessListener(Protocol):
+    """Told about every call of a push consumer's handler, where the handler runs: in the event loop or on a
+    thread. What `process_started` changes in the context (contextvars), the handler sees. Must not block.
+
+    What it raises is logged and does not reach the handler.
+    """
+
+    def process_started(self, event: ProcessEvent) -> None:
+        """The handler is about to be called."""
+
+    def process_ended(
+        self, event: ProcessEvent, outcome: ConsumeOutcome, error: BaseException | None
+    ) -> None:
+        """The handler has ended; in the same context as `process_started`. error: what it raised."""
 
 
 class RpcHook(Protocol):

@@ -9,17 +9,28 @@ Source: RocketMQ 4.6 AsyncTraceDispatcher, SendMessageTraceHookImpl.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 import time
+import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from rocketpy.config import MessageTraceConfig, ProducerConfig
 from rocketpy.errors import RocketError
-from rocketpy.hooks import SendEvent
-from rocketpy.message import Message
+from rocketpy.hooks import ProcessEvent, SendEvent
+from rocketpy.message import Message, MessageExt
 from rocketpy.protocol import properties as names
-from rocketpy.protocol.trace import MessageKind, Sent, TraceRecord, encode
+from rocketpy.protocol.trace import (
+    Consumed,
+    ConsumeOutcome,
+    Consuming,
+    MessageKind,
+    Sent,
+    TraceRecord,
+    encode,
+)
 from rocketpy.repeated import RepeatedLog
 from rocketpy.results import SendResult, SendStatus
 
@@ -36,6 +47,14 @@ _MESSAGE_CHARS: Final = 118_000
 """A trace message is cut behind this many characters. Source: RocketMQ AsyncTraceDispatcher."""
 
 
+class _Processing(NamedTuple):
+    """What the end of a handler's call needs."""
+
+    request_id: str
+    started_ns: int
+    messages: Sequence[MessageExt]
+
+
 class TraceSender(Protocol):
     """What sends trace messages: a `Producer` of the group TRACE_GROUP."""
 
@@ -50,7 +69,7 @@ class TraceSender(Protocol):
 
 
 class MessageTrace:
-    """The reports of one producer or consumer; a `SendListener` to the former.
+    """The reports of one producer or consumer: a `SendListener`, and a `ProcessListener`.
 
     dropped: how many reports were lost. Start it, then `close` it after what it reports about.
     """
@@ -62,11 +81,13 @@ class MessageTrace:
         self._reports: list[tuple[str, TraceRecord]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._trouble = RepeatedLog(log)
 
     async def start(self) -> None:
         """Start its sender. Raises ConfigInvalid."""
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         await self._sender.start()
 
     async def close(self) -> None:
@@ -77,7 +98,11 @@ class MessageTrace:
             await self._sender.close()
 
     def report(self, topic: str, record: TraceRecord) -> None:
-        """Gather one report. topic: of the message that it is about."""
+        """Gather one report, from any thread. topic: of the message that it is about."""
+        if self._loop is not None and threading.get_ident() != self._thread:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self.report, topic, record)
+            return
         if self._loop is None:
             self.dropped += 1
             return
@@ -103,6 +128,50 @@ class MessageTrace:
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
         """Nothing: RocketMQ's clients report only what a broker has answered."""
+
+    # -- as a ProcessListener -----------------------------------------------------------------
+
+    def process_started(self, event: ProcessEvent) -> None:
+        """Report each message that a handler is about to get, and that its broker wants traced."""
+        messages = [
+            message
+            for message in event.messages
+            if message.properties.get(names.PROPERTY_TRACE_SWITCH) != "false"
+        ]
+        if not messages:
+            return
+        processing = _Processing(uuid.uuid4().hex.upper(), time.time_ns(), messages)
+        event.state[self] = processing
+        for message in messages:
+            record = Consuming(
+                processing.started_ns // 1_000_000,
+                message.properties.get(names.PROPERTY_MSG_REGION),
+                event.group,
+                processing.request_id,
+                message.message_id,
+                message.reconsume_times,
+                _keys(message),
+            )
+            self.report(message.topic, record)
+
+    def process_ended(
+        self, event: ProcessEvent, outcome: ConsumeOutcome, error: BaseException | None
+    ) -> None:
+        """Report how it went, for each of them."""
+        processing: _Processing | None = event.state.get(self)
+        if processing is None:
+            return
+        cost_ms = (time.time_ns() - processing.started_ns) // 1_000_000 // len(event.messages)
+        for message in processing.messages:
+            record = Consumed(
+                processing.request_id,
+                message.message_id,
+                max(0, cost_ms),
+                outcome is ConsumeOutcome.SUCCESS,
+                _keys(message),
+                outcome,
+            )
+            self.report(message.topic, record)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -169,7 +238,7 @@ def _sent(event: SendEvent, message: Message, result: SendResult, started_ns: in
         message.topic,
         result.message_id,
         message.tags,
-        names.KEY_SEPARATOR.join(message.keys) or None,
+        _keys(message),
         event.address(result.queue),
         len(message.body),
         max(0, now_ns - started_ns) // 1_000_000,
@@ -177,3 +246,7 @@ def _sent(event: SendEvent, message: Message, result: SendResult, started_ns: in
         result.offset_message_id,
         result.status is SendStatus.SEND_OK,
     )
+
+
+def _keys(message: Message | MessageExt) -> str | None:
+    return names.KEY_SEPARATOR.join(message.keys) or None

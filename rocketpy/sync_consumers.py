@@ -14,7 +14,7 @@ from rocketpy.consumer.outcomes import BatchHandler, Handler
 from rocketpy.consumer.settings import LitePullConfig, PushConfig
 from rocketpy.consumer.subscription import ALL, Expression
 from rocketpy.errors import ClientClosed
-from rocketpy.hooks import ReceiveListener
+from rocketpy.hooks import ProcessListener, ReceiveListener
 from rocketpy.message import MessageExt, MessageQueue
 from rocketpy.results import PullResult
 from rocketpy.telemetry import TelemetryChoice
@@ -42,9 +42,18 @@ class PushConsumer:
         batch_handler: BatchHandler | None = None,
         config: PushConfig | None = None,
         client: ClientConfig | None = None,
+        listeners: Iterable[ProcessListener] = (),
+        telemetry: TelemetryChoice = None,
     ) -> None:
         self._inner = consumer.PushConsumer(
-            group, namesrv, handler, batch_handler=batch_handler, config=config, client=client
+            group,
+            namesrv,
+            handler,
+            batch_handler=batch_handler,
+            config=config,
+            client=client,
+            listeners=listeners,
+            telemetry=telemetry,
         )
         self._background: Background | None = None
 
@@ -120,8 +129,11 @@ class LitePullConsumer:
         *,
         config: LitePullConfig | None = None,
         client: ClientConfig | None = None,
+        telemetry: TelemetryChoice = None,
     ) -> None:
-        self._inner = consumer.LitePullConsumer(group, namesrv, config=config, client=client)
+        self._inner = consumer.LitePullConsumer(
+            group, namesrv, config=config, client=client, telemetry=telemetry
+        )
         self._background: Background | None = None
 
     def start(self) -> None:

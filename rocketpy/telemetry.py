@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from typing import Final, Literal, NamedTuple, Protocol, cast
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy.hooks import ReceiveListener, SendListener
+from rocketpy.hooks import ProcessListener, ReceiveListener, SendListener
 
 __all__ = ["ENTRY_POINT_GROUP", "Measured", "Metric", "Telemetry", "TelemetryChoice", "find_telemetry"]
 
@@ -54,6 +54,9 @@ class Telemetry(Protocol):
 
     def receive_listener(self, namespace: str) -> ReceiveListener:
         """Follows the pulls of consumers of a namespace."""
+
+    def process_listener(self, namespace: str) -> ProcessListener:
+        """Follows the handlers of push consumers of a namespace."""
 
     def observe_broker(self, collect: Callable[[], Sequence[Measured]]) -> Callable[[], None]:
         """Report what a broker measures; `collect` may be called in any thread. Returns what ends that."""

@@ -12,6 +12,7 @@ from rocketpy.config import ClientConfig
 from rocketpy.consumer.consuming import Consumption
 from rocketpy.consumer.groups import ConsumerGroups, running_info
 from rocketpy.consumer.member import GroupMember
+from rocketpy.consumer.observing import Observers
 from rocketpy.consumer.outcomes import Verdict
 from rocketpy.consumer.sending_back import retry_topic
 from rocketpy.consumer.subscription import ALL, Expression, subscription_data
@@ -28,7 +29,10 @@ log = logging.getLogger("rocketpy.consumer")
 class GroupConsumer:
     """A member of a consumer group, as applications see it. Raises GroupInvalid."""
 
-    def __init__(self, group: str, namesrv: str | None, client: ClientConfig | None) -> None:
+    def __init__(
+        self, group: str, namesrv: str | None, client: ClientConfig | None, observers: Observers
+    ) -> None:
+        self._observers = observers
         self.group: Final = check_group(group)
         client = client or ClientConfig()
         self._client_config = replace(client, namesrv=namesrv) if namesrv is not None else client
@@ -70,6 +74,8 @@ class GroupConsumer:
             await client.release()
             raise
         try:
+            await self._observers.start(client, self._client_config)
+            member.context.observed = self._observers.pulled
             for topic, expression in self._subscriptions.items():
                 member.subscribe(wrap(member.namespace, topic), expression)
             await member.start(self._make_consumption(member))
@@ -91,6 +97,7 @@ class GroupConsumer:
             ended = await self._member.close()
             if not ended:
                 log.warning("consumer %s closed while handlers were running", self.group)
+            await self._observers.close()
             await self._client.part(ConsumerGroups).remove(self._member.group)
         finally:
             await self._client.release()

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
+from rocketpy.consumer.listening import ProcessListeners
 from rocketpy.consumer.outcomes import BatchHandler, Handler, Said, Verdict, verdict_of, verdict_of_error
 from rocketpy.consumer.pulling import Puller
 from rocketpy.consumer.runners import LoopRunner, Runner, ThreadRunner, Work, is_async
@@ -48,16 +49,25 @@ class Consumption(Protocol):
 class Callee:
     """The application's handler, whichever of the two kinds it is; a call always takes a batch.
 
-    handler, batch_handler: exactly one is given, and batches have one message for the first kind.
+    handler, batch_handler: exactly one is given, and batches have one message for the first kind. listeners:
+    are told of each call.
     """
 
-    def __init__(self, handler: Handler | None, batch_handler: BatchHandler | None) -> None:
+    def __init__(
+        self, handler: Handler | None, batch_handler: BatchHandler | None, listeners: ProcessListeners
+    ) -> None:
+        self._listeners = listeners
         self._single = handler
         self._batch = batch_handler
         self.is_async = is_async(handler or batch_handler)
 
     def __call__(self, messages: Sequence[MessageExt]) -> Said | Awaitable[Said]:
         """What the handler returns: a word, or something to wait for."""
+        if self._listeners.all:
+            return self._listeners.call(self._call, messages, is_async=self.is_async)
+        return self._call(messages)
+
+    def _call(self, messages: Sequence[MessageExt]) -> Said | Awaitable[Said]:
         if self._single is not None:
             return self._single(messages[0])
         if self._batch is not None:

@@ -19,9 +19,9 @@ from dataclasses import fields
 from typing import Any, Final, Protocol
 
 from rocketpy.client import ClientInstance
-from rocketpy.consumer.decoding import decode_message
 from rocketpy.consumer.member import GroupMember
 from rocketpy.consumer.outcomes import Verdict
+from rocketpy.decoding import decode_message
 from rocketpy.message import MessageExt
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (

@@ -1,14 +1,20 @@
-"""Telling listeners of pulls, so that none of them can harm one."""
+"""Telling listeners of pulls and of handlers, so that none of them can harm one."""
 
 from __future__ import annotations
 
+import contextvars
+import inspect
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
-from rocketpy.hooks import ReceiveEvent, ReceiveListener
+from rocketpy.consumer.outcomes import ConsumeResult, Later, Said
+from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveEvent, ReceiveListener
+from rocketpy.message import MessageExt
+from rocketpy.protocol.trace import ConsumeOutcome
 from rocketpy.telemetry import Telemetry
 
-__all__ = ["ReceiveListeners"]
+__all__ = ["ProcessListeners", "ReceiveListeners"]
 
 log = logging.getLogger("rocketpy.consumer")
 
@@ -42,3 +48,104 @@ class ReceiveListeners:
             except Exception:
                 # Telemetry that fails must not take the messages down with it.
                 log.exception("a receive listener failed")
+
+
+class ProcessListeners:
+    """The listeners of one push consumer: of its pulls, `receivers`, and of its handlers, `all`.
+
+    It is known who they are once `observe` was called.
+    """
+
+    __slots__ = ("_broadcasting", "_client_id", "_group", "_namespace", "_telemetry", "all", "receivers")
+
+    def __init__(self, listeners: Iterable[ProcessListener], group: str, *, broadcasting: bool) -> None:
+        self.all = tuple(listeners)
+        self.receivers = ReceiveListeners(())
+        self._group = group
+        self._broadcasting = broadcasting
+        self._client_id = ""
+        self._telemetry: Telemetry | None = None
+        self._namespace = ""
+
+    def observe(self, telemetry: Telemetry | None, namespace: str, client_id: str) -> None:
+        """Have telemetry listen as soon as it has somebody to report to."""
+        self._telemetry, self._namespace, self._client_id = telemetry, namespace, client_id
+        self.receivers.observe(telemetry, namespace)
+        self.look()
+
+    def look(self) -> None:
+        """See whether telemetry that had nobody to report to has somebody by now."""
+        self.receivers.look()
+        if self._telemetry is not None and self._telemetry.is_active():
+            self.all += (self._telemetry.process_listener(self._namespace),)
+            self._telemetry = None
+
+    def add(self, listener: ProcessListener) -> None:
+        """Tell one more."""
+        self.all += (listener,)
+
+    def call(
+        self,
+        handler: Callable[[Sequence[MessageExt]], Said | Awaitable[Said]],
+        messages: Sequence[MessageExt],
+        *,
+        is_async: bool,
+    ) -> Said | Awaitable[Said]:
+        """Call a handler, or make what is awaited to do so, and tell of it."""
+        event = ProcessEvent(messages, self._group, self._client_id, broadcasting=self._broadcasting)
+        if is_async:
+            return self._call_async(handler, event)
+        # In a context of its own, so that the end finds what the start has set even from another task.
+        context = contextvars.copy_context()
+        try:
+            context.run(self._started, event)
+            said = context.run(handler, messages)
+        except BaseException as error:
+            context.run(self._ended, event, None, error)
+            raise
+        if inspect.isawaitable(said):
+            return self._finish(said, event, context)
+        context.run(self._ended, event, said, None)
+        return said
+
+    async def _call_async(self, handler: Callable[[Sequence[MessageExt]], Any], event: ProcessEvent) -> Said:
+        self._started(event)
+        try:
+            said: Said = await handler(event.messages)
+        except BaseException as error:
+            self._ended(event, None, error)
+            raise
+        self._ended(event, said, None)
+        return said
+
+    async def _finish(
+        self, awaited: Awaitable[Said], event: ProcessEvent, context: contextvars.Context
+    ) -> Said:
+        try:
+            said = await awaited
+        except BaseException as error:
+            context.run(self._ended, event, None, error)
+            raise
+        context.run(self._ended, event, said, None)
+        return said
+
+    def _started(self, event: ProcessEvent) -> None:
+        for listener in self.all:
+            try:
+                listener.process_started(event)
+            except Exception:
+                log.exception("a process listener failed")
+
+    def _ended(self, event: ProcessEvent, said: object, error: BaseException | None) -> None:
+        outcome = ConsumeOutcome.EXCEPTION if error is not None else _outcome_of(said)
+        for listener in self.all:
+            try:
+                listener.process_ended(event, outcome, error)
+            except Exception:
+                log.exception("a process listener failed")
+
+
+def _outcome_of(said: object) -> ConsumeOutcome:
+    if said is None or said is ConsumeResult.SUCCESS:
+        return ConsumeOutcome.SUCCESS
+    return ConsumeOutcome.FAILED if isinstance(said, ConsumeResult | Later) else ConsumeOutcome.RETURN_NULL

@@ -15,6 +15,7 @@ from rocketpy.config import ClientConfig
 from rocketpy.consumer.base import GroupConsumer
 from rocketpy.consumer.groups import settings_text
 from rocketpy.consumer.member import GroupMember
+from rocketpy.consumer.observing import Observers
 from rocketpy.consumer.outcomes import Verdict
 from rocketpy.consumer.pulling import Puller
 from rocketpy.consumer.settings import LitePullConfig
@@ -23,6 +24,7 @@ from rocketpy.errors import ClientClosed, ConfigInvalid, RouteNotFound
 from rocketpy.message import MessageExt, MessageQueue
 from rocketpy.namespace import wrap, wrap_queue
 from rocketpy.routing import subscribe_queues
+from rocketpy.telemetry import TelemetryChoice
 
 __all__ = ["LitePullConsumer"]
 
@@ -39,7 +41,7 @@ class LitePullConsumer(GroupConsumer):
     your own choice. What a poll returned counts as done with the next poll, or with `commit`; what was not
     done comes again. One task polls. There are no retries: what you cannot handle is yours to keep.
 
-    group, namesrv, client: as for `PushConsumer`. Raises GroupInvalid.
+    group, namesrv, client, telemetry: as for `PushConsumer`. Raises GroupInvalid.
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class LitePullConsumer(GroupConsumer):
         *,
         config: LitePullConfig | None = None,
         client: ClientConfig | None = None,
+        telemetry: TelemetryChoice = None,
     ) -> None:
-        super().__init__(group, namesrv, client)
+        super().__init__(group, namesrv, client, Observers(group, telemetry))
         self.config: Final = config or LitePullConfig()
         self._buffer = _Buffer()
         self._given: list[tuple[Puller, list[MessageExt]]] = []

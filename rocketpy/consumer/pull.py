@@ -14,8 +14,8 @@ from typing import Final, Self
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.asking import Asking, Pulled, refusal
-from rocketpy.consumer.decoding import decode_message, decode_messages
 from rocketpy.consumer.listening import ReceiveListeners
+from rocketpy.decoding import decode_message, decode_messages
 from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
 from rocketpy.message import MessageExt, check_group
@@ -110,9 +110,10 @@ class PullConsumer:
         if not self._receivers.all:
             return await self._pull(queue, offset, max_count, timeout_ms)
         client, started_ns = self._running(), time.time_ns()
-        end: PullResult | BaseException
+        end: list[MessageExt] | BaseException
         try:
-            end = result = await self._pull(queue, offset, max_count, timeout_ms)
+            result = await self._pull(queue, offset, max_count, timeout_ms)
+            end = result.messages
         except BaseException as error:
             end = error
             raise

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rocketpy.client import ClientInstance
 from rocketpy.consumer.asking import Asking, Pulled
-from rocketpy.consumer.decoding import decode_messages
 from rocketpy.consumer.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.settings import MemberConfig
 from rocketpy.consumer.subscription import wanted_messages
+from rocketpy.decoding import decode_messages
 from rocketpy.errors import BrokerError, InvariantError, RocketError
 from rocketpy.message import MessageExt
-from rocketpy.protocol.bodies import SubscriptionData
+from rocketpy.protocol.bodies import MessageQueue, SubscriptionData
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.sysflag import PullSysFlag
@@ -48,6 +49,10 @@ _UNKNOWN_SUBSCRIPTION: Final = frozenset(
 """What a broker answers that has not heard of this consumer, or of its latest filter (QUIRKS 35)."""
 
 
+Observed = Callable[[MessageQueue, int, Sequence[MessageExt] | RocketError], None] | None
+"""Told the queue of a pull, when it began (ns since 1970), and the messages or the error."""
+
+
 @dataclass(slots=True, kw_only=True)
 class PullContext:
     """What the pullers of a member share.
@@ -55,7 +60,8 @@ class PullContext:
     subscription: of a topic on the wire; None when it is not subscribed to any more. limits: of one queue,
     now. deliver: takes messages as the application is to see them. illegal: told that a queue's
     offset is outside of it, and where to go on. commits: whether pulls carry the offset to commit.
-    carries_filter: whether they carry the subscription. paused: whether nothing is pulled at all.
+    carries_filter: whether they carry the subscription. observed: told of each pull, if anybody
+    listens. paused: whether nothing is pulled at all.
     """
 
     client: ClientInstance
@@ -70,6 +76,7 @@ class PullContext:
     commits: bool
     carries_filter: bool
     pulled: Callable[[str, int, float], None]
+    observed: Observed = None
     paused: bool = False
 
 
@@ -123,17 +130,31 @@ class Puller:
                 await asyncio.sleep(context.config.pull_interval_ms / 1000)
 
     async def _pull(self) -> None:
+        observe = self._context.observed
+        if observe is None:
+            await self._pull_once()
+            return
+        started_ns = time.time_ns()
+        try:
+            messages = await self._pull_once()
+        except RocketError as error:
+            observe(self.held.queue, started_ns, error)
+            raise
+        observe(self.held.queue, started_ns, messages)
+
+    async def _pull_once(self) -> Sequence[MessageExt]:
+        """Returns the messages that were found."""
         held, context, config = self.held, self._context, self._context.config
         subscription = context.subscription(held.queue.topic)
         if subscription is None:
             await self._wait()
-            return
+            return ()
         now = context.client.now_ms()
         pulled = await context.asking.pull(
             held.queue, self._header(subscription), config.pull_timeout_ms, self._broker_id
         )
         if held.dropped:
-            return
+            return ()
         self._broker_id = pulled.header.suggest_which_broker_id
         if pulled.status is PullStatus.FOUND:
             messages = decode_messages(
@@ -144,10 +165,12 @@ class Puller:
             held.add(messages, pulled.header.next_begin_offset)
             if messages:
                 context.deliver(self, messages)
-        elif pulled.status is PullStatus.OFFSET_ILLEGAL:
+            return messages
+        if pulled.status is PullStatus.OFFSET_ILLEGAL:
             self._moved(pulled)
         else:
             held.next_offset = pulled.header.next_begin_offset
+        return ()
 
     def _header(self, subscription: SubscriptionData) -> PullMessageRequestHeader:
         held, context, config = self.held, self._context, self._context.config

@@ -6,6 +6,7 @@ Source: RocketMQ 4.6 DefaultMQPushConsumer.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from rocketpy.client import ClientInstance
@@ -14,13 +15,16 @@ from rocketpy.consumer.base import GroupConsumer
 from rocketpy.consumer.consuming import Callee, ConcurrentConsumption, Consumption
 from rocketpy.consumer.groups import settings_text
 from rocketpy.consumer.member import GroupMember
+from rocketpy.consumer.observing import Observers
 from rocketpy.consumer.orderly import OrderlyConsumption
 from rocketpy.consumer.outcomes import BatchHandler, Handler, Verdict
 from rocketpy.consumer.sending_back import SendBack
-from rocketpy.consumer.settings import PushConfig
+from rocketpy.consumer.settings import MessageModel, PushConfig
 from rocketpy.errors import ConfigInvalid
+from rocketpy.hooks import ProcessListener
 from rocketpy.message import MessageExt, MessageQueue
 from rocketpy.namespace import unwrap_queue, wrap_queue
+from rocketpy.telemetry import TelemetryChoice
 
 __all__ = ["PushConsumer"]
 
@@ -44,9 +48,9 @@ class PushConsumer(GroupConsumer):
 
     group: the members' common name; all must subscribe to the same. handler: called with a message.
     batch_handler: instead of it, called with up to `PushConfig.batch_size` messages of a queue. An
-    ``async def`` runs in the event loop, a plain function on a thread. namesrv, client: as for
-    `Producer`. Two members of one group in a process need clients of their own, by `instance_name`.
-    Raises GroupInvalid, ConfigInvalid.
+    ``async def`` runs in the event loop, a plain function on a thread. namesrv, client, telemetry: as for
+    `Producer`. listeners: see `rocketpy.hooks`. Two members of one group in a process need clients of their
+    own, by `instance_name`. Raises GroupInvalid, ConfigInvalid.
     """
 
     def __init__(
@@ -58,16 +62,21 @@ class PushConsumer(GroupConsumer):
         batch_handler: BatchHandler | None = None,
         config: PushConfig | None = None,
         client: ClientConfig | None = None,
+        listeners: Iterable[ProcessListener] = (),
+        telemetry: TelemetryChoice = None,
     ) -> None:
-        super().__init__(group, namesrv, client)
         self.config: Final = config or PushConfig()
+        broadcasting = self.config.model is MessageModel.BROADCASTING
+        trace = self.config.message_trace
+        observers = Observers(group, telemetry, listeners, broadcasting=broadcasting, trace=trace)
+        super().__init__(group, namesrv, client, observers)
         if (handler is None) == (batch_handler is None):
             raise ConfigInvalid(f"consumer {group} needs a handler or a batch_handler, one of them")
         if handler is not None and self.config.batch_size != 1:
             raise ConfigInvalid(
                 f"batch_size is {self.config.batch_size}: batches of several messages need a batch_handler"
             )
-        self._callee = Callee(handler, batch_handler)
+        self._callee = Callee(handler, batch_handler, observers.listeners)
         self._concurrent: ConcurrentConsumption | None = None
 
     def _make_member(self, client: ClientInstance) -> GroupMember:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from rocketpy.config import check_number
+from rocketpy.config import MessageTraceConfig, check_number
 from rocketpy.consumer.allocation import AllocateAveragely, AllocationStrategy
 
 __all__ = ["ConsumeFrom", "LitePullConfig", "MemberConfig", "MessageModel", "PushConfig"]
@@ -124,6 +124,8 @@ class PushConfig(MemberConfig):
     consume_timeout_ms: int = 15 * 60 * 1000
     """A message whose handler takes longer is sent back, so that another member gets it. Not when orderly.
     RocketMQ: consumeTimeout, in minutes."""
+    message_trace: MessageTraceConfig | None = None
+    """Report what is handled, for RocketMQ's trace queries; None for no reports. RocketMQ: enableMsgTrace."""
     post_subscription: bool = False
     """Whether each pull carries its filter. RocketMQ: postSubscriptionWhenPull."""
 

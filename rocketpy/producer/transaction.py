@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from rocketpy.client import ClientInstance
-from rocketpy.consumer.decoding import decode_message
+from rocketpy.decoding import decode_message
 from rocketpy.errors import ConfigInvalid, MessageInvalid, RocketError
 from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt
 from rocketpy.namespace import unwrap, wrap

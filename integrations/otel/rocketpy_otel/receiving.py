@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Token
+from typing import NamedTuple
 
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach, detach
 from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from rocketpy.hooks import ReceiveEvent
+from rocketpy.hooks import ProcessEvent, ReceiveEvent
 from rocketpy.message import MessageExt
+from rocketpy.protocol.trace import ConsumeOutcome
 from rocketpy_otel import names
 from rocketpy_otel.describing import error_type, message_attributes, operation, peer, queue_attributes
 from rocketpy_otel.instruments import Instruments
@@ -22,6 +25,14 @@ __all__ = ["Processing", "ReceiveSpans"]
 
 _LINKS_MAX = 128
 """What an SDK keeps of a span's links, by default."""
+
+
+class _Running(NamedTuple):
+    """What a span's end needs. started_s: by a steady clock."""
+
+    span: Span
+    token: Token[Context]
+    started_s: float
 
 
 class ReceiveSpans:
@@ -41,7 +52,7 @@ class ReceiveSpans:
         if is_suppressed():
             return
         error = event.end if isinstance(event.end, BaseException) else None
-        messages = [] if isinstance(event.end, BaseException) else event.end.messages
+        messages = () if isinstance(event.end, BaseException) else event.end
         failure = None if error is None else error_type(error)
         seconds = (event.ended_ns - event.started_ns) / 1e9
         topic = event.queue.topic
@@ -70,62 +81,122 @@ class ReceiveSpans:
 
 
 class Processing:
-    """Makes the CONSUMER spans of an application's own work on messages."""
+    """Makes the CONSUMER spans of work on messages; a `ProcessListener` to push consumers.
 
-    def __init__(self, tracer: Tracer, instruments: Instruments, propagator: TextMapPropagator) -> None:
+    as_child: whether a single message's span continues the trace of its sender.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        instruments: Instruments,
+        propagator: TextMapPropagator,
+        namespace: str,
+        *,
+        as_child: bool,
+    ) -> None:
         self._tracer = tracer
         self._instruments = instruments
         self._propagator = propagator
         self._fields = frozenset(propagator.fields)
+        self._namespace = namespace
+        self._as_child = as_child
+
+    def process_started(self, event: ProcessEvent) -> None:
+        """Begin a span, and make it the current one for the handler."""
+        if is_suppressed():
+            return
+        span = self._start(
+            event.messages,
+            event.group,
+            "broadcasting" if event.broadcasting else "clustering",
+            event.client_id,
+        )
+        token = attach(trace.set_span_in_context(span))
+        event.state[self] = _Running(span, token, time.perf_counter())
+
+    def process_ended(
+        self, event: ProcessEvent, outcome: ConsumeOutcome, error: BaseException | None
+    ) -> None:
+        """End the span of a handler."""
+        running: _Running | None = event.state.get(self)
+        if running is None:
+            return
+        detach(running.token)
+        failure = error_type(error) if error is not None else None
+        if failure is None and outcome is not ConsumeOutcome.SUCCESS:
+            failure = outcome.name
+        self._end(running, event.messages[0].topic, event.group, failure, error)
 
     @contextmanager
     def span(
-        self,
-        messages: Sequence[MessageExt],
-        *,
-        group: str | None,
-        namespace: str,
-        consumption_model: str | None,
-        as_child: bool,
+        self, messages: Sequence[MessageExt], group: str | None, consumption_model: str | None
     ) -> Iterator[Span]:
         """Current while entered; failed when what is inside raises. See `OpenTelemetry.process`."""
+        span = self._start(messages, group, consumption_model, None)
+        token = attach(trace.set_span_in_context(span))
+        running = _Running(span, token, time.perf_counter())
+        failure: BaseException | None = None
+        try:
+            yield span
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            detach(token)
+            said = error_type(failure) if failure is not None else None
+            self._end(running, messages[0].topic, group, said, failure)
+
+    def _start(
+        self,
+        messages: Sequence[MessageExt],
+        group: str | None,
+        consumption_model: str | None,
+        client_id: str | None,
+    ) -> Span:
         topic = messages[0].topic
         attributes = operation("process", "process", topic)
         attributes |= queue_attributes(messages[0].queue)
-        attributes[names.NAMESPACE] = namespace
+        attributes[names.NAMESPACE] = self._namespace
         if group is not None:
             attributes[names.CONSUMER_GROUP] = group
         if consumption_model is not None:
             attributes[names.CONSUMPTION_MODEL] = consumption_model
+        if client_id is not None:
+            attributes[names.CLIENT_ID] = client_id
         if len(messages) == 1:
             attributes |= message_attributes(messages[0])
             attributes[names.MESSAGE_ID] = messages[0].message_id
         else:
             attributes[names.BATCH_COUNT] = len(messages)
-        context, links = self._origin(messages, as_child=as_child and len(messages) == 1)
-        started = time.perf_counter()
-        failure: str | None = None
-        with self._tracer.start_as_current_span(
+        return self._tracer.start_span(
             f"process {topic}",
-            context=context,
+            context=self._parent(messages),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=links,
-        ) as span:
-            try:
-                yield span
-            except BaseException as error:
-                failure = error_type(error)
-                span.set_attribute(names.ERROR_TYPE, failure)
-                raise
-            finally:
-                self._instruments.processed(topic, group, time.perf_counter() - started, failure)
+            links=creation_links(self._propagator, self._fields, messages[:_LINKS_MAX]),
+        )
 
-    def _origin(self, messages: Sequence[MessageExt], *, as_child: bool) -> tuple[Context | None, list[Link]]:
-        """The parent, None for the current span, and the links."""
-        links = creation_links(self._propagator, self._fields, messages[:_LINKS_MAX])
-        if not as_child or self._fields.isdisjoint(messages[0].properties):
-            return None, links
+    def _parent(self, messages: Sequence[MessageExt]) -> Context | None:
+        """The context that a single message carries, if it is to be the parent; None for the current one."""
+        if not self._as_child or len(messages) != 1 or self._fields.isdisjoint(messages[0].properties):
+            return None
         context = self._propagator.extract(messages[0].properties)
-        has_parent = trace.get_current_span(context).get_span_context().is_valid
-        return (context, links) if has_parent else (None, links)
+        return context if trace.get_current_span(context).get_span_context().is_valid else None
+
+    def _end(
+        self,
+        running: _Running,
+        topic: str,
+        group: str | None,
+        failure: str | None,
+        error: BaseException | None,
+    ) -> None:
+        span = running.span
+        if failure is not None and span.is_recording():
+            span.set_attribute(names.ERROR_TYPE, failure)
+            span.set_status(Status(StatusCode.ERROR, str(error) if error is not None else None))
+            if error is not None:
+                span.record_exception(error)
+        span.end()
+        self._instruments.processed(topic, group, time.perf_counter() - running.started_s, failure)

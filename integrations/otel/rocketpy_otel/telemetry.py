@@ -10,7 +10,7 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Span, Tracer, TracerProvider
 
-from rocketpy import MessageExt, ReceiveListener, SendListener, __version__
+from rocketpy import MessageExt, ProcessListener, ReceiveListener, SendListener, __version__
 from rocketpy.telemetry import Measured
 from rocketpy_otel.brokers import BrokerInstruments
 from rocketpy_otel.instruments import SCOPE, Instruments
@@ -28,7 +28,8 @@ class OpenTelemetry:
     tracer_provider, meter_provider, propagator: the global ones when None. A client that finds only the
     API's own providers, which do nothing, makes no span; it notices a real one that is set later.
     batch_create_spans: whether each message of a `send_batch` gets a span and a context of its own, which
-    the batch's span links to; else all carry the context of the batch's span.
+    the batch's span links to; else all carry the context of the batch's span. process_as_child: whether the
+    span of a handler continues the trace of its message's sender; the conventions advise links only.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class OpenTelemetry:
         meter_provider: MeterProvider | None = None,
         propagator: TextMapPropagator | None = None,
         batch_create_spans: bool = True,
+        process_as_child: bool = False,
     ) -> None:
         self._tracer_provider = tracer_provider
         self._meter_provider = meter_provider
         self._propagator = propagator
         self._batch_create_spans = batch_create_spans
-        self._processing: Processing | None = None
+        self._process_as_child = process_as_child
+        self._processing: dict[tuple[str, bool], Processing] = {}
         self._brokers: BrokerInstruments | None = None
 
     def is_active(self) -> bool:
@@ -64,6 +67,10 @@ class OpenTelemetry:
         """Makes the spans and metrics of pulls."""
         return ReceiveSpans(self._tracer(), Instruments(self._meters()), self._propagation(), namespace)
 
+    def process_listener(self, namespace: str) -> ProcessListener:
+        """Makes the spans and metrics of push consumers' handlers."""
+        return self._process_spans(namespace, as_child=self._process_as_child)
+
     def observe_broker(self, collect: Callable[[], Sequence[Measured]]) -> Callable[[], None]:
         """Report what a broker of this process measures, by observable instruments."""
         if self._brokers is None:
@@ -77,22 +84,31 @@ class OpenTelemetry:
         group: str | None = None,
         namespace: str = "",
         consumption_model: str | None = None,
-        as_child: bool = False,
+        as_child: bool | None = None,
     ) -> AbstractContextManager[Span]:
         """A span around your work on messages of one topic: current while entered, linked to their senders.
 
             with telemetry.process(message, group="billing"):
                 bill(message)
 
-        as_child: make the sender's span the parent of a single message's, so that both are one trace; the
-        conventions advise links. consumption_model: clustering or broadcasting. An exception that comes out
-        marks the span as failed.
+        For messages that you pulled; push consumers do it by themselves. as_child: `process_as_child` for
+        this span; None for what that says. consumption_model: clustering or broadcasting. An exception that
+        comes out marks the span as failed.
         """
-        if self._processing is None:
-            self._processing = Processing(self._tracer(), Instruments(self._meters()), self._propagation())
+        child = self._process_as_child if as_child is None else as_child
+        processing = self._processing.get((namespace, child))
+        if processing is None:
+            processing = self._processing[namespace, child] = self._process_spans(namespace, as_child=child)
         found = [messages] if isinstance(messages, MessageExt) else list(messages)
-        return self._processing.span(
-            found, group=group, namespace=namespace, consumption_model=consumption_model, as_child=as_child
+        return processing.span(found, group, consumption_model)
+
+    def _process_spans(self, namespace: str, *, as_child: bool) -> Processing:
+        return Processing(
+            self._tracer(),
+            Instruments(self._meters()),
+            self._propagation(),
+            namespace,
+            as_child=as_child,
         )
 
     def _tracers(self) -> TracerProvider:

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from rocketpy.consumer.decoding import decode_message, decode_messages
+from rocketpy.decoding import decode_message, decode_messages
 from rocketpy.errors import RecordCorrupt, RemoteProtocolError
 from rocketpy.message import MessageQueue
 from rocketpy.protocol.checksum import body_checksum

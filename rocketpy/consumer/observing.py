@@ -1,0 +1,74 @@
+"""Who is told of what a member of a group does: listeners, telemetry, message trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from rocketpy.client import ClientInstance
+from rocketpy.config import ClientConfig, MessageTraceConfig
+from rocketpy.consumer.listening import ProcessListeners
+from rocketpy.errors import RocketError
+from rocketpy.hooks import ProcessListener, ReceiveEvent
+from rocketpy.message import MessageExt, MessageQueue
+from rocketpy.message_trace import SENDING, TRACE_GROUP, MessageTrace
+from rocketpy.namespace import unwrap_queue
+from rocketpy.producer import Producer
+from rocketpy.telemetry import TelemetryChoice, find_telemetry
+
+__all__ = ["Observers"]
+
+
+class Observers:
+    """Those of one consumer; `listeners` is what calls of handlers go through.
+
+    trace: how to report what is handled; None for no reports.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        telemetry: TelemetryChoice,
+        listeners: Iterable[ProcessListener] = (),
+        *,
+        broadcasting: bool = False,
+        trace: MessageTraceConfig | None = None,
+    ) -> None:
+        self.listeners = ProcessListeners(listeners, group, broadcasting=broadcasting)
+        self._group = group
+        self._choice = telemetry
+        self._trace_config = trace
+        self._trace: MessageTrace | None = None
+        self._client: ClientInstance | None = None
+
+    async def start(self, client: ClientInstance, config: ClientConfig) -> None:
+        """Tell them from now on. config: with which the client was made. Raises ConfigInvalid."""
+        telemetry = find_telemetry(self._choice)
+        self._client = client
+        if self._trace_config is not None:
+            sender = Producer(
+                TRACE_GROUP, config=SENDING, client=replace(config, namespace=""), telemetry=False
+            )
+            trace = MessageTrace(self._trace_config, sender)
+            await trace.start()
+            self._trace = trace
+            self.listeners.add(trace)
+        self.listeners.observe(telemetry, client.config.namespace, client.client_id)
+
+    async def close(self) -> None:
+        """Send the last reports."""
+        if self._trace is not None:
+            await self._trace.close()
+
+    def pulled(self, queue: MessageQueue, started_ns: int, end: Sequence[MessageExt] | RocketError) -> None:
+        """A pull of a queue (named as on the wire) has ended. started_ns: ns since 1970."""
+        self.listeners.look()
+        client, receivers = self._client, self.listeners.receivers
+        if client is None or not receivers.all:
+            return
+        address = client.address_of_broker(queue.topic, queue.broker_name)
+        shown = unwrap_queue(client.config.namespace, queue)
+        receivers.received(
+            ReceiveEvent(shown, self._group, client.client_id, started_ns, time.time_ns(), address, end)
+        )
