@@ -10,6 +10,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.soak.crowd import run_crowd
 from tests.soak.piece import PieceReport, run_piece
 
 _HOME = Path(__file__).parents[2] / "build" / "soak"
@@ -25,7 +26,7 @@ def main() -> int:
     if options.fresh:
         shutil.rmtree(options.home, ignore_errors=True)
     options.home.mkdir(parents=True, exist_ok=True)
-    file = options.home / "pieces.jsonl"
+    file = options.home / ("crowd.jsonl" if options.crowd else "pieces.jsonl")
     pieces = (
         [PieceReport(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
     )
@@ -34,15 +35,19 @@ def main() -> int:
         print(_row(index, piece))
     while sum(piece.seconds for piece in pieces) < options.minutes * 60:
         index = len(pieces)
-        kill = index % 2 == 1
-        piece = asyncio.run(
-            run_piece(index, options.piece_seconds, options.rate, options.home / "store", kill=kill)
-        )
+        piece = asyncio.run(_piece(index, options))
         pieces.append(piece)
         with file.open("a") as results:
             results.write(json.dumps(asdict(piece)) + "\n")
         print(_row(index, piece), flush=True)
     return _verdict(pieces)
+
+
+async def _piece(index: int, options: argparse.Namespace) -> PieceReport:
+    if options.crowd:
+        return await run_crowd(index, options.piece_seconds, options.rate, options.home / "crowd-store")
+    store = options.home / "store"
+    return await run_piece(index, options.piece_seconds, options.rate, store, kill=index % 2 == 1)
 
 
 def _options() -> argparse.Namespace:
@@ -51,6 +56,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--piece-seconds", type=float, default=60, help="default: %(default)s")
     parser.add_argument("--rate", type=int, default=400, help="messages a second (default: %(default)s)")
     parser.add_argument("--home", type=Path, default=_HOME, help="store and results (default: %(default)s)")
+    parser.add_argument(
+        "--crowd",
+        action="store_true",
+        help="processes of both languages that share groups, come and are killed",
+    )
     parser.add_argument("--fresh", action="store_true", help="forget the pieces of earlier runs")
     return parser.parse_args()
 
@@ -87,6 +97,9 @@ def _verdict(pieces: list[PieceReport]) -> int:
         print(problem)
     acked, kills = sum(piece.acked for piece in pieces), sum(piece.kills for piece in pieces)
     outcome = f"{len(problems)} PROBLEMS" if problems else "OK"
+    if any(piece.members_killed for piece in pieces):
+        members, twice = (sum(getattr(p, name) for p in pieces) for name in ("members_killed", "duplicates"))
+        print(f"soak: {members} members of the crowd killed, {twice:,} deliveries were repetitions")
     print(f"soak: {acked:,} acknowledged messages, {kills} kills: {outcome}")
     return 1 if problems else 0
 

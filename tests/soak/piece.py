@@ -6,12 +6,9 @@ import asyncio
 import contextlib
 import itertools
 import signal
-import socket
 import statistics
-import sys
 import time
 import zlib
-from asyncio.subprocess import PIPE, Process
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from rocketpy import ClientConfig, Message, MessageQueue, Producer, PullConsumer
 from rocketpy.errors import RocketError, RouteNotFound
 from tests.fuzz.engine import memory_of
 from tests.soak.places import Places
+from tests.soak.servers import Servers
 
 __all__ = ["PieceReport", "run_piece"]
 
@@ -35,7 +33,8 @@ class PieceReport:
     """What one piece saw.
 
     unknown: sends without an answer, which may be stored or not. early and late: median memory in the second
-    and in the last quarter of the piece; with a kill the servers' are of two processes.
+    and in the last quarter of the piece; with a kill the servers' are of two processes. members_killed and
+    duplicates: of a crowd.
     """
 
     seconds: float = 0.0
@@ -49,6 +48,8 @@ class PieceReport:
     server_late_bytes: int = 0
     client_early_bytes: int = 0
     client_late_bytes: int = 0
+    members_killed: int = 0
+    duplicates: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -59,7 +60,7 @@ async def run_piece(index: int, seconds: float, rate: int, store: Path, *, kill:
     try:
         await piece.run(seconds, kill=kill)
     finally:
-        await piece.stop_servers(signal.SIGTERM)
+        await piece.servers.stop()
     piece.report.seconds = time.monotonic() - started
     return piece.report
 
@@ -68,19 +69,17 @@ class _Piece:
     def __init__(self, index: int, rate: int, store: Path) -> None:
         self.report = PieceReport()
         self.places = Places()
-        self.store = store
         self.pause = PRODUCERS / rate
         self.numbers = itertools.count(index * 10**9)
         self.first = index * 10**9
         self.latencies: list[float] = []
         self.memory: list[tuple[int, int]] = []
         self.sending = True
-        self.process: Process | None = None
-        self.namesrv = f"127.0.0.1:{_free_port()}"
-        self.client = ClientConfig(namesrv=self.namesrv, route_refresh_ms=500)
+        self.servers = Servers(store)
+        self.client = ClientConfig(namesrv=self.servers.namesrv, route_refresh_ms=500)
 
     async def run(self, seconds: float, *, kill: bool) -> None:
-        await self.start_servers()
+        await self.servers.start()
         async with (
             Producer("soak_producers", client=self.client) as producer,
             PullConsumer("soak_consumers", client=self.client) as consumer,
@@ -116,8 +115,7 @@ class _Piece:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(left, _SAMPLE_SECONDS))
-            assert self.process is not None
-            self.memory.append((memory_of(self.process.pid)[0], memory_of()[0]))
+            self.memory.append((memory_of(self.servers.pid)[0], memory_of()[0]))
 
     # -- clients ------------------------------------------------------------------------------
 
@@ -171,26 +169,10 @@ class _Piece:
 
     # -- servers ------------------------------------------------------------------------------
 
-    async def start_servers(self) -> None:
-        command = ("-m", "rocketpy_broker.cli", "dev", "--store", str(self.store), "--listen", self.namesrv)
-        self.process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE)
-        assert self.process.stdout is not None
-        async with asyncio.timeout(_START_SECONDS):
-            for _ in range(2):
-                if b" ready at " not in await self.process.stdout.readline():
-                    raise RuntimeError("the servers did not start; their log is above")
-
-    async def stop_servers(self, number: int) -> None:
-        if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(number)
-            await self.process.wait()
-            self.process = None
-
     async def _kill_and_restart(self) -> None:
-        await self.stop_servers(signal.SIGKILL)
+        await self.servers.stop(signal.SIGKILL)
         self.report.kills += 1
-        await self.start_servers()
+        await self.servers.start()
 
 
 def _body(number: int) -> bytes:
@@ -207,10 +189,3 @@ def _number(body: bytes) -> int | None:
 
 def _at(latencies: list[float], share: float) -> float:
     return sorted(latencies)[int(share * (len(latencies) - 1))] if latencies else 0.0
-
-
-def _free_port() -> int:
-    """A port that survives a restart of the name server; another program could take it, but hardly will."""
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
