@@ -1,9 +1,10 @@
 """`python -m tests.bench.store`: the store in process, ours and RocketMQ's, in turn; no network.
 
-Rows: append with async and sync flush for clients in step, sync flush with slow disks (ours only: a delay
-before each fdatasync), recovery after a kill, reading a full queue, look-up by key, memory while much is
-written, and what an empty store takes on the disk. Bodies of 128 bytes with UNIQ_KEY and a key. Each figure
-is the median of the rounds; Java's includes a warm-up only where its round is long enough for one.
+Rows: append with async and sync flush for clients in step, sync flush with slow disks (a delay before each
+flush: in our disk layer, and put into Java by `slow_sync.c`), recovery after a kill, reading a full queue,
+look-up by key, memory while much is written, and what an empty store takes on the disk. Bodies of 128 bytes
+with UNIQ_KEY and a key. Each figure is the median of the rounds; Java's includes a warm-up only where its
+round is long enough for one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import json
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -183,15 +185,34 @@ def disk_kib(root: Path) -> float:
 # -- Java's ----------------------------------------------------------------------------------------
 
 
-def java(peer: JavaPeer, work: Path, store: Path, *arguments: str, sync: bool = False) -> dict[str, float]:
-    """Run StoreBench on a store; what it printed."""
+def slow_sync(work: Path) -> Path | None:
+    """The library that makes Java's flushes slower, compiled; None without a C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    library = work / "slow_sync.so"
+    if compiler is None:
+        return None
+    if not library.exists():
+        source = Path(__file__).with_name("slow_sync.c")
+        subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+def java(
+    peer: JavaPeer, work: Path, store: Path, *arguments: str, sync: bool = False, delay_ms: int = 0
+) -> dict[str, float]:
+    """Run StoreBench on a store; what it printed. delay_ms: see `slow_sync`."""
     conf = work / "broker.conf"
     flush = "SYNC_FLUSH" if sync else "ASYNC_FLUSH"
     conf.write_text(
         f"storePathRootDir={store}\nstorePathCommitLog={store / 'commitlog'}\nflushDiskType={flush}\n"
         "diskMaxUsedSpaceRatio=95\n"
     )
-    output = peer.run("StoreBench", str(conf), *arguments, home=work / "home", timeout_s=600)
+    environment = {}
+    if delay_ms:
+        environment = {"LD_PRELOAD": str(slow_sync(work)), "SLOW_SYNC_US": str(delay_ms * 1000)}
+    output = peer.run(
+        "StoreBench", str(conf), *arguments, home=work / "home", timeout_s=600, environment=environment
+    )
     answer: dict[str, float] = json.loads(output.splitlines()[-1])
     return answer
 
@@ -216,6 +237,10 @@ def appends(table: Table, work: Path, peer: JavaPeer | None, count: int) -> None
             total = 200 * clients
             rate = fresh(work, lambda root: step(root, total, clients, True, delay_ms / 1000))  # noqa: B023
             table.add(row, "ours", rate)
+            if peer is not None and slow_sync(work) is not None:
+                arguments = ("append", str(total), str(clients))
+                answer = fresh_java(peer, work, *arguments, sync=True, delay_ms=delay_ms)
+                table.add(row, "java", answer["messages"] / answer["seconds"])
 
 
 def step(root: Path, count: int, clients: int, sync: bool, delay_s: float = 0.0) -> float:
@@ -232,11 +257,13 @@ def fresh(work: Path, measure: Callable[[Path], float]) -> float:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def fresh_java(peer: JavaPeer, work: Path, *arguments: str, sync: bool) -> dict[str, float]:
+def fresh_java(
+    peer: JavaPeer, work: Path, *arguments: str, sync: bool, delay_ms: int = 0
+) -> dict[str, float]:
     """The same for Java's."""
     root = work / "fresh-java"
     try:
-        return java(peer, work, root, *arguments, sync=sync)
+        return java(peer, work, root, *arguments, sync=sync, delay_ms=delay_ms)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

@@ -97,6 +97,7 @@ class JavaPeer:
         home: Path,
         stdin: str = "",
         properties: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
         timeout_s: float = 120,
     ) -> str:
         """Run a class to its end and return its standard output. Raises DriverFailed on a non-zero exit."""
@@ -108,7 +109,7 @@ class JavaPeer:
             text=True,
             encoding="utf-8",
             timeout=timeout_s,
-            env=java_environment(home),
+            env=java_environment(home, **(environment or {})),
             check=False,
         )
         if done.returncode != 0:
