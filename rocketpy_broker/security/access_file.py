@@ -45,6 +45,8 @@ class AccessStore:
         try:
             stamp = self._stamp_now()
             self._take(read_access_file(self.path.read_text("utf-8")))
+        except UnicodeDecodeError as error:
+            raise ConfigInvalid(f"{self.path}: it is not in UTF-8") from error
         except (OSError, ConfigInvalid) as error:
             raise ConfigInvalid(f"{self.path}: {error}") from error
         self._stamp = stamp

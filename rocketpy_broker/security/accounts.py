@@ -7,6 +7,7 @@ Secrets are in no text that this module makes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Flag
@@ -74,7 +75,7 @@ class Account:
         return not self.is_admin or bool(self.topics or self.groups)
 
 
-class AccessFile(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class AccessFile(msgspec.Struct, kw_only=True, rename="camel"):
     """plain_acl.yml as it is written. Lists may be None: the key is there and nothing follows."""
 
     global_white_remote_addresses: list[str] | None = None
@@ -110,16 +111,20 @@ def read_access_file(text: str) -> AccessFile:
         found: Any = yaml.safe_load(text)
         if not isinstance(found, dict) or not found:
             raise ConfigInvalid("the file has no settings")
-        for account in found.get("accounts") or []:
-            _refuse_unknown(account)
         # Keys and names may look like numbers: 12345678 is a text in 4.6.0 too.
-        return msgspec.convert(_texts(found), AccessFile, strict=False)
+        written = msgspec.convert(_texts(found), AccessFile, strict=False)
+        _refuse_unknown(found, AccessFile)
+        for account in found.get("accounts") or []:
+            _refuse_unknown(account, PlainAccessConfig)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" in line {mark.line + 1}"
         raise ConfigInvalid(f"no YAML{place}") from error  # the text around it may be a secret
     except msgspec.ValidationError as error:
         raise ConfigInvalid(str(error)) from error
+    except (ValueError, OverflowError, RecursionError, AttributeError) as error:  # a date that is none, say
+        raise ConfigInvalid(f"a value cannot be read ({type(error).__name__})") from error
+    return written
 
 
 def dump_access_file(written: AccessFile) -> str:
@@ -128,11 +133,12 @@ def dump_access_file(written: AccessFile) -> str:
     return str(yaml.safe_dump({key: value for key, value in data.items() if value is not None}))
 
 
-def _refuse_unknown(account: object) -> None:
-    known = {field.encode_name for field in msgspec.structs.fields(PlainAccessConfig)}
-    unknown = set(map(str, account)) - known if isinstance(account, dict) else set()
+def _refuse_unknown(settings: Mapping[Any, Any], known: type[msgspec.Struct]) -> None:
+    unknown = set(map(str, settings)) - {one.encode_name for one in msgspec.structs.fields(known)}
     if unknown:
-        raise ConfigInvalid(f"an account has the unknown setting {', '.join(sorted(unknown))}")
+        # Of ``secretKey:12345678``, where a blank is missing, only the first word may be shown.
+        names = sorted(re.split(r"\W", name, maxsplit=1)[0][:40] for name in unknown)
+        raise ConfigInvalid(f"unknown setting {', '.join(names)}")
 
 
 def _texts(value: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
 
-from rocketpy.errors import RecordCorrupt, RemoteProtocolError, RocketError
+from rocketpy.errors import ConfigInvalid, RecordCorrupt, RemoteProtocolError, RocketError
 from rocketpy.protocol import fastjson, properties, record
 from rocketpy.protocol.batch import decode_batch, encode_batch
 from rocketpy.protocol.bodies import RegisterBrokerBody
@@ -31,6 +31,8 @@ from rocketpy.protocol.frame import (
 )
 from rocketpy.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS, Header
 from rocketpy.protocol.message_id import decode_message_id
+from rocketpy_broker.filter.sql92 import ExpressionInvalid
+from tests.fuzz import broker_targets as own
 from tests.fuzz import corpus
 from tests.fuzz.mutation import Mutator
 
@@ -308,4 +310,7 @@ TARGETS = (
     Target("JSON body", _make_json, _check_json, _PEER),
     Target("registration body", _make_registration, _check_registration, _PEER),
     Target("inflate", _make_compressed, _check_compressed, _PEER),
+    Target("SQL92 filter", own.make_expression, own.check_expression, (ExpressionInvalid,)),
+    Target("ACL file", own.make_access_file, own.check_access_file, (ConfigInvalid,)),
+    Target("ACL address", own.make_address, own.check_address, (ConfigInvalid,)),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +140,10 @@ def test_operators_keep_the_accounts(servers: Cluster) -> None:
         return answer.get("status") == "SEND_OK"
 
     probe.wait_until(is_known, "the new account", timeout_s=30, step_s=1)
+    listed = servers.admin("getAccessConfigSubCommand", "-b", broker)
+    assert re.findall(r"accessKey +: (\S+)", listed) == ["application", "operator", "newcomer"]
+    shown = re.findall(r"secretKey +: (\S+)", listed)
+    assert shown == ([] if "our" in str(servers.broker.conf["brokerName"]) else shown)
     version = servers.admin("clusterAclConfigVersion", "-c", "InteropCluster")
     assert str(servers.broker.conf["brokerName"]) in version
     gone = servers.admin("deleteAccessConfig", "-b", broker, "-a", "newcomer")

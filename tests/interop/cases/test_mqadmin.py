@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +125,24 @@ def test_messages_are_looked_up(servers: Cluster) -> None:
     name = str(servers.broker.conf["brokerName"])
     by_offset = servers.admin("queryMsgByOffset", "-t", TOPIC, "-b", name, "-i", "1", "-o", "1")
     assert re.search(r"Keys:\s+\[key3\]", by_offset), by_offset
+
+
+def test_settings_are_shown_and_changed(peer: JavaPeer, tmp_path: Path) -> None:
+    """getBrokerConfig, updateBrokerConfig and their like of name servers would fail, or change nothing."""
+    allowed = {"remoteConfigUpdateEnable": "true"}
+    with serve(Side("mqadmin", "our", "our"), peer, tmp_path, conf=allowed, names_conf=allowed) as servers:
+        broker = servers.broker.address
+        shown = servers.admin("getBrokerConfig", "-b", broker)
+        assert re.search(r"^fileReservedTime *= *72", shown, re.MULTILINE)
+        changed = servers.admin("updateBrokerConfig", "-b", broker, "-k", "fileReservedTime", "-v", "48")
+        assert f"update broker config success, {broker}" in changed
+        shown = servers.admin("getBrokerConfig", "-b", broker)
+        assert re.search(r"^fileReservedTime *= *48", shown, re.MULTILINE)
+        assert "orderMessageEnable" in servers.admin("getNamesrvConfig", "-n", servers.namesrv.address)
+        update = ("-k", "orderMessageEnable", "-v", "true", "-n", servers.namesrv.address)
+        assert "update name server config success!" in servers.admin("updateNamesrvConfig", *update)
+        refused = servers.admin("updateBrokerConfig", "-b", broker, "-k", "storePathRootDir", "-v", "x")
+        assert "success" not in refused
 
 
 def test_a_topic_is_deleted_and_queues_are_cleaned(servers: Cluster) -> None:

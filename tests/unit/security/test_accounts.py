@@ -62,10 +62,15 @@ def test_the_file_of_the_distribution_is_understood() -> None:
         (("defaultTopicPerm", "defaultTopicPerms"), "unknown setting defaultTopicPerms"),
         (("admin: false", "admin: maybe"), "admin"),
         (("10.10.103.*", "10.10.103"), "address pattern"),
-        (("accounts:", "acounts:"), "unknown field `acounts`"),
+        (("accounts:", "acounts:"), "unknown setting acounts"),
         ((ACCOUNTS, "# nothing"), "no settings"),
         ((ACCOUNTS, "!!python/object/apply:os.system [true]"), "no YAML"),
         (("accounts:", "accounts: {very-secret: ["), "no YAML"),
+        (("secretKey: 12345678", '"secretKey:12345678":'), "unknown setting secretKey"),
+        (("accounts:", "accounts: 5\nx:"), "accounts"),
+        (("secretKey: 12345678", "secretKey: 2001-99-99"), "cannot be read"),
+        (("accounts:", "accounts: &a [*a]\nx:"), "cannot be read"),
+        (("topicPerms:", "topicPerms: [[a]]\n  x:"), "topicPerms"),
     ],
 )
 def test_a_file_that_is_not_understood_is_refused(change: tuple[str, str], complaint: str) -> None:
@@ -139,8 +144,8 @@ def test_a_file_that_was_spoilt_leaves_the_rules_in_force(
 ) -> None:
     """An editor's half-written file would let everybody in, or nobody."""
     store = opened(tmp_path)
-    for spoilt in ("accounts: [", ""):
-        store.path.write_text(spoilt)
+    for spoilt in (b"accounts: [", b"\xff\xfe"):
+        store.path.write_bytes(spoilt)
         store.reload_changed()
         store.reload_changed()
         assert set(store.rules.accounts) == {"RocketMQ", "rocketmq2"}

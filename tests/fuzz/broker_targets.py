@@ -1,0 +1,103 @@
+"""Readers of the broker that are fuzzed without a socket: accounts, addresses, filter expressions."""
+
+from __future__ import annotations
+
+from random import Random
+
+from rocketpy_broker.filter.sql92 import compile_expression
+from rocketpy_broker.security.accounts import AccessList, dump_access_file, read_access_file
+from rocketpy_broker.security.addresses import AddressPattern
+from tests.fuzz.mutation import Mutator
+
+__all__ = [
+    "check_access_file",
+    "check_address",
+    "check_expression",
+    "make_access_file",
+    "make_address",
+    "make_expression",
+]
+
+# Short ones: PyYAML takes a millisecond a line.
+_ACCOUNTS = (
+    b"accounts: [{accessKey: RocketMQ, secretKey: 12345678, topicPerms: [a=PUB|SUB]}]",
+    b"accounts:\n- accessKey: RocketMQ\n  secretKey: 12345678\n  admin: true\n",
+    b"globalWhiteRemoteAddresses: [10.1.*.*]\ndataVersion: [{counter: 1}]",
+)
+_YAML = (
+    b"!!set ",
+    b"!!binary ",
+    b"&a ",
+    b"*a",
+    b"2001-99-99",
+    b"{",
+    b"[",
+    b"- ",
+    b"\n  ",
+    b"? ",
+    b".nan",
+    b"~",
+)
+_ADDRESSES = (
+    b"10.1.2.3",
+    b"10.1.{2,3}",
+    b"192.168.0-20.*",
+    b"2001:db8::1",
+    b"2::ac5:78:1-200:*",
+    b"10.0.0.1,::1",
+)
+_HOSTS = ("127.0.0.1", "10.1.2.3", "::1", "2001:db8::1", "fe80::1%eth0", "memory", "")
+_EXPRESSIONS = (
+    b"a > 5 AND (b = 'x' OR c IS NOT NULL)", b"a BETWEEN 1 AND 2.5e3", b"NOT a IN ('x', 'y') AND TRUE",
+    b"'it''s' = a OR -1 < b", b"a NOT BETWEEN 0 AND 9 OR b <> FALSE",
+)  # fmt: skip
+_WORDS = (
+    b" AND ",
+    b" OR ",
+    b" NOT ",
+    b"(",
+    b")",
+    b" IN (",
+    b" IS NULL",
+    b"'",
+    b"-",
+    b"1e999",
+    b"0x1F",
+    b" = ",
+)
+
+
+def make_access_file(draw: Random) -> bytes:
+    """A plain_acl.yml, almost."""
+    return Mutator(_ACCOUNTS, _YAML).make(draw)
+
+
+def check_access_file(data: bytes, _: Random) -> None:
+    """What is accepted survives being written."""
+    written = read_access_file(data.decode("utf-8", "replace"))
+    rules = AccessList.of(written)
+    assert AccessList.of(read_access_file(dump_access_file(written))).accounts.keys() == rules.accounts.keys()
+
+
+def make_address(draw: Random) -> bytes:
+    """A pattern of addresses, almost."""
+    return Mutator(_ADDRESSES, (b"*", b"-", b":", b".", b"{", b"}", b",", b"255", b"ffff")).make(draw)
+
+
+def check_address(data: bytes, _: Random) -> None:
+    """An accepted pattern can be asked about any host."""
+    pattern = AddressPattern(data.decode("utf-8", "replace"))
+    for host in _HOSTS:
+        pattern.matches(host)
+
+
+def make_expression(draw: Random) -> bytes:
+    """A filter of a consumer, almost."""
+    return Mutator(_EXPRESSIONS, _WORDS).make(draw)
+
+
+def check_expression(data: bytes, _: Random) -> None:
+    """An accepted expression can be asked about any message."""
+    expression = compile_expression(data.decode("utf-8", "replace"))
+    for properties in ({}, {"a": "5", "b": "x", "c": ""}, {"a": "true", "b": "1e400"}, {"a": "\ud800"}):
+        expression.matches(properties)
