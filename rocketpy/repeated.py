@@ -24,16 +24,26 @@ class RepeatedLog:
         self._interval_s = interval_s
         self._seen: dict[str, tuple[float, int]] = {}
 
-    def warning(self, key: str, text: str, *values: Any, **fields: Any) -> None:
-        """Log a warning unless one of that key was logged just now. fields: structured ones."""
-        self._write(logging.WARNING, key, text, values, fields)
+    def warning(self, key: str, text: str, *values: Any) -> None:
+        """Log a warning unless one of that key was logged just now."""
+        self._write(logging.WARNING, key, text, values)
 
-    def info(self, key: str, text: str, *values: Any, **fields: Any) -> None:
+    def info(self, key: str, text: str, *values: Any) -> None:
         """The same for information."""
-        self._write(logging.INFO, key, text, values, fields)
+        self._write(logging.INFO, key, text, values)
+
+    def exception(self, key: str, text: str, *values: Any) -> None:
+        """The same for the exception that is being handled, with its traceback."""
+        self._write(logging.ERROR, key, text, values, exc_info=True)
 
     def _write(
-        self, level: int, key: str, text: str, values: tuple[Any, ...], fields: dict[str, Any]
+        self,
+        level: int,
+        key: str,
+        text: str,
+        values: tuple[Any, ...],
+        *,
+        exc_info: bool = False,
     ) -> None:
         now = time.monotonic()
         since, skipped = self._seen.get(key, (None, 0))
@@ -46,4 +56,4 @@ class RepeatedLog:
         self._seen[key] = (now, 0)
         if skipped:
             text, values = f"{text} (and %d more of the kind)", (*values, skipped)
-        self._log.log(level, text, *values, extra=fields)
+        self._log.log(level, text, *values, exc_info=exc_info)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from rocketpy.errors import RocketError
+from rocketpy.logs import JsonFormatter
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
 from rocketpy_broker.embedded import EmbeddedCluster
@@ -32,9 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "action" in options:
         status: int = options.action(options)
         return status
-    logging.basicConfig(
-        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    _set_up_logging(options.log_level, options.log_format)
     try:
         service: Service = options.service(options)
         _run(service, options.loop)
@@ -42,6 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rocketpy-broker: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _set_up_logging(level: str, form: str) -> None:
+    handler = logging.StreamHandler()
+    if form == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,6 +79,9 @@ def _command(
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     command.set_defaults(service=service)
     command.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio", help="event loop to use")
+    command.add_argument(
+        "--log-format", default="text", choices=("text", "json"), help="lines for people, or JSON objects"
+    )
     command.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
     return command
 

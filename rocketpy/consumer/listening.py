@@ -12,6 +12,7 @@ from rocketpy.consumer.outcomes import ConsumeResult, Later, Said
 from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveEvent, ReceiveListener
 from rocketpy.message import MessageExt
 from rocketpy.protocol.trace import ConsumeOutcome
+from rocketpy.repeated import RepeatedLog
 from rocketpy.telemetry import Telemetry
 
 __all__ = ["ProcessListeners", "ReceiveListeners"]
@@ -22,10 +23,11 @@ log = logging.getLogger("rocketpy.consumer")
 class ReceiveListeners:
     """The listeners of one consumer. all: those there are now."""
 
-    __slots__ = ("_namespace", "_telemetry", "all")
+    __slots__ = ("_namespace", "_telemetry", "_trouble", "all")
 
     def __init__(self, listeners: Iterable[ReceiveListener]) -> None:
         self.all = tuple(listeners)
+        self._trouble = RepeatedLog(log)
         self._telemetry: Telemetry | None = None
         self._namespace = ""
 
@@ -45,9 +47,8 @@ class ReceiveListeners:
         for listener in self.all:
             try:
                 listener.received(event)
-            except Exception:
-                # Telemetry that fails must not take the messages down with it.
-                log.exception("a receive listener failed")
+            except Exception as error:  # noqa: BLE001 - telemetry that fails must not lose messages
+                self._trouble.exception(type(error).__name__, "a receive listener failed")
 
 
 class ProcessListeners:
@@ -56,11 +57,21 @@ class ProcessListeners:
     It is known who they are once `observe` was called.
     """
 
-    __slots__ = ("_broadcasting", "_client_id", "_group", "_namespace", "_telemetry", "all", "receivers")
+    __slots__ = (
+        "_broadcasting",
+        "_client_id",
+        "_group",
+        "_namespace",
+        "_telemetry",
+        "_trouble",
+        "all",
+        "receivers",
+    )
 
     def __init__(self, listeners: Iterable[ProcessListener], group: str, *, broadcasting: bool) -> None:
         self.all = tuple(listeners)
         self.receivers = ReceiveListeners(())
+        self._trouble = RepeatedLog(log)
         self._group = group
         self._broadcasting = broadcasting
         self._client_id = ""
@@ -133,16 +144,16 @@ class ProcessListeners:
         for listener in self.all:
             try:
                 listener.process_started(event)
-            except Exception:
-                log.exception("a process listener failed")
+            except Exception as broken:  # noqa: BLE001 - as with receive listeners
+                self._trouble.exception(type(broken).__name__, "a process listener failed")
 
     def _ended(self, event: ProcessEvent, said: object, error: BaseException | None) -> None:
         outcome = ConsumeOutcome.EXCEPTION if error is not None else _outcome_of(said)
         for listener in self.all:
             try:
                 listener.process_ended(event, outcome, error)
-            except Exception:
-                log.exception("a process listener failed")
+            except Exception as broken:  # noqa: BLE001 - as with receive listeners
+                self._trouble.exception(type(broken).__name__, "a process listener failed")
 
 
 def _outcome_of(said: object) -> ConsumeOutcome:

@@ -27,6 +27,7 @@ from rocketpy.protocol.bodies import MessageQueue, SubscriptionData
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.sysflag import PullSysFlag
+from rocketpy.repeated import RepeatedLog
 from rocketpy.results import PullStatus
 from rocketpy.routing.routes import MASTER_ID
 from rocketpy.tasks import Tasks
@@ -83,12 +84,13 @@ class PullContext:
 class Puller:
     """Pulls one queue. `start` begins, `stop` ends, `wake` says that there may be room again."""
 
-    __slots__ = ("_broker_id", "_context", "_pause_s", "_task", "_woken", "held", "paused")
+    __slots__ = ("_broker_id", "_context", "_pause_s", "_task", "_trouble", "_woken", "held", "paused")
 
     def __init__(self, context: PullContext, held: ProcessQueue) -> None:
         self._context = context
         self._broker_id = MASTER_ID
         self._pause_s = _PAUSE_MIN_S
+        self._trouble = RepeatedLog(log)
         self._task: asyncio.Task[None] | None = None
         self._woken: asyncio.Future[None] | None = None
         self.held: Final = held
@@ -209,7 +211,7 @@ class Puller:
     async def _recover(self, error: RocketError) -> None:
         """Wait a little, longer each time; learn where the queue is now, and introduce ourselves again."""
         queue, client = self.held.queue, self._context.client
-        log.info("pulling %s: %s", queue, error)
+        self._trouble.info(type(error).__name__, "pulling %s: %s", queue, error)
         self._broker_id = MASTER_ID
         await self._wait()
         try:
@@ -219,7 +221,7 @@ class Puller:
             else:
                 await client.route(queue.topic, fresh=True)
         except RocketError as again:
-            log.info("pulling %s: %s", queue, again)
+            self._trouble.info(type(again).__name__, "pulling %s: %s", queue, again)
 
     async def _wait(self) -> None:
         await asyncio.sleep(self._pause_s)

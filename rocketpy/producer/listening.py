@@ -10,6 +10,7 @@ from typing import Final
 
 from rocketpy.hooks import SendEvent, SendListener
 from rocketpy.message import Message, MessageQueue
+from rocketpy.repeated import RepeatedLog
 from rocketpy.results import SendResult
 from rocketpy.telemetry import Telemetry
 
@@ -29,7 +30,17 @@ class Listeners:
     last asked; `look` asks again. locate: finds a queue's broker.
     """
 
-    __slots__ = ("_client_id", "_group", "_namespace", "_telemetry", "_timer", "all", "dormant", "locate")
+    __slots__ = (
+        "_client_id",
+        "_group",
+        "_namespace",
+        "_telemetry",
+        "_timer",
+        "_trouble",
+        "all",
+        "dormant",
+        "locate",
+    )
 
     def __init__(self, listeners: Sequence[SendListener], group: str, client_id: str) -> None:
         self.all = tuple(listeners)
@@ -37,6 +48,7 @@ class Listeners:
         self._telemetry: Telemetry | None = None
         self._namespace = ""
         self._timer: asyncio.TimerHandle | None = None
+        self._trouble = RepeatedLog(log)
         self._group = group
         self._client_id = client_id
         self.locate: Callable[[MessageQueue], str | None] = lambda _queue: None
@@ -67,21 +79,19 @@ class Listeners:
         """Tell of a send that is about to be accepted."""
         event = SendEvent(messages, self._group, self._client_id, oneway=oneway, locate=self.locate)
         for listener in self.all:
-            _guarded(partial(listener.started, event))
+            self._guarded(partial(listener.started, event))
         return event
 
     def ended(self, event: SendEvent, end: BaseException | Sequence[SendResult]) -> None:
         """Tell how a send that was announced ended."""
         for listener in self.all:
             if isinstance(end, BaseException):
-                _guarded(partial(listener.failed, event, end))
+                self._guarded(partial(listener.failed, event, end))
             else:
-                _guarded(partial(listener.completed, event, end))
+                self._guarded(partial(listener.completed, event, end))
 
-
-def _guarded(call: Callable[[], None]) -> None:
-    try:
-        call()
-    except Exception:
-        # Telemetry that fails must not take the message down with it.
-        log.exception("a send listener failed")
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - telemetry that fails must not take the message down
+            self._trouble.exception(type(error).__name__, "a send listener failed")

@@ -45,6 +45,7 @@ from rocketpy.producer.transaction import (
 )
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.compression import compress, compress_if_worth
+from rocketpy.repeated import RepeatedLog
 from rocketpy.results import SendResult, Unfinished
 from rocketpy.routing.selectors import QueueSelector
 from rocketpy.telemetry import TelemetryChoice, find_telemetry
@@ -100,6 +101,7 @@ class Producer(Lookups):
         self._requests: Requests | None = None
         self._check: TransactionCheck | None = None
         self._trace: MessageTrace | None = None
+        self._trouble = RepeatedLog(log)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -265,7 +267,7 @@ class Producer(Lookups):
         engine = self._running()
         engine.room.check(len(message.body))
         future: asyncio.Future[None] = engine.loop.create_future()
-        future.add_done_callback(_log_oneway)
+        future.add_done_callback(self._oneway_ended)
         if selector is not None:
             self._select(OnewaySend, engine, message, future, queue, selector, arg, None)
         else:
@@ -462,6 +464,10 @@ class Producer(Lookups):
             raise ClientClosed("the producer was not started: use `async with`, or `await producer.start()`")
         return self._engine
 
+    def _oneway_ended(self, future: asyncio.Future[None]) -> None:
+        if not future.cancelled() and (error := future.exception()) is not None:
+            self._trouble.info(type(error).__name__, "a oneway message was not sent: %s", error)
+
     def _submit(
         self,
         kind: type[Pending[R]],
@@ -575,8 +581,3 @@ def _kind_of(message: Message) -> type[SingleSend]:
     if type(message) is Message:
         return SingleSend
     return ReplySend if isinstance(message, ReplyMessage) else SingleSend
-
-
-def _log_oneway(future: asyncio.Future[None]) -> None:
-    if not future.cancelled() and (error := future.exception()) is not None:
-        log.info("a oneway message was not sent: %s", error)

@@ -38,6 +38,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.protocol.compression import decompress
 from rocketpy.protocol.headers import ReplyMessageRequestHeader
 from rocketpy.protocol.record import Record, host_bytes
+from rocketpy.repeated import RepeatedLog
 from rocketpy.results import SendResult
 from rocketpy.transport import Channel
 
@@ -171,6 +172,7 @@ class Replies:
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
         self._expected: dict[str, asyncio.Future[MessageExt]] = {}
+        self._trouble = RepeatedLog(log)
         client.links.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.handle
 
     def expect(self, correlation_id: str) -> asyncio.Future[MessageExt]:
@@ -195,7 +197,8 @@ class Replies:
         message = self._message(header, request.body)
         future = self._expected.get(message.correlation_id or "")
         if future is None or future.done():
-            log.warning(
+            self._trouble.warning(
+                "late",
                 "dropped a reply with correlation id %s from %s: it came too late, or is not for this client",
                 message.correlation_id,
                 header.born_host,

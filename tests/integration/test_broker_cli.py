@@ -1,6 +1,7 @@
 """The command rocketpy-broker, as an operator starts and stops it."""
 
 import asyncio
+import json
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketpy import Message, Producer
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import GetMaxOffsetRequestHeader, GetRouteInfoRequestHeader
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2 as SendHeader
@@ -74,6 +76,21 @@ async def test_dev_runs_both(tmp_path: Path) -> None:
         )
         assert answer.code == 0
     assert await stop(process) == 0
+
+
+async def test_logs_as_json_lines_without_bodies(tmp_path: Path) -> None:
+    """A log collector could not read the lines, or what customers sent would be in them."""
+    arguments = ("dev", "--listen", "127.0.0.1:0", "--store", str(tmp_path))
+    process, address = await start(*arguments, "--log-format", "json", "--log-level", "debug")
+    async with Producer("g", address) as producer:
+        await producer.send(Message("T", b"a secret body", properties={"p": "a secret too"}))
+    process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(20):
+        _, errors = await process.communicate()
+    lines = [json.loads(line) for line in errors.decode().splitlines()]
+    assert lines
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    assert b"secret" not in errors
 
 
 async def test_a_wrong_start_says_why(tmp_path: Path) -> None:

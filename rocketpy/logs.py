@@ -1,0 +1,71 @@
+"""Logging with structured fields: a formatter that writes each line as one JSON object.
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.getLogger("rocketpy").addHandler(handler)
+
+The fields come from what a line is about: a queue among its arguments gives topic, broker and queueId, a
+message also msgId and offset, an error its class and the broker's code, the rest what was given as `extra`.
+Bodies, properties and secrets are never written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rocketpy.errors import BrokerError
+from rocketpy.message import Message, MessageExt, MessageQueue
+
+__all__ = ["JsonFormatter", "fields_of"]
+
+_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Attributes that every record has."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the fields, and an exception's text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in fields_of(record).items():
+            line.setdefault(name, value)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What a record is about. The first queue or message counts."""
+    fields = {name: value for name, value in vars(record).items() if name not in _USUAL}
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    error = record.exc_info[1] if record.exc_info else None
+    for argument in (*arguments, error):
+        for name, value in _fields_of(argument).items():
+            fields.setdefault(name, value)
+    return fields
+
+
+def _fields_of(argument: object) -> dict[str, Any]:
+    if isinstance(argument, list | tuple) and argument and isinstance(argument[0], MessageExt):
+        argument = argument[0]
+    if isinstance(argument, MessageQueue):
+        return {"topic": argument.topic, "broker": argument.broker_name, "queueId": argument.queue_id}
+    if isinstance(argument, MessageExt):
+        place = {"topic": argument.topic, "broker": argument.queue.broker_name, "queueId": argument.queue_id}
+        return place | {"offset": argument.queue_offset, "msgId": argument.message_id}
+    if isinstance(argument, Message):
+        return {"topic": argument.topic}
+    if isinstance(argument, BrokerError):
+        return {"error": "BrokerError", "code": argument.code, "broker": argument.broker}
+    if isinstance(argument, BaseException):
+        return {"error": type(argument).__name__}
+    return {}

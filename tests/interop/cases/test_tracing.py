@@ -1,0 +1,43 @@
+"""OpenTelemetry context through Java's broker and a Java program that forwards properties."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.cluster import Cluster
+from tests.interop.java_peer import JavaPeer
+from tests.interop.sides import OUR_SDK, Side, serve
+from tests.otel.story import expect_one_trace, tell
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(scope="module", params=OUR_SDK[::3], ids=lambda side: side.direction)
+def servers(
+    request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Servers of each make."""
+    side: Side = request.param
+    with serve(side, peer, tmp_path_factory.mktemp("tracing")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("forwarder", ["ours", "Java"])
+async def test_one_trace_with_every_attribute(servers: Cluster, forwarder: str) -> None:
+    """A trace would end where a message passes Java: at its broker, or at a program that sends it on."""
+    stem = servers.topic("tracing")
+
+    async def forward(source: str, target: str) -> None:
+        step = {"do": "forward", "from": source, "to": target, "body": b"forwarded".hex()}
+        home = servers.run / f"forward-{stem}"
+        drive = servers.peer.drive
+        (answer,) = await asyncio.to_thread(
+            drive, "Trace", servers.namesrv.address, "forwarders", home=home, steps=[step]
+        )
+        assert "msgId" in answer, answer
+
+    collector = await tell(servers.namesrv.address, stem, forward if forwarder == "Java" else None)
+    expect_one_trace(collector, stem, servers.broker.name)

@@ -1,0 +1,85 @@
+"""Log lines as JSON, and errors that repeat themselves."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from rocketpy import Message, MessageQueue, Outcome
+from rocketpy.errors import BrokerError, Retry
+from rocketpy.logs import JsonFormatter
+from rocketpy.repeated import RepeatedLog
+
+QUEUE = MessageQueue("Orders", "broker-a", 3)
+
+
+def line(text: str, *arguments: object, **more: Any) -> dict[str, Any]:
+    """One line as it would be written."""
+    record = logging.getLogger("rocketpy.test").makeRecord(
+        "rocketpy.test", logging.WARNING, __file__, 1, text, arguments, more.pop("exc_info", None), extra=more
+    )
+    found = JsonFormatter().format(record)
+    assert "\n" not in found
+    return dict(json.loads(found))
+
+
+def test_fields_come_from_what_a_line_is_about() -> None:
+    """Nobody could search the logs for a queue or a broker."""
+    error = BrokerError(2, "busy", "broker-a", outcome=Outcome.NOT_SENT, retry=Retry.SAME_BROKER)
+    found = line("pulling %s: %s", QUEUE, error)
+    assert found.pop("time").endswith("+00:00")
+    assert found == {
+        "level": "WARNING",
+        "logger": "rocketpy.test",
+        "message": f"pulling {QUEUE}: {error}",
+        "topic": "Orders",
+        "broker": "broker-a",
+        "queueId": 3,
+        "error": "BrokerError",
+        "code": 2,
+    }
+
+
+def test_extra_fields_and_exceptions_are_kept() -> None:
+    """What a line was given would be lost, or a traceback break the line."""
+    found = line("failed", offset=7, topic="T", exc_info=(ValueError, ValueError("oops"), None))
+    assert (found["offset"], found["topic"], found["error"]) == (7, "T", "ValueError")
+    assert "ValueError: oops" in found["exception"]
+
+
+def test_no_body_is_written() -> None:
+    """Customers' data would be in the logs."""
+    found = json.dumps(line("cannot send %s", Message("T", b"my secret", properties={"p": "my secret too"})))
+    assert "secret" not in found
+
+
+def test_a_repeated_error_is_one_line_in_a_while(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is away would fill the disk with one line."""
+    now = 1000.0
+    monkeypatch.setattr("rocketpy.repeated.time.monotonic", lambda: now)
+    repeated = RepeatedLog(logging.getLogger("rocketpy.test"), interval_s=10)
+    for _ in range(5):
+        repeated.warning("away", "broker %s is away", "a")
+    repeated.warning("other", "something else")
+    now += 10
+    repeated.warning("away", "broker %s is away", "a")
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker a is away",
+        "something else",
+        "broker a is away (and 4 more of the kind)",
+    ]
+
+
+def test_what_is_remembered_of_repeated_errors_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """Errors that name something new each time would take up memory without end."""
+    repeated = RepeatedLog(logging.getLogger("rocketpy.test"))
+    for number in range(1000):
+        repeated.warning(str(number), "error %d", number)
+    repeated.warning("999", "again")
+    repeated.warning("0", "forgotten, so told again")
+    assert len(caplog.records) == 1001
