@@ -7,6 +7,7 @@ over each. To add a transport (QUIC, a proxy), write a class with the two method
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.frame import CODEC_JSON, MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rocketpy.transport.stream import StreamProtocol
 
-__all__ = ["Address", "ChannelOptions", "Listener", "Transport"]
+__all__ = ["Address", "ChannelOptions", "Listener", "Transport", "host_limit"]
+
+_PER_HOST = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +134,14 @@ class Transport(Protocol):
         self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> Listener:
         """Accept connections at an address, each with a new protocol object."""
+
+
+def host_limit(host: str, options: ChannelOptions) -> int | None:
+    """How many connections a peer's host may have; None: any number."""
+    if options.max_connections_per_host is not None:
+        return options.max_connections_per_host
+    try:
+        is_local = ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        is_local = True  # no IP address: a transport within this process
+    return None if is_local else _PER_HOST

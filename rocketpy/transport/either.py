@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Self
 
-from rocketpy.transport.base import Address, ChannelOptions
+from rocketpy.transport.base import Address, ChannelOptions, host_limit
 from rocketpy.transport.stream import StreamProtocol
 
 __all__ = ["EitherListener"]
@@ -38,7 +38,7 @@ class EitherListener:
         self._protocol = protocol
         self._context = context
         self._options = options
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking: dict[asyncio.Task[None], str] = {}  # with the hosts that they look at
         self._accepting = asyncio.create_task(self._accept())
 
     @classmethod
@@ -75,17 +75,22 @@ class EitherListener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(self._listening)
+                connection, peer = await loop.sock_accept(self._listening)
             except OSError as error:  # out of file descriptors, say; those that are open are served on
                 log.error("cannot accept a connection: %s", error)
                 await asyncio.sleep(1)
                 continue
-            if len(self._looking) >= self._options.max_connections:
+            host = str(peer[0])
+            limit = host_limit(host, self._options)
+            looked_at = sum(host == other for other in self._looking.values()) if limit is not None else 0
+            if len(self._looking) >= self._options.max_connections or (
+                limit is not None and looked_at >= limit
+            ):
                 connection.close()
                 continue
             task = asyncio.create_task(self._look(connection))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            self._looking[task] = host
+            task.add_done_callback(self._looking.pop)
 
     async def _look(self, connection: socket.socket) -> None:
         """Wait for the first byte, leave it where it is, and hand the connection over."""

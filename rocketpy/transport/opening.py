@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import ssl
 from collections.abc import Callable
 from typing import Final
 
 from rocketpy.errors import ConfigInvalid, ConnectFailed
-from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
+from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport, host_limit
 from rocketpy.transport.channel import Channel, Endpoint
 from rocketpy.transport.memory import MemoryTransport
 from rocketpy.transport.stream import StreamProtocol
@@ -20,8 +19,6 @@ from rocketpy.transport.tcp import TcpTransport
 __all__ = ["Server", "connect", "connect_raw", "listen_raw", "register_transport", "serve"]
 
 log = logging.getLogger("rocketpy.transport")
-
-_PER_HOST: Final = 1024
 
 _tcp = TcpTransport()
 _TRANSPORTS: Final[dict[str, Transport]] = {"tcp": _tcp, "tls": _tcp, "memory": MemoryTransport()}
@@ -151,17 +148,6 @@ class Server:
         self._schedule_sweep()
 
 
-def _host_limit(host: str, options: ChannelOptions) -> int | None:
-    """How many connections a peer's host may have; None: any number."""
-    if options.max_connections_per_host is not None:
-        return options.max_connections_per_host
-    try:
-        is_local = ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        is_local = True  # no IP address: a transport within this process
-    return None if is_local else _PER_HOST
-
-
 class _Refusal(StreamProtocol):
     """What one connection too many gets."""
 
@@ -185,7 +171,7 @@ class _Membership:
         self._channels.add(channel)
         self._endpoint.channel_opened(channel)
         host = channel.remote_address.rpartition(":")[0]
-        limit = _host_limit(host, self._options)
+        limit = host_limit(host, self._options)
         if limit is None or len(self._channels) <= limit:
             return
         if sum(other.remote_address.rpartition(":")[0] == host for other in self._channels) > limit:

@@ -31,6 +31,7 @@ from tests.golden_data import manifest, parsed
 from tests.integration.raw_client import RawClient
 
 SETTINGS = {
+    "brokerFastFailureEnable": "false",  # on a machine with much else to do it would refuse sends
     "mappedFileSizeCommitLog": "1048576",
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",

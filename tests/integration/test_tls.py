@@ -139,6 +139,22 @@ async def test_a_permissive_port_does_not_wait_for_ever(tmp_path: Path, authorit
         assert await is_answered(f"127.0.0.1:{names.address.port}")
 
 
+async def test_a_permissive_port_does_not_listen_to_one_host_only(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    """One host could open connections, say nothing on them, and leave no place for others."""
+    tls = tls_settings(authority, tmp_path, "permissive") + "maxConnectionsPerHost=3\n"
+    (tmp_path / "namesrv.conf").write_text(f"{tls}listenPort=0\n")
+    names = NameServer(load_namesrv_config(tmp_path / "namesrv.conf"))
+    await names.start()
+    opened = [await asyncio.open_connection("127.0.0.1", names.address.port) for _ in range(4)]
+    async with asyncio.timeout(10):
+        assert await opened[3][0].read() == b""
+    for _, writer in opened:
+        writer.close()
+    await names.close()
+
+
 def test_old_versions_are_not_spoken(tmp_path: Path, authority: trustme.CA) -> None:
     """Traffic could be read by who breaks TLS 1.1."""
     path = tmp_path / "broker.conf"

@@ -25,7 +25,7 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ
 from rocketpy.transport import Address, Channel, ChannelOptions, Server, connect, register_transport, serve
-from rocketpy.transport.opening import _host_limit
+from rocketpy.transport.base import host_limit
 
 ECHO, SILENT, HOLD, RAISE, BUG, BIG, PUSH = range(900, 907)
 _names = itertools.count()
@@ -363,7 +363,7 @@ async def test_one_host_cannot_take_all_connections(scheme: str) -> None:
 @pytest.mark.parametrize(("host", "limit"), [("127.0.0.1", None), ("[::1]", None), ("192.0.2.1", 1024)])
 def test_this_machine_may_have_any_number(host: str, limit: int | None) -> None:
     """A test, or a proxy beside the broker, would be taken for a flood."""
-    assert _host_limit(host, ChannelOptions()) == limit
+    assert host_limit(host, ChannelOptions()) == limit
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
