@@ -36,7 +36,5 @@ def _drop(store: MessageStore, is_unwanted: Callable[[ConsumeQueue], bool]) -> i
     queues = store.queues.queues
     gone = [key for key, queue in queues.items() if queue.topic not in _KEPT and is_unwanted(queue)]
     for key in gone:
-        queue = queues.pop(key)
-        store.dispatcher.forget(store.table[key])
-        queue.destroy()
+        store.drop_queue(*key)
     return len(gone)
