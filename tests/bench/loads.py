@@ -31,17 +31,20 @@ class LoadProcess:
         self._process = process
 
     @classmethod
-    def java(cls, peer: JavaPeer, run: Path) -> Self:
-        """java/Load.java: DefaultMQProducer, N threads of synchronous sends, one JVM for the whole run."""
-        home = make_home(run / "java-load")
-        command = peer.command("Load", home=home, jvm=CLIENT_JVM)
+    def java(cls, peer: JavaPeer, run: Path, driver: str = "Load") -> Self:
+        """java/Load.java: DefaultMQProducer, N threads of synchronous sends, one JVM for the whole run.
+
+        driver: another of those programs.
+        """
+        home = make_home(run / f"java-{driver.lower()}")
+        command = peer.command(driver, home=home, jvm=CLIENT_JVM)
         return cls(_start(command, home / "console.log", java_environment(home)))
 
     @classmethod
-    def sdk(cls, run: Path, loop: str) -> Self:
-        """sdk_load.py: rocketpy.Producer on the asyncio or uvloop loop."""
-        command = [sys.executable, "-m", "tests.bench.sdk_load", "--loop", loop]
-        return cls(_start(command, run / f"sdk-load-{loop}.log", our_environment()))
+    def sdk(cls, run: Path, loop: str, module: str = "sdk_load", *options: str) -> Self:
+        """sdk_load.py: rocketpy.Producer on the asyncio or uvloop loop; or another module here."""
+        command = [sys.executable, "-m", f"tests.bench.{module}", "--loop", loop, *options]
+        return cls(_start(command, run / f"{module}-{loop}.log", our_environment()))
 
     def measure(self, server: Server, **what: Any) -> Sample:
         """Drive `server` as `what` says. Raises RuntimeError when the client process ends."""

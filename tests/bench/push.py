@@ -1,0 +1,160 @@
+"""`python -m tests.bench.push`: push consumption, Java's consumer and ours on Java's broker and ours.
+
+Two loads. *drain*: a topic that holds `--messages` messages of 128 bytes is consumed from its first to its last
+by a new group. *latency*: one message every two milliseconds; how long from its send to its handler. Servers and
+consumer processes stay up and warm; rounds alternate as in `tests.bench.run`. Nothing is pinned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocketpy import Message, ProducerConfig, sync
+from tests.bench import machine
+from tests.bench.loads import LoadProcess
+from tests.bench.push_load import HANDLERS
+from tests.bench.results import Key, Results, Sample
+from tests.bench.run import EXIT_NOT_RUN, RESULTS, heading, words
+from tests.bench.servers import JAVA, QUEUES, Server, servers
+from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
+
+BATCH = 512
+INTERVAL_S = 0.002
+_groups = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A consumer process and its name in the table."""
+
+    name: str
+    process: LoadProcess
+
+    def measure(self, server: Server, do: str, messages: int) -> Sample:
+        """One stretch by a group of its own."""
+        group = f"bench_group_{next(_groups)}_{time.time_ns()}"
+        what: dict[str, Any] = {"do": do, "group": group, "messages": messages}
+        if do == "drain":
+            return self.process.measure(server, **what)
+        with sending(server):
+            return self.process.measure(server, topic=LATENCY_TOPIC, **what)
+
+
+LATENCY_TOPIC = "BenchLatency"
+
+
+def main(arguments: list[str]) -> int:
+    """Run, print and save. 0 when done, 3 where Java tools are missing."""
+    options = parse(arguments)
+    try:
+        peer = JavaPeer.prepare(options.version)
+    except ToolsMissing as missing:
+        print(f"bench: NOT RUN: {missing}")
+        return EXIT_NOT_RUN
+    about = {**machine.describe(), "rocketmq": options.version, "options": vars(options), "queues": QUEUES}
+    results = Results(baseline=JAVA)
+    with tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as directory:
+        measure(peer, Path(directory), options, results)
+    print(f"\n{heading(about)}\n\n{results.table()}")
+    if not options.discard:
+        name = f"push-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{about['commit'].rstrip('+')}.json"
+        results.save(RESULTS / name, about)
+        print(f"saved as {(RESULTS / name).relative_to(HERE.parent.parent)}")
+    return 0
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.push", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages a drain")
+    parser.add_argument("--samples", type=int, default=2000, help="messages of a latency stretch")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--loops", type=words, default=["asyncio", "uvloop"], help="loops of our broker")
+    parser.add_argument(
+        "--sdk-loops", type=words, default=["asyncio", "uvloop"], help="loops of our consumer"
+    )
+    parser.add_argument("--handlers", type=words, default=list(HANDLERS), help="kinds of our handlers")
+    parser.add_argument("--version", default=DEFAULT_VERSION, help="RocketMQ's")
+    parser.add_argument("--directory", help="where the stores go; default: the system's temporary directory")
+    parser.add_argument("--discard", action="store_true", help="do not save the results")
+    return parser.parse_args(arguments)
+
+
+def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Results) -> None:
+    """All rounds into `results`; each consumer warms up by one drain of a tenth on each server."""
+    with ExitStack() as stack:
+        running = stack.enter_context(servers(peer, run, options.loops))
+        consumers = list(start_consumers(stack, peer, run, options))
+        for server in running:
+            fill(server, options.messages)
+            for consumer in consumers:
+                consumer.measure(server, "drain", max(1, options.messages // 10))
+        for number in range(options.rounds):
+            for consumer in consumers:
+                for server in running if number % 2 == 0 else running[::-1]:
+                    drain = consumer.measure(server, "drain", options.messages)
+                    results.add(Key(f"drain, {consumer.name}", server.name), drain)
+                    late = consumer.measure(server, "latency", options.samples)
+                    results.add(Key(f"latency, {consumer.name}", server.name), late)
+                    print(
+                        f"round {number + 1}  {consumer.name:32}  {server.name:16}  {drain.rate:10,.0f} msgs/s"
+                        f"  p50 {late.p50_us / 1000:.2f} ms  p99 {late.p99_us / 1000:.2f} ms",
+                        flush=True,
+                    )
+
+
+def start_consumers(
+    stack: ExitStack, peer: JavaPeer, run: Path, options: argparse.Namespace
+) -> Iterator[Consumer]:
+    """Java's, and ours by loop and kind of handler."""
+    yield Consumer("Java consumer", stack.enter_context(LoadProcess.java(peer, run, "PushLoad")))
+    for loop in options.sdk_loops:
+        for handler in options.handlers:
+            process = LoadProcess.sdk(run, loop, "push_load", "--handler", handler)
+            yield Consumer(f"our consumer ({loop}), {handler}", stack.enter_context(process))
+
+
+def fill(server: Server, count: int) -> None:
+    """Send what the drains consume, and make the topic of the latencies."""
+    with sync.Producer("bench_filler", server.namesrv_address) as producer:
+        producer.create_topic(LATENCY_TOPIC, QUEUES, key=str(server.broker.conf["brokerClusterName"]))
+        queues = itertools.cycle(producer.fetch_publish_queues(server.topic))
+        batch = [Message(server.topic, b"b" * 128)] * BATCH
+        for at in range(0, count, BATCH):
+            producer.send_batch(batch[: count - at], queue=next(queues))
+
+
+@contextmanager
+def sending(server: Server) -> Iterator[None]:
+    """Send the time, again and again, until the end of the block."""
+    end = threading.Event()
+
+    def run() -> None:
+        config = ProducerConfig(batching=False)
+        with sync.Producer("bench_sender", server.namesrv_address, config=config) as producer:
+            while not end.wait(INTERVAL_S):
+                producer.send_oneway(Message(LATENCY_TOPIC, f"{time.time_ns():<128}".encode()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,108 @@
+"""The consumer process of the push benchmark: rocketpy.PushConsumer on request (loads.LoadProcess).
+
+A line in: {"do": "drain" or "latency", "namesrv", "topic", "group", "messages"}; a line out as that of
+java/PushLoad.java. The handler is an ``async def``, or a plain function on threads, or one in the event loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rocketpy import ConsumeFrom, MessageExt, PushConfig, PushConsumer
+
+HANDLERS = ("async", "threads", "loop")
+
+
+class Stretch:
+    """Counts messages, and how old each was when its handler began."""
+
+    def __init__(self, wanted: int, timed: bool, done: Callable[[], None]) -> None:
+        self.wanted = wanted
+        self.timed = timed
+        self.count = 0
+        self.first = 0.0
+        self.last = 0.0
+        self.since_ns = 0
+        self.micros: list[float] = []
+        self._done = done
+
+    def handle(self, message: MessageExt) -> None:
+        """One message. When they are timed, only those count that were sent two seconds after the first."""
+        if not self.first:
+            self.first = time.perf_counter()
+            self.since_ns = time.time_ns() + 2_000_000_000
+        if self.timed:
+            sent_ns = int(message.body)
+            if sent_ns < self.since_ns:
+                return
+            self.micros.append((time.time_ns() - sent_ns) / 1000)
+        self.count += 1
+        if self.count == self.wanted:
+            self.last = time.perf_counter()
+            self._done()
+
+    async def handle_async(self, message: MessageExt) -> None:
+        """The same."""
+        self.handle(message)
+
+    def report(self) -> dict[str, Any]:
+        """The answer line."""
+        ordered = sorted(self.micros[: self.wanted])
+        places = {
+            name: ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0
+            for name, share in {"p50_us": 0.5, "p99_us": 0.99, "max_us": 1.0}.items()
+        }
+        return {"sent": self.wanted, "failed": 0, "seconds": self.last - self.first, **places}
+
+
+async def serve(handler: str) -> None:
+    """Answer requests until the input ends."""
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        print(json.dumps(await stretch(json.loads(line), handler)), flush=True)
+
+
+async def stretch(what: dict[str, Any], handler: str) -> dict[str, Any]:
+    """Consume as `what` says."""
+    done = asyncio.Event()
+    timed = what["do"] == "latency"
+    counted = Stretch(
+        what["messages"], timed, partial(asyncio.get_running_loop().call_soon_threadsafe, done.set)
+    )
+    consumer = PushConsumer(
+        what["group"],
+        what["namesrv"],
+        counted.handle_async if handler == "async" else counted.handle,
+        config=PushConfig(
+            consume_from=ConsumeFrom.LAST_OFFSET if timed else ConsumeFrom.FIRST_OFFSET,
+            threads=handler == "threads",
+        ),
+    )
+    consumer.subscribe(what["topic"])
+    async with consumer:
+        await done.wait()
+    return counted.report()
+
+
+def main() -> None:
+    """Pick the loop and serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
+    parser.add_argument("--handler", choices=HANDLERS, default="async")
+    options = parser.parse_args()
+    if options.loop == "uvloop":
+        importlib.import_module("uvloop").run(serve(options.handler))
+    else:
+        asyncio.run(serve(options.handler))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+import com.alibaba.fastjson.JSONObject;
+import java.util.List;
+import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * Push NAMESRV GROUP TOPIC STRATEGY ORDERLY: a push consumer that prints a line a message, until it is killed.
+ * STRATEGY: as Allocate names them. ORDERLY: true or false.
+ */
+public final class Push {
+    private Push() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[1]);
+        consumer.setNamesrvAddr(args[0]);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        AllocateMessageQueueStrategy strategy = Allocate.strategy(args[3]);
+        consumer.setAllocateMessageQueueStrategy(strategy);
+        consumer.subscribe(args[2], "*");
+        if (Boolean.parseBoolean(args[4])) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                print(messages);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                print(messages);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        Lines.print(new JSONObject().fluentPut("started", true));
+        Thread.sleep(Long.MAX_VALUE);
+    }
+
+    private static void print(List<MessageExt> messages) {
+        for (MessageExt message : messages) {
+            Lines.print(Lines.received(0, message));
+        }
+    }
+}
