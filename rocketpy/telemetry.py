@@ -8,7 +8,7 @@ but an occasional look whether that has changed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Final, Literal, NamedTuple, Protocol, cast
@@ -16,7 +16,16 @@ from typing import Final, Literal, NamedTuple, Protocol, cast
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import ProcessListener, ReceiveListener, SendListener
 
-__all__ = ["ENTRY_POINT_GROUP", "Measured", "Metric", "Telemetry", "TelemetryChoice", "find_telemetry"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "BrokerSend",
+    "Measured",
+    "Metric",
+    "Stage",
+    "Telemetry",
+    "TelemetryChoice",
+    "find_telemetry",
+]
 
 log = logging.getLogger("rocketpy.telemetry")
 
@@ -43,6 +52,26 @@ class Measured(NamedTuple):
     values: Sequence[tuple[tuple[str, ...], float]]
 
 
+class Stage(NamedTuple):
+    """A part of what a broker does with a send. start_ns, end_ns: ns since 1970."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+class BrokerSend(NamedTuple):
+    """A send that a broker has answered. partition: ``broker/queue id``. carriers: the properties of its
+    messages. code: of the answer; 0 is SUCCESS.
+    """
+
+    topic: str
+    partition: str
+    carriers: Sequence[Mapping[str, str]]
+    stages: Sequence[Stage]
+    code: int
+
+
 class Telemetry(Protocol):
     """What observes clients."""
 
@@ -57,6 +86,9 @@ class Telemetry(Protocol):
 
     def process_listener(self, namespace: str) -> ProcessListener:
         """Follows the handlers of push consumers of a namespace."""
+
+    def broker_sent(self, send: BrokerSend) -> None:
+        """Tell of a send on a broker's side, in its event loop. Must not block."""
 
     def observe_broker(self, collect: Callable[[], Sequence[Measured]]) -> Callable[[], None]:
         """Report what a broker measures; `collect` may be called in any thread. Returns what ends that."""

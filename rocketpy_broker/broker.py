@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from rocketpy.errors import RocketError, StoreError
 from rocketpy.protocol.record import host_bytes
+from rocketpy.telemetry import find_telemetry
 from rocketpy.transport import Address, Server, serve
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.consumers import ConsumerSide
@@ -25,6 +26,7 @@ from rocketpy_broker.handlers.answers import SendAnswers
 from rocketpy_broker.handlers.sync_flush import FlushWaiters
 from rocketpy_broker.metrics.collecting import Sources, State
 from rocketpy_broker.metrics.reporting import MetricsReport
+from rocketpy_broker.metrics.tracing import SendTracing, TracedAnswers
 from rocketpy_broker.replication import Replication
 from rocketpy_broker.security.guard import open_access
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
@@ -161,12 +163,17 @@ class Broker:
         host = _host_bytes(self.advertised_address)
         store.set_store_host(host)
         is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH
-        answers = SendAnswers(store_host=host, region_id=config.send.region_id, trace_on=config.send.trace_on)
+        tracing = self._tracing()
+        answers = self._answers(host, tracing)
         park = self.replication.park(answers)
+        if tracing is not None and park is not None:
+            park = tracing.stage("replication wait", park)
         if is_sync:
             timeout_ms = config.store.flush.sync_timeout_ms
             self._waiters = FlushWaiters(self._driver, answers, timeout_ms=timeout_ms, then=park)
             park = self._waiters.park
+            if tracing is not None:
+                park = tracing.stage("flush wait", park)
         send, storing = self.deferred.start(host, answers, park)
         if not self.replication.is_slave:
             self.deferred.run()
@@ -181,8 +188,20 @@ class Broker:
         )
         store.set_arrival_listener(consumers.arrived)
         consumers.start(host)
+        if tracing is not None:
+            handlers = tracing.handlers(handlers)
         self._endpoint.serve(handlers, send=send, closed=consumers.closed)
         self._is_serving = True
+
+    def _tracing(self) -> SendTracing | None:
+        telemetry = find_telemetry(None) if self.config.metrics.trace_sends else None
+        return SendTracing(telemetry, self.config.name) if telemetry is not None else None
+
+    def _answers(self, host: bytes, tracing: SendTracing | None) -> SendAnswers:
+        region, trace_on = self.config.send.region_id, self.config.send.trace_on
+        if tracing is not None:
+            return TracedAnswers(tracing, store_host=host, region_id=region, trace_on=trace_on)
+        return SendAnswers(store_host=host, region_id=region, trace_on=trace_on)
 
     async def _register(self) -> None:
         self._registrar = Registrar(

@@ -248,12 +248,15 @@ class HaConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsConfig:
-    """Where Prometheus finds the broker's metrics. The keys are ours."""
+    """Where Prometheus finds the broker's metrics, and what is traced. The keys are ours."""
 
     port: int | None = None
     """metricsPort: where GET /metrics is answered; 0 is any free one. None: nowhere."""
     host: str = "127.0.0.1"
     """metricsHost: the address to listen at. It is plain HTTP without a password."""
+    trace_sends: bool = False
+    """traceSends: whether sends that carry a trace context get spans of the broker's, where telemetry is
+    installed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

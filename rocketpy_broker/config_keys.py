@@ -189,6 +189,7 @@ BROKER_KEYS: Final = {
     "filterSupportRetry": Key("consume", "filter_retries", _boolean),
     "metricsPort": Key("metrics", "port", _port),
     "metricsHost": Key("metrics", "host", _text),
+    "traceSends": Key("metrics", "trace_sends", _boolean),
     "brokerRole": Key("ha", "role", _role),
     "haMasterAddress": Key("ha", "master_address", _address),
     "haSendHeartbeatInterval": Key("ha", "heartbeat_ms", _integer),

@@ -1,4 +1,4 @@
-"""The metrics of brokers in this process, as observable instruments."""
+"""The metrics of brokers in this process, as observable instruments, and their spans."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer
 
 from rocketpy import __version__
-from rocketpy.telemetry import Measured, Metric
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.telemetry import BrokerSend, Measured, Metric
+from rocketpy_otel import names
+from rocketpy_otel.describing import operation
 from rocketpy_otel.instruments import SCOPE
 
-__all__ = ["BrokerInstruments"]
+__all__ = ["BrokerInstruments", "BrokerSpans"]
 
 _FRESH_S: Final = 0.5
 """A reader asks each instrument by itself; what was collected for the first serves the others."""
@@ -73,3 +80,42 @@ class BrokerInstruments:
             for measured in collect():
                 self._measured.setdefault(measured.metric.name, []).append(measured)
         self._collected_s = time.monotonic()
+
+
+class BrokerSpans:
+    """A SERVER span for each send that carries a context, and in it one for each stage."""
+
+    def __init__(self, tracer: Tracer, propagator: TextMapPropagator) -> None:
+        self._tracer = tracer
+        self._propagator = propagator
+        self._fields = frozenset(propagator.fields)
+
+    def sent(self, send: BrokerSend) -> None:
+        """Make the spans. The first message's context is the parent, other ones of a batch are linked."""
+        contexts = [
+            self._propagator.extract(carrier, context=Context())
+            for carrier in send.carriers
+            if not self._fields.isdisjoint(carrier)
+        ]
+        if not contexts:
+            return
+        attributes = operation("store", "receive", send.topic) | {names.PARTITION: send.partition}
+        if len(send.carriers) > 1:
+            attributes[names.BATCH_COUNT] = len(send.carriers)
+        span = self._tracer.start_span(
+            f"store {send.topic}",
+            context=contexts[0],
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+            links=[Link(trace.get_current_span(context).get_span_context()) for context in contexts[1:]],
+            start_time=send.stages[0].start_ns,
+        )
+        if span.is_recording():
+            inside = trace.set_span_in_context(span, Context())
+            for stage in send.stages:
+                self._tracer.start_span(stage.name, inside, start_time=stage.start_ns).end(stage.end_ns)
+            if send.code:
+                name = ResponseCode(send.code).name
+                span.set_attribute(names.ERROR_TYPE, name)
+                span.set_status(Status(StatusCode.ERROR, name))
+        span.end(send.stages[-1].end_ns)

@@ -11,8 +11,8 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Span, Tracer, TracerProvider
 
 from rocketpy import MessageExt, ProcessListener, ReceiveListener, SendListener, __version__
-from rocketpy.telemetry import Measured
-from rocketpy_otel.brokers import BrokerInstruments
+from rocketpy.telemetry import BrokerSend, Measured
+from rocketpy_otel.brokers import BrokerInstruments, BrokerSpans
 from rocketpy_otel.instruments import SCOPE, Instruments
 from rocketpy_otel.receiving import Processing, ReceiveSpans
 from rocketpy_otel.sending import SendSpans
@@ -48,6 +48,7 @@ class OpenTelemetry:
         self._process_as_child = process_as_child
         self._processing: dict[tuple[str, bool], Processing] = {}
         self._brokers: BrokerInstruments | None = None
+        self._broker_spans: BrokerSpans | None = None
 
     def is_active(self) -> bool:
         """Whether a provider is there that does something."""
@@ -70,6 +71,12 @@ class OpenTelemetry:
     def process_listener(self, namespace: str) -> ProcessListener:
         """Makes the spans and metrics of push consumers' handlers."""
         return self._process_spans(namespace, as_child=self._process_as_child)
+
+    def broker_sent(self, send: BrokerSend) -> None:
+        """Make the spans of a send on a broker's side."""
+        if self._broker_spans is None:
+            self._broker_spans = BrokerSpans(self._tracer(), self._propagation())
+        self._broker_spans.sent(send)
 
     def observe_broker(self, collect: Callable[[], Sequence[Measured]]) -> Callable[[], None]:
         """Report what a broker of this process measures, by observable instruments."""

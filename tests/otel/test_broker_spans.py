@@ -1,0 +1,83 @@
+"""Spans of the broker's side, joined to the senders' traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind
+
+from rocketpy import Message, Producer
+from rocketpy_broker.broker import Broker
+from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
+from rocketpy_broker.namesrv import NameServer
+from tests.otel.recorder import Recorder, attributes
+
+
+async def send_to(tmp_path: Path, recorder: Recorder, **settings: str) -> None:
+    """A single send and a batch, traced by the client, to a broker with these settings."""
+    names = NameServer(load_namesrv_config(None, {"listen": "127.0.0.1:0", "kvConfigPath": f"{tmp_path}/kv"}))
+    await names.start()
+    given = {
+        "storePathRootDir": str(tmp_path / "store"),
+        "listen": "127.0.0.1:0",
+        "namesrvAddr": str(names.address),
+        **settings,
+    }
+    broker = Broker(load_broker_config(None, given))
+    await broker.start()
+    try:
+        async with Producer("g", str(names.address), telemetry=recorder.telemetry()) as producer:
+            await producer.send(Message("Single", b"x"))
+            await producer.send_batch([Message("Batch", b"1"), Message("Batch", b"2")])
+        async with Producer("g", str(names.address), telemetry=False) as producer:
+            await producer.send(Message("Single", b"without a context"))
+    finally:
+        await broker.close()
+        await names.close()
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_what_the_broker_does_is_in_the_senders_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    """A slow send would not show whether it waited for the broker, its disk or the network."""
+    recorder = Recorder()
+    monkeypatch.setattr("rocketpy_broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
+    await send_to(tmp_path, recorder, flushDiskType=flush, traceSends="true")
+    send, store = recorder.span("send Single"), recorder.span("store Single")
+    assert store.kind is SpanKind.SERVER
+    assert _parent(store) == _id(send)
+    assert attributes(store) == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "store",
+        "messaging.operation.type": "receive",
+        "messaging.destination.name": "Single",
+        "messaging.destination.partition.id": attributes(send)["messaging.destination.partition.id"],
+    }
+    stages = [span for span in recorder.spans() if _parent(span) == _id(store)]
+    assert [span.name for span in stages] == ["append", "flush wait"][: 1 if flush == "ASYNC_FLUSH" else 2]
+    assert stages[0].start_time == store.start_time
+    assert stages[-1].end_time == store.end_time
+    batch, creates = recorder.span("store Batch"), recorder.spans("create Batch")
+    assert _parent(batch) == _id(creates[0])
+    assert [link.context.span_id for link in batch.links] == [_id(creates[1])]
+    assert attributes(batch)["messaging.batch.message_count"] == 2
+
+
+async def test_brokers_trace_nothing_unless_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every message would cost a broker its clients' telemetry."""
+    recorder = Recorder()
+    monkeypatch.setattr("rocketpy_broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
+    await send_to(tmp_path, recorder)
+    assert recorder.spans("store") == []
+
+
+def _id(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return int(span.context.span_id)
+
+
+def _parent(span: ReadableSpan) -> int | None:
+    return span.parent.span_id if span.parent is not None else None
