@@ -1,8 +1,8 @@
 """`python -m tests.bench.push`: push consumption, Java's consumer and ours on Java's broker and ours.
 
-Two loads. *drain*: a topic that holds `--messages` messages of 128 bytes is consumed from its first to its last
-by a new group. *latency*: one message every two milliseconds; how long from its send to its handler. Servers and
-consumer processes stay up and warm; rounds alternate as in `tests.bench.run`. Nothing is pinned.
+Two loads. *drain*: a topic that holds `--messages` messages of 128 bytes is consumed from its first to its
+last by a new group. *latency*: one message every two milliseconds; how long from its send to its handler.
+Servers and consumer processes stay up and warm; rounds alternate as in `tests.bench.run`. Nothing is pinned.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Res
                     late = consumer.measure(server, "latency", options.samples)
                     results.add(Key(f"latency, {consumer.name}", server.name), late)
                     print(
-                        f"round {number + 1}  {consumer.name:32}  {server.name:16}  {drain.rate:10,.0f} msgs/s"
+                        f"round {number + 1}  {consumer.name:32}  {server.name:16}  {drain.rate:10,.0f}/s"
                         f"  p50 {late.p50_us / 1000:.2f} ms  p99 {late.p99_us / 1000:.2f} ms",
                         flush=True,
                     )

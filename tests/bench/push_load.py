@@ -24,7 +24,7 @@ HANDLERS = ("async", "threads", "loop")
 class Stretch:
     """Counts messages, and how old each was when its handler began."""
 
-    def __init__(self, wanted: int, timed: bool, done: Callable[[], None]) -> None:
+    def __init__(self, wanted: int, timed: bool, done: Callable[[], object]) -> None:
         self.wanted = wanted
         self.timed = timed
         self.count = 0

@@ -157,23 +157,21 @@ async def made(servers: Cluster, producer: Producer, stem: str, queues: int = 8)
 def test_shares_are_those_of_java(peer: JavaPeer, tmp_path: Path, strategy: AllocationStrategy) -> None:
     """In a mixed group a queue would be read by two members, or by none."""
     cases = [
-        {
-            "strategy": strategy.name,
-            "topic": f"Topic{queues}",
-            "brokers": [f"broker-{letter}" for letter in "abc"[: 1 + queues % 3]],
-            "queues": queues,
-            "members": sorted(f"10.1.2.{number}@{97 * number % 31}#x" for number in range(members)),
-        }
+        (
+            [f"broker-{letter}" for letter in "abc"[: 1 + queues % 3]],
+            queues,
+            sorted(f"10.1.2.{number}@{97 * number % 31}#x" for number in range(members)),
+        )
         for queues in (1, 3, 4, 8, 16)
         for members in (1, 2, 3, 5, 9, 20)
     ]
-    for case, answer in zip(cases, peer.drive("Allocate", home=tmp_path, steps=cases), strict=True):
-        queues = [
-            MessageQueue(str(case["topic"]), broker, queue_id)
-            for broker in list(case["brokers"])  # type: ignore[call-overload] # a list in this place
-            for queue_id in range(int(str(case["queues"])))
-        ]
-        members: list[str] = list(case["members"])  # type: ignore[call-overload] # as above
+    steps = [
+        {"strategy": strategy.name, "topic": "T", "brokers": brokers, "queues": count, "members": members}
+        for brokers, count, members in cases
+    ]
+    answers = peer.drive("Allocate", home=tmp_path, steps=steps)
+    for (brokers, count, members), answer in zip(cases, answers, strict=True):
+        queues = [MessageQueue("T", broker, queue_id) for broker in brokers for queue_id in range(count)]
         ours = [strategy.allocate("g", member, queues, members) for member in members]
         assert [[f"{q.broker_name}:{q.queue_id}" for q in share] for share in ours] == answer["shares"]
 
