@@ -57,6 +57,7 @@ class LiveConfig:
         self._changes = changes
         self._path = path
         self._clock = clock
+        self._one_by_one = asyncio.Lock()
         self.version = DataVersion(timestamp=clock())
 
     def text(self) -> str:
@@ -78,6 +79,10 @@ class LiveConfig:
         """
         if self._path is None:
             raise ConfigInvalid("remoteConfigUpdateEnable is not true in this server's own file")
+        async with self._one_by_one:
+            return await self._update(self._path, text)
+
+    async def _update(self, path: Path, text: str) -> frozenset[str]:
         wanted = {setting.key: setting.value.strip() for setting in read_settings(text, "request")}
         before = self._values()
         groups: dict[str, Any] = {}
@@ -90,8 +95,8 @@ class LiveConfig:
                 groups[key.group] = dataclasses.replace(group, **{key.field: key.read(value)})
             except ValueError as error:
                 raise ConfigInvalid(f"{name}={value}: {error}") from error
-        old = await asyncio.to_thread(self._path.read_text, "utf-8")
-        await asyncio.to_thread(replace_file, self._path, _with_settings(old, wanted))
+        old = await asyncio.to_thread(path.read_text, "utf-8")
+        await asyncio.to_thread(replace_file, path, _with_settings(old, wanted))
         for name in wanted:
             key = self._keys[name]
             # Frozen for everyone else: this is the one place where a running server's settings change.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -123,6 +125,18 @@ async def test_a_changed_permission_reaches_the_routes(tmp_path: Path) -> None:
                 return [queue.perm for queue in TopicRouteData.decode(answer.body).queue_datas] == [4] or None
 
             await eventually(is_limited)
+
+
+async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    """Of two operators one would find the old setting after the next start."""
+    wanted = ("fileReservedTime=48\n", "autoCreateTopicEnable=false\n", "longPollingEnable=false\n")
+    async with servers(tmp_path, ALLOWED) as (_, broker), contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(await RawClient.open(broker.address)) for _ in wanted]
+        answers = await asyncio.gather(
+            *(update(one, text) for one, text in zip(clients, wanted, strict=True))
+        )
+        assert answers == [(0, "")] * 3
+    assert [text in conf_files(tmp_path)["broker.conf"] for text in wanted] == [True] * 3
 
 
 @pytest.mark.parametrize(

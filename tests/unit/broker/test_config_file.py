@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy.transport import Address
+from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
 
@@ -69,6 +69,43 @@ def test_a_key_without_meaning_is_named_so(tmp_path: Path, caplog: pytest.LogCap
     texts = [record.getMessage() for record in caplog.records]
     assert "broker.conf:1: sendMessageThreadPoolNums has no meaning here: one event loop" in texts[0]
     assert "useReentrantLockWhenPutMessage" in texts[1]
+
+
+def test_limits_of_connections_reach_their_fields(tmp_path: Path) -> None:
+    """An operator could not narrow what strangers may take up."""
+    config = load(
+        tmp_path,
+        "maxConnections=10\nmaxConnectionsPerHost=5\nmaxRequestsInFlight=20\nframeTimeoutMillis=3000\n"
+        "serverChannelMaxIdleTimeSeconds=60\nwriteLimitBytes=1000\nmaxHeaderBytes=2000\n"
+        "com.rocketmq.remoting.frameMaxLength=30000\nunsignedTimeoutMillis=4000\n",
+    )
+    assert config.listen.options == ChannelOptions(
+        max_connections=10, max_connections_per_host=5, max_unanswered=20, frame_timeout_ms=3000,
+        idle_timeout_ms=60_000, write_limit_bytes=1000, max_header_bytes=2000, max_frame_bytes=30_000,
+    )  # fmt: skip
+    assert config.listen.unsigned_timeout_ms == 4000
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "found"),
+    [
+        ("", "", "plain_acl.yml"),
+        ("rocketmqHome={0}/home\n", "", "home/conf/plain_acl.yml"),
+        ("", "{0}/env", "env/conf/plain_acl.yml"),
+        ("rocketmqHome={0}/home\nrocketmq.acl.plain.file=/conf/other.yml\n", "", "home/conf/other.yml"),
+        ("rocketmq.acl.plain.file={0}/elsewhere.yml\n", "", "elsewhere.yml"),
+    ],
+)
+def test_accounts_are_found_where_rocketmq_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, environment: str, found: str
+) -> None:
+    """A broker that moves from RocketMQ would not start, or with other accounts."""
+    monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
+    if environment:
+        monkeypatch.setenv("ROCKETMQ_HOME", environment.format(tmp_path))
+    config = load(tmp_path, "aclEnable=true\n" + settings.format(tmp_path))
+    assert config.listen.acl_file == tmp_path / found
+    assert load(tmp_path, "aclEnable=false\n").listen.acl_file is None
 
 
 def test_the_older_spelling_of_file_sizes_changes_nothing(
