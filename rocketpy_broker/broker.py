@@ -241,6 +241,7 @@ class Broker:
             health.store,
             self.deferred.delay.waiting(),
             self.deferred.halves,
+            self.replication.progress.states(self.store.max_physical_offset),
         )
 
     def _replicate(self) -> None:

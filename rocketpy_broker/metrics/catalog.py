@@ -85,6 +85,10 @@ DISPATCH_WAITING: Final = _metric(
 RESERVE_TIME: Final = _metric(
     "storage_message_reserve_time", "gauge", "ms", "Age of the oldest message in the commit log"
 )
+SLAVES: Final = _metric("slaves", "gauge", "{connection}", "Slaves that are connected")
+SLAVE_LAG: Final = _metric(
+    "slave_lag_bytes", "gauge", "By", "Bytes of the commit log that a slave does not have", ("slave",)
+)
 DISK_USED: Final = _metric("disk_used_ratio", "gauge", "1", "Share of the store's disk that is used")
 DISK_FREE: Final = _metric("disk_free_bytes", "gauge", "By", "Bytes free on the store's disk")
 PERMISSION: Final = _metric("broker_permission", "gauge", "1", "brokerPermission: 4 read, 2 write")

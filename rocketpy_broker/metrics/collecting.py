@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rocketpy.telemetry import Measured, Metric
 from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.ha.progress import SlaveState
 from rocketpy_broker.metrics import catalog
 from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.long_polling import PullHolds
@@ -25,7 +26,9 @@ Values = list[tuple[tuple[str, ...], float]]
 
 
 class State(NamedTuple):
-    """How the broker is. delayed: waiting messages by level. halves: open transactions."""
+    """How the broker is. delayed: waiting messages by level. halves: open transactions. slaves: those
+    that are connected.
+    """
 
     is_serving: bool
     connections: int
@@ -34,6 +37,7 @@ class State(NamedTuple):
     store: StoreHealth
     delayed: dict[int, int]
     halves: int
+    slaves: Sequence[SlaveState]
 
 
 class Sources(NamedTuple):
@@ -67,6 +71,8 @@ def _collect(sources: Sources) -> Iterator[tuple[Metric, Values]]:
     yield from _storage(sources.store, state.store)
     yield catalog.DELAYED, [((str(level),), count) for level, count in state.delayed.items()]
     yield catalog.HALF, _one(state.halves)
+    yield catalog.SLAVES, _one(len(state.slaves))
+    yield catalog.SLAVE_LAG, [((slave.address,), slave.lag_bytes) for slave in state.slaves]
     yield catalog.PERMISSION, _one(sources.config.permission)
     yield catalog.SERVING, _one(state.is_serving)
     yield catalog.NAME_SERVERS, _one(state.name_servers)

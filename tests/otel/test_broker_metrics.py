@@ -27,6 +27,8 @@ from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
 from rocketpy_broker.metrics import catalog
 from rocketpy_broker.metrics.server import MetricsServer
 from rocketpy_broker.namesrv import NameServer
+from tests.integration.ha_pair import caught_up, pair
+from tests.mqproducer.place import eventually
 from tests.otel.recorder import Recorder
 from tools.import_map import ROOT
 
@@ -123,7 +125,7 @@ async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
         status, text = await http(broker, "GET /metrics")
     assert status == 200
     found = samples(text)
-    assert {metric.name for metric in catalog.CATALOG} - set(found) == set()
+    assert {metric.name for metric in catalog.CATALOG} - set(found) == {catalog.SLAVE_LAG.name}
     assert all(
         labels["cluster"] == "DefaultCluster" and labels["node_id"] == "broker-a"
         for values in found.values()
@@ -152,6 +154,23 @@ async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
     assert value("put_within_milliseconds_total", le="+Inf") == 8
     assert 0 < value("disk_used_ratio") < 1
     assert value("storage_size") == value("throughput_in_total")
+
+
+async def test_slaves_and_their_lag_show(tmp_path: Path) -> None:
+    """A slave that is gone, or behind, would be noticed when the master is lost."""
+    async with pair(tmp_path) as brokers:
+        master = await brokers.master(metricsPort="0")
+        slave = await brokers.slave()
+        await caught_up(master, slave)
+
+        async def connected() -> Samples | None:
+            found = samples((await http(master, "GET /metrics"))[1])
+            return found if found["rocketmq_slaves"][0][1] == 1 else None
+
+        found = await eventually(connected)
+    ((labels, lag),) = found["rocketmq_slave_lag_bytes"]
+    assert ":" in labels["slave"]
+    assert lag >= 0
 
 
 async def test_the_endpoint_serves_metrics_and_nothing_else(tmp_path: Path) -> None:

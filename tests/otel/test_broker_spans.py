@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from rocketpy import Message, Producer
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
 from rocketpy_broker.namesrv import NameServer
+from tests.integration.ha_pair import caught_up, pair
 from tests.otel.recorder import Recorder, attributes
 
 
@@ -64,6 +66,23 @@ async def test_what_the_broker_does_is_in_the_senders_trace(
     assert _parent(batch) == _id(creates[0])
     assert [link.context.span_id for link in batch.links] == [_id(creates[1])]
     assert attributes(batch)["messaging.batch.message_count"] == 2
+
+
+async def test_the_wait_for_a_slave_is_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A send that a slave holds up would look as one that the master's disk does."""
+    recorder = Recorder()
+    monkeypatch.setattr("rocketpy_broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
+    async with pair(tmp_path) as brokers:
+        settings = {"brokerRole": "SYNC_MASTER", "flushDiskType": "SYNC_FLUSH", "traceSends": "true"}
+        master = await brokers.master(**settings)
+        await caught_up(master, await brokers.slave())
+        async with Producer("g", brokers.namesrv_address, telemetry=recorder.telemetry()) as producer:
+            await producer.send(Message("Single", b"x"))
+    store = recorder.span("store Single")
+    stages = [span for span in recorder.spans() if _parent(span) == _id(store)]
+    assert [span.name for span in stages] == ["append", "flush wait", "replication wait"]
+    for before, after in pairwise(stages):
+        assert before.end_time == after.start_time
 
 
 async def test_brokers_trace_nothing_unless_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
