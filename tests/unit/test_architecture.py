@@ -21,6 +21,12 @@ MAY_IMPORT = {
         "rocketpy_broker.config",
         "rocketpy",
     ),
+    "rocketpy_broker.dledger": (
+        "rocketpy_broker.dledger",
+        "rocketpy_broker.properties_file",
+        "rocketpy_broker.store",
+        "rocketpy",
+    ),
     "rocketpy_broker.ha": ("rocketpy_broker.ha", "rocketpy_broker.store", "rocketpy"),
     "pyspark_rocketmq": ("pyspark_rocketmq", "rocketpy"),
     "rocketpy_otel": ("rocketpy_otel", "rocketpy"),
@@ -30,6 +36,7 @@ MAY_IMPORT = {
 PURE = (
     "rocketpy.protocol",
     "rocketpy.routing",
+    "rocketpy_broker.dledger",
     "rocketpy_broker.ha.epochs",
     "rocketpy_broker.ha.master",
     "rocketpy_broker.ha.progress",
