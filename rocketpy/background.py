@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from rocketpy.errors import ClientClosed
@@ -57,9 +59,11 @@ class Background:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have a function called soon; those that come close together cost one wake-up."""
+        """Have a function called soon, in the caller's context; those that come close together cost one
+        wake-up.
+        """
         self._check_caller()
-        self._calls.append(function)
+        self._calls.append(partial(contextvars.copy_context().run, function))
         if len(self._calls) == 1:
             self._loop.call_soon_threadsafe(self._call_all)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Final, Literal, NamedTuple, Protocol, cast
@@ -24,6 +25,7 @@ __all__ = [
     "Stage",
     "Telemetry",
     "TelemetryChoice",
+    "continued",
     "find_telemetry",
 ]
 
@@ -87,6 +89,9 @@ class Telemetry(Protocol):
     def process_listener(self, namespace: str) -> ProcessListener:
         """Follows the handlers of push consumers of a namespace."""
 
+    def continued(self, carrier: Mapping[str, str]) -> AbstractContextManager[None]:
+        """While entered, what this thread or task sends belongs to the trace of a carrier's context."""
+
     def broker_sent(self, send: BrokerSend) -> None:
         """Tell of a send on a broker's side, in its event loop. Must not block."""
 
@@ -113,6 +118,15 @@ def find_telemetry(choice: TelemetryChoice) -> Telemetry | None:
             "telemetry=True, but no telemetry package is installed: pip install rocketpy-mq[otel]"
         )
     return found
+
+
+def continued(carrier: Mapping[str, str]) -> AbstractContextManager[None]:
+    """While entered, what is sent belongs to the trace whose context is in `carrier` (``traceparent``, …).
+
+    For work that another process began: a task of a job, say. Does nothing without installed telemetry.
+    """
+    telemetry = find_telemetry(None) if carrier else None
+    return telemetry.continued(carrier) if telemetry is not None else nullcontext()
 
 
 @lru_cache(maxsize=1)

@@ -28,6 +28,7 @@ from rocketpy import (
 from rocketpy.errors import BrokerError
 from rocketpy.protocol import properties
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy.telemetry import continued
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_peers import Names, Peer, refuses, silent, stored
 from tests.otel.recorder import Recorder, attributes, traceparent
@@ -101,15 +102,37 @@ async def test_a_send_belongs_to_the_callers_trace(cluster: EmbeddedCluster, rec
             tracer.start_as_current_span("blocking request"),
         ):
             sender.send(Message("B", b"x"))
+            sender.send_async(Message("B", b"x")).result(10)
 
     await asyncio.to_thread(blocking)
     parent = recorder.span("request")
     spans = recorder.spans("send T")
     assert len(spans) == 10
     assert {_parent(span) for span in spans} == {_id(parent)}
-    assert _parent(recorder.span("send B")) == _id(recorder.span("blocking request"))
+    blocked = recorder.span("blocking request")
+    assert [_parent(span) for span in recorder.spans("send B")] == [_id(blocked)] * 2
     found = await stored_properties(cluster, "T")
     assert sorted(one["traceparent"] for one in found) == sorted(traceparent(span) for span in spans)
+
+
+async def test_work_that_another_process_began_continues_its_trace(
+    cluster: EmbeddedCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the tasks of a job send would be traces of their own."""
+    telemetry = recorder.telemetry()
+    monkeypatch.setattr("rocketpy.telemetry._installed", lambda: telemetry)
+    job = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+
+    def task() -> None:
+        with rocketpy.sync.Producer("tasks", cluster.namesrv_address) as sender, continued(job):
+            sender.send_async(Message("T", b"x")).result(10)
+
+    await asyncio.to_thread(task)
+    span = recorder.span("send T")
+    assert f"{_parent(span):016x}" == "b7ad6b7169203331"
+    monkeypatch.setattr("rocketpy.telemetry._installed", lambda: None)
+    with continued(job):
+        assert not trace.get_current_span().get_span_context().is_valid
 
 
 async def test_a_batch_creates_a_span_a_message(cluster: EmbeddedCluster, recorder: Recorder) -> None:

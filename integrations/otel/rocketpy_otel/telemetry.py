@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
-from opentelemetry import metrics, propagate, trace
+from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Span, Tracer, TracerProvider
@@ -71,6 +71,15 @@ class OpenTelemetry:
     def process_listener(self, namespace: str) -> ProcessListener:
         """Makes the spans and metrics of push consumers' handlers."""
         return self._process_spans(namespace, as_child=self._process_as_child)
+
+    @contextmanager
+    def continued(self, carrier: Mapping[str, str]) -> Iterator[None]:
+        """While entered, what this thread or task does belongs to the trace of a carrier's context."""
+        token = context.attach(self._propagation().extract(carrier))
+        try:
+            yield
+        finally:
+            context.detach(token)
 
     def broker_sent(self, send: BrokerSend) -> None:
         """Make the spans of a send on a broker's side."""
