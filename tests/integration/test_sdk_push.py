@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -535,13 +534,11 @@ async def test_a_message_tried_by_an_operator(
         assert [message.body for message in seen.messages] == [b"try me"]
 
 
-async def test_latency_of_a_held_pull(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A message for an idle consumer would wait for the next poll."""
+async def test_a_held_pull_brings_its_message(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A message for an idle consumer would wait until its pull's time is over, 15 s."""
     seen = Seen()
     async with consuming(cluster, seen) as consumer:
         await until(lambda: len(of_topic(consumer)) == 4)
         await until(lambda: len(cluster.brokers[0].consumers.holds) >= 4)
-        began = time.monotonic()
         await send(producer, "quick")
-        await seen.until(1)
-        assert time.monotonic() - began < consumer.config.suspend_timeout_ms / 1000
+        await seen.until(1)  # in less

@@ -174,6 +174,30 @@ async def test_a_master_may_send_readers_to_its_slave(names: Names) -> None:
     assert slave.requests(RequestCode.UPDATE_CONSUMER_OFFSET) == []
 
 
+async def test_an_offset_that_cannot_be_told_is_not_none(names: Names) -> None:
+    """A busy broker would make a group skip to the end of its queues."""
+    seen: list[bytes] = []
+    master = names.members[0]
+    busy = 3
+
+    def answer(channel: Channel, request: Command) -> Command | bytes | None:
+        nonlocal busy
+        if request.code == RequestCode.QUERY_CONSUMER_OFFSET and busy:
+            busy -= 1
+            return request.reply(ResponseCode.SYSTEM_BUSY, remark="later")
+        return master.answer(channel, request)
+
+    master.script = answer
+    consumer = await start(names, seen)
+    try:
+        await until(lambda: len(seen) == 3)
+    finally:
+        await consumer.close()
+    assert busy == 0
+    assert [header.queue_offset for header in master.pulls][:3] == [1, 2, 3]
+    assert master.requests(RequestCode.GET_MAX_OFFSET) == []
+
+
 async def test_slaves_hear_of_consumers(names: Names) -> None:
     """A slave would refuse the pulls of a group that it has never heard of."""
     consumer = await start(names, [])

@@ -36,6 +36,12 @@ MAY_IMPORT = {
 PURE = (
     "rocketpy.protocol",
     "rocketpy.routing",
+    "rocketpy.consumer.allocation",
+    "rocketpy.consumer.outcomes",
+    "rocketpy.consumer.process_queue",
+    "rocketpy.consumer.rebalance",
+    "rocketpy.consumer.stats",
+    "rocketpy.consumer.subscription",
     "rocketpy_broker.dledger",
     "rocketpy_broker.ha.epochs",
     "rocketpy_broker.ha.master",
