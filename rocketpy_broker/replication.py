@@ -10,7 +10,7 @@ import logging
 import secrets
 
 from rocketpy.errors import ConfigInvalid, StoreError
-from rocketpy.transport import Address
+from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import BrokerConfig, BrokerRole
 from rocketpy_broker.ha.client import HaClient
 from rocketpy_broker.ha.epochs import begin_epoch
@@ -57,6 +57,7 @@ class Replication:
             broker_id=config.broker_id,
             reconnect_ms=ha.reconnect_ms,
             on_copied=driver.schedule_dispatch,
+            options=ChannelOptions(ssl=config.registration.ssl),
         )
         self._waiters: ReplicaWaiters | None = None
 

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable
 
 from rocketpy.errors import ConnectionLost, FlushFailed, RocketError
-from rocketpy.transport import Address, StreamProtocol, connect_raw
+from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect_raw
 from rocketpy_broker.ha.log import EpochFile, StoreTarget
 from rocketpy_broker.ha.master import Close, Effect, Poll, Received, Send
 from rocketpy_broker.ha.settings import LinkSettings
@@ -38,7 +38,8 @@ class HaClientState(enum.Enum):
 class HaClient:
     """Copies a master's log into a store, as long as it is started.
 
-    name, broker_id: who it is. on_copied: called when more of the log has come.
+    name, broker_id: who it is. on_copied: called when more of the log has come. options: for its connection,
+    with the TLS context if the master wants one.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class HaClient:
         broker_id: int,
         reconnect_ms: int,
         on_copied: Callable[[], None],
+        options: ChannelOptions | None = None,
     ) -> None:
         self._driver = driver
         self._epochs = epochs
@@ -58,6 +60,7 @@ class HaClient:
         self._name, self._id = name, broker_id
         self._reconnect_s = reconnect_ms / 1000
         self._on_copied = on_copied
+        self._options = options
         self._address: Address | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -117,7 +120,7 @@ class HaClient:
         if self.state is not HaClientState.REFUSED:
             self.state = HaClientState.CONNECTS
         wire = _Wire()
-        await connect_raw(address, lambda: wire)
+        await connect_raw(address, lambda: wire, self._options)
         loop = asyncio.get_running_loop()
         link = SlaveLink(
             StoreTarget(self._driver.store, self._epochs),

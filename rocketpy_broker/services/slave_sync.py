@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from rocketpy.errors import BrokerError, RocketError
@@ -61,6 +62,9 @@ class SlaveSync:
         keys = registration.credentials
         self._signer = None if keys is None else Signer(keys.access_key, keys.secret_key, keys.security_token)
         self._options = ChannelOptions(ssl=registration.ssl)
+        # Name servers tell addresses without a scheme; where they all speak TLS, brokers do, too.
+        servers = registration.namesrv
+        self._speaks_tls = bool(servers) and all(server.scheme == "tls" for server in servers)
         self._interval_s = interval_ms / 1000
         self._may_sync = may_sync
         self._address: Address | None = None
@@ -73,6 +77,8 @@ class SlaveSync:
     def follow(self, address: str) -> None:
         """Copy from this master from now on: its address for clients."""
         parsed = Address.parse(address)
+        if self._speaks_tls and parsed.scheme == "tcp":
+            parsed = replace(parsed, scheme="tls")
         if parsed != self._address:
             self._address = parsed
             self._hang_up()

@@ -18,6 +18,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.transport import ChannelOptions
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from tests.integration.raw_client import RawClient
+from tests.mqproducer.place import eventually
 
 SMALL = {"mappedFileSizeCommitLog": "1048576", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
 
@@ -91,6 +92,27 @@ async def test_clients_with_tls_are_served(tmp_path: Path, authority: trustme.CA
         assert await send_and_read(str(names.address), trusting(authority)) == [b"x"]
         with pytest.raises(RocketError):
             await send_and_read(str(names.address), ssl.create_default_context())
+
+
+async def test_a_slave_copies_its_master_by_tls(tmp_path: Path, authority: trustme.CA) -> None:
+    """A slave of a master that serves TLS only would not know its topics, and so serve no consumer."""
+    async with servers(tmp_path, tls_settings(authority, tmp_path, "enforcing")) as (names, master):
+        await send_and_read(str(names.address), trusting(authority))
+        settings = {
+            **SMALL, "storePathRootDir": f"{tmp_path}/slave", "namesrvAddr": str(names.address),
+            "brokerRole": "SLAVE", "brokerId": "1",
+        }  # fmt: skip
+        slave = Broker(load_broker_config(tmp_path / "broker.conf", settings))
+        await slave.start()
+
+        async def is_there() -> bool | None:
+            log = slave.store.max_physical_offset
+            return (slave.topics.get("T") is not None and log == master.store.max_physical_offset) or None
+
+        try:
+            await eventually(is_there)
+        finally:
+            await slave.close()
 
 
 @pytest.mark.parametrize(("mode", "served"), [("enforcing", False), ("permissive", True)])
