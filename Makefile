@@ -1,9 +1,11 @@
 # Everything a newcomer or a build machine runs. Each target sets itself up in .venv; needs Python 3.11+ and a network.
 # Installs only what that target needs; a stamp file in .venv remembers what was installed.
 
+comma := ,
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test planted check format docs docs-serve interop bench soak constraints clean distclean
+.PHONY: help demo test planted check format docs docs-serve interop bench soak spark constraints clean distclean
 
 VENV := .venv
 export NO_MKDOCS_2_WARNING := 1
@@ -61,11 +63,14 @@ interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a J
 bench: $(VENV)/.ready-bench ## speed beside the real RocketMQ 4.6.0 (needs Maven and a JDK)
 	@$(PY) -m tests.bench.run $(ARGS)
 
+spark: $(VENV)/.ready-spark ## the Spark sink and source in real Spark sessions, against our broker
+	@$(PY) -m pytest -m spark tests/spark $(ARGS)
+
 soak: $(VENV)/.ready-bench ## a long run: a broker killed and restarted under load, memory watched, every message accounted for
 	@$(PY) -m tests.soak $(ARGS)
 
-constraints: $(VENV)/.ready-check $(VENV)/.ready-bench ## write constraints.txt anew from the newest allowed versions
-	$(PY) -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[dev,speed]"
+constraints: $(VENV)/.ready-check $(VENV)/.ready-bench $(VENV)/.ready-spark ## write constraints.txt anew from the newest allowed versions
+	$(PY) -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[dev,speed,spark]"
 	@head -n 2 constraints.txt > $(VENV)/constraints.new
 	@$(PY) -m pip freeze --exclude-editable >> $(VENV)/constraints.new
 	@mv $(VENV)/constraints.new constraints.txt && git diff --stat constraints.txt
@@ -103,6 +108,11 @@ $(VENV)/.ready-test: $(SOURCES_OF_SETUP) | $(PY)
 $(VENV)/.ready-bench: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy, its test tools and uvloop"
 	@$(PIP_INSTALL) -e ".[test,speed]"
+	@touch $@
+
+$(VENV)/.ready-spark: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing rocketpy, its test tools and Spark (half a gigabyte)"
+	@$(PIP_INSTALL) -e ".[test,spark$(if $(shell command -v java),,$(comma)jdk)]"
 	@touch $@
 
 $(VENV)/.ready-check: $(SOURCES_OF_SETUP) | $(PY)

@@ -214,11 +214,18 @@ def _keys(keys: str | Iterable[str]) -> tuple[str, ...]:
 
 def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in properties.items():
-        _check_value("a property's name", name)
-        _check_value(f"property {name!r}", value)
-        if name in RESERVED_PROPERTIES:
-            raise MessageInvalid(f"property name {name!r} is reserved by RocketMQ; choose another")
+        _check_name(name)
+        # What is printable has no control character and no half of a surrogate pair.
+        if type(value) is not str or not value.isprintable() or not value or value.isspace():
+            _check_value(f"property {name!r}", value)
     return MappingProxyType(dict(properties))
+
+
+@lru_cache(maxsize=4096)
+def _check_name(name: object) -> None:
+    """Check the name of a property: a program has few of them."""
+    if _check_value("a property's name", name) in RESERVED_PROPERTIES:
+        raise MessageInvalid(f"property name {name!r} is reserved by RocketMQ; choose another")
 
 
 def _with_ids(

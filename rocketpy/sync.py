@@ -180,11 +180,7 @@ class Producer(_Lookups):
         time-out; then raises FlowControlled. What is wrong with the message comes by the future.
         """
         background = self._loop()
-        timeout_s = (timeout_ms or self._inner.config.send_timeout_ms) / 1000
-        if not self._room.acquire(timeout=timeout_s):
-            raise FlowControlled(
-                f"{self._inner.config.max_in_flight} messages were in flight for {timeout_s} s"
-            )
+        self._take_room(timeout_ms)
         future: Future[SendResult] = Future()
         future.add_done_callback(lambda _: self._room.release())
         if callback is not None:
@@ -228,6 +224,31 @@ class Producer(_Lookups):
     ) -> list[SendResult]:
         """See `rocketpy.Producer.send_batch`."""
         return self._loop().run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+
+    def send_batch_async(
+        self,
+        messages: Sequence[Message],
+        callback: Callable[[Future[list[SendResult]]], object] | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> Future[list[SendResult]]:
+        """Hand over a batch; return the future of its results. See `rocketpy.Producer.send_batch`.
+
+        The way to send many messages from blocking code: prepare the next batch while some are on their way.
+        callback: called with that future when it is done, in the background thread: it must not block.
+        Each batch counts as one message does in `send_async`, which says when that blocks and what it raises.
+        """
+        self._take_room(timeout_ms)
+        try:
+            future = self._loop().begin(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+        except BaseException:
+            self._room.release()
+            raise
+        future.add_done_callback(lambda _: self._room.release())
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
 
     def check_transactions(self, check: SyncCheck) -> None:
         """See `rocketpy.Producer.check_transactions`. It is called in a thread of its own and may block."""
@@ -299,6 +320,14 @@ class Producer(_Lookups):
     def health(self) -> Health:
         """See `rocketpy.Producer.health`."""
         return self._loop().run(later(self._inner.health))
+
+    def _take_room(self, timeout_ms: int | None) -> None:
+        """Count one more in flight; wait for that if need be. Raises FlowControlled after the time-out."""
+        timeout_s = (timeout_ms or self._inner.config.send_timeout_ms) / 1000
+        if not self._room.acquire(timeout=timeout_s):
+            raise FlowControlled(
+                f"{self._inner.config.max_in_flight} messages were in flight for {timeout_s} s"
+            )
 
     def _loop(self) -> Background:
         if self._background is None:

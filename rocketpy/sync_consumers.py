@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
@@ -285,6 +286,15 @@ class PullConsumer:
     ) -> PullResult:
         """See `rocketpy.PullConsumer.pull`."""
         return self._loop().run(self._inner.pull(queue, offset, max_count, timeout_ms))
+
+    def pull_async(
+        self, queue: MessageQueue, offset: int, max_count: int = 32, timeout_ms: int | None = None
+    ) -> Future[PullResult]:
+        """Begin a pull; return the future of its result. See `rocketpy.PullConsumer.pull`.
+
+        For reading ahead: offsets of a queue follow each other, so the next pull need not wait for this one.
+        """
+        return self._loop().begin(self._inner.pull(queue, offset, max_count, timeout_ms))
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `rocketpy.PullConsumer.min_offset`."""

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import Message, PullStatus, SendResult, SendStatus
+from rocketpy import Message, ProducerConfig, PullStatus, SendResult, SendStatus
 from rocketpy import Producer as AsyncProducer
 from rocketpy import PullConsumer as AsyncPullConsumer
 from rocketpy.embedded import _find_open, lease
-from rocketpy.errors import ClientClosed, ConfigInvalid, MessageTooLarge
+from rocketpy.errors import ClientClosed, ConfigInvalid, FlowControlled, MessageTooLarge
 from rocketpy.sync import Producer, PullConsumer
 
 
@@ -37,6 +37,8 @@ def test_blocking_code_sends_and_reads(producer: Producer) -> None:
             bodies.append(pulled.messages[0].body)
         assert bodies == [b"0", b"1", b"2", b"3", b"4"]
         queue = results[0].queue
+        ahead = [consumer.pull_async(result.queue, result.queue_offset, 1) for result in results]
+        assert [future.result(10).messages[0].body for future in ahead] == bodies
         assert consumer.min_offset(queue) == 0
         assert consumer.max_offset(queue) > results[0].queue_offset
         assert consumer.search_offset(queue, 0) == 0
@@ -63,6 +65,39 @@ def test_send_async_reports_errors_by_its_future(producer: Producer) -> None:
     with pytest.raises(MessageTooLarge):
         bad.result(timeout=10)
     assert good.result(timeout=10).status is SendStatus.SEND_OK
+
+
+def test_batches_are_on_their_way_while_the_next_is_made(producer: Producer) -> None:
+    """Blocking code that has many messages would wait out every round trip, or lose which batch failed."""
+    done: list[Future[list[SendResult]]] = []
+    batches = [[Message("Bulk", b"%d" % number)] * 10 for number in range(50)]
+    futures = [producer.send_batch_async(batch, done.append) for batch in batches]
+    too_large = producer.send_batch_async([Message("Bulk", bytes(5_000_000))])
+    results = [future.result(timeout=10) for future in futures]
+    assert {len(part) for part in results} == {10}
+    assert len({result.message_id for part in results for result in part}) == 500
+    assert set(map(id, done)) == set(map(id, futures))
+    with pytest.raises(MessageTooLarge):
+        too_large.result(timeout=10)
+
+
+def test_too_many_batches_in_flight_are_refused() -> None:
+    """A program that makes batches faster than the broker takes them would fill its memory."""
+    config = ProducerConfig(max_in_flight=1, send_timeout_ms=50)
+    with Producer("blocking", "embedded:", config=config) as producer:
+        blocked, release = threading.Event(), threading.Event()
+
+        def block(_: object) -> None:
+            blocked.set()
+            release.wait(10)
+
+        producer.send_batch_async([Message("Bulk", b"x")], block)
+        assert blocked.wait(10)  # now nothing is answered
+        second = producer.send_batch_async([Message("Bulk", b"y")])
+        with pytest.raises(FlowControlled):
+            producer.send_batch_async([Message("Bulk", b"z")])
+        release.set()
+        assert second.result(timeout=10)
 
 
 def test_many_threads_share_one_producer(producer: Producer) -> None:

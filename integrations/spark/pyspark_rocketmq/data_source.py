@@ -1,0 +1,63 @@
+"""The data source `rocketmq` of PySpark's Python Data Source API (PySpark 4.2 and later)."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.options import SinkOptions, SourceOptions
+from pyspark_rocketmq.reader import BatchReader, StreamReader
+from pyspark_rocketmq.rows import SCHEMA, check_schema
+from pyspark_rocketmq.writer import BatchWriter, StreamWriter
+from rocketpy.errors import ConfigInvalid
+
+__all__ = ["RocketMQDataSource"]
+
+
+class RocketMQDataSource(DataSource):
+    """DataFrames in and out of RocketMQ.
+
+    Spark finds it by itself where this package is installed: `df.write.format("rocketmq")`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is given."""
+        return "rocketmq"
+
+    def schema(self) -> str:
+        """The columns of the source."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """For a batch read. Raises ConfigInvalid for options, and for columns that the source has not."""
+        return BatchReader(check_schema(fields_of(schema)), SourceOptions.read(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """For a streaming read. Raises ConfigInvalid."""
+        return StreamReader(check_schema(fields_of(schema)), SourceOptions.read(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """For a batch write. Raises ConfigInvalid for options and columns that cannot be."""
+        if overwrite:
+            raise ConfigInvalid('a topic cannot be overwritten; use mode("append")')
+        options = SinkOptions.read(self.options)
+        return BatchWriter(columns_of(schema, options), options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+        """For a streaming write, whose output mode is append or update. Raises ConfigInvalid."""
+        if overwrite:
+            raise ConfigInvalid('a topic cannot be overwritten; use outputMode("append") or "update"')
+        options = SinkOptions.read(self.options)
+        return StreamWriter(columns_of(schema, options), options)
+
+
+def fields_of(schema: StructType) -> list[tuple[str, str]]:
+    """Names and types of a frame's columns."""
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def columns_of(schema: StructType, options: SinkOptions) -> Columns:
+    """What the columns of a frame mean. Raises ConfigInvalid."""
+    return Columns(fields_of(schema), options)

@@ -1,0 +1,70 @@
+"""The sink without the Python Data Source API: for Spark 3.5, and for several sinks in one `foreachBatch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.sending import Report, TaskPlace, send_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["foreach_batch", "write_batch"]
+
+_REPORT: Final = "partition int, rows bigint, body_bytes bigint"
+
+
+def write_batch(
+    frame: DataFrame, options: Mapping[str, object], *, run_id: str | None = None, batch_id: int = 0
+) -> list[Report]:
+    """Send all rows of a frame, and wait for the last acknowledgement; return a report for each task.
+
+        write_batch(df, {"nameServer": "127.0.0.1:9876", "topic": "Orders"})
+
+    options: those of the sink. run_id, batch_id: go into the ids of the rows. Give the same ones when the
+    same rows are written again, so that consumers can tell; without a run_id a new one is made up.
+    Raises ConfigInvalid for options and columns that cannot be. A row that is not sent fails its task, and
+    Spark raises what it raises then, with the text of `RowNotSent`.
+    """
+    sink = SinkOptions.read(options)
+    fields = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+    columns = Columns(fields, sink)
+    run = run_id or uuid4().hex
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        place = TaskPlace(run, batch_id, context.partitionId() if context is not None else 0)
+        report = send_rows(batches, columns, sink, place)
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([report.partition], pa.int32()),
+                pa.array([report.rows], pa.int64()),
+                pa.array([report.body_bytes], pa.int64()),
+            ],
+            names=["partition", "rows", "body_bytes"],
+        )
+
+    return [Report(*row) for row in frame.mapInArrow(send, _REPORT).collect()]
+
+
+def foreach_batch(options: Mapping[str, object], *, run_id: str) -> Callable[[DataFrame, int], None]:
+    """What `writeStream.foreachBatch` is given to send each micro-batch.
+
+        df.writeStream.foreachBatch(foreach_batch(options, run_id="orders-to-mq")).start()
+
+    run_id: the query's name; keep it over restarts, since the ids of rows begin with it. options: as for
+    `write_batch`. They are checked at once: raises ConfigInvalid.
+    """
+    SinkOptions.read(options)
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        write_batch(frame, options, run_id=run_id, batch_id=batch_id)
+
+    return write

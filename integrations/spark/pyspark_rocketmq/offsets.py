@@ -1,0 +1,131 @@
+"""Offsets of queues: how options and checkpoints write them, and how a range of them is shared out.
+
+Plain values, no I/O. In JSON offsets are ``{"Orders": {"broker-a": {"0": 23, "1": -2}}}``: topic, broker,
+queue, offset; -2 is the earliest there is and -1 the end, as in Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from rocketpy.errors import ConfigInvalid
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Offsets",
+    "QueueName",
+    "QueueRange",
+    "from_json",
+    "read_offsets",
+    "share",
+    "split",
+    "to_json",
+]
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+
+class QueueName(NamedTuple):
+    """A queue, in the order in which queues are listed."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.broker}/{self.queue_id}"
+
+
+class QueueRange(NamedTuple):
+    """Offsets of one queue: from `start` up to, but without, `end`."""
+
+    queue: QueueName
+    start: int
+    end: int
+
+
+Offsets = dict[QueueName, int]
+
+JsonOffsets = dict[str, dict[str, dict[str, int]]]
+
+
+def to_json(offsets: Mapping[QueueName, int]) -> JsonOffsets:
+    """As checkpoints keep them: equal offsets give equal texts."""
+    found: JsonOffsets = {}
+    for queue, offset in sorted(offsets.items()):
+        found.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = offset
+    return found
+
+
+def from_json(value: object) -> Offsets:
+    """The reverse. Raises ConfigInvalid that says where it is malformed."""
+    found: Offsets = {}
+    for topic, brokers in _items(value, "offsets"):
+        for broker, queues in _items(brokers, topic):
+            for queue_id, offset in _items(queues, f"{topic} {broker}"):
+                if not queue_id.isdecimal() or type(offset) is not int or offset < EARLIEST:
+                    raise ConfigInvalid(
+                        f"{topic} {broker}: queue {queue_id!r} has offset {offset!r}; a queue is a number, "
+                        "its offset one of 0 or more, -2 (earliest) or -1 (latest)"
+                    )
+                found[QueueName(topic, broker, int(queue_id))] = offset
+    return found
+
+
+def read_offsets(name: str, text: str) -> int | Offsets:
+    """An option: EARLIEST, LATEST, or offsets of queues. Raises ConfigInvalid."""
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.strip().lower() in words:
+        return words[text.strip().lower()]
+    try:
+        return from_json(json.loads(text))
+    except ValueError as error:
+        raise ConfigInvalid(f"option {name} is {text!r}: earliest, latest or JSON is expected") from error
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"option {name}: {error}") from error
+
+
+def share(start: Mapping[QueueName, int], end: Mapping[QueueName, int], most: int) -> Offsets:
+    """Ends that together are at most `most` messages behind the starts, shared out by how much each has.
+
+    A queue with something to read gets at least one message, so `most` may be passed by as many as there
+    are queues. Every queue of `end` is in `start` and in the result.
+    """
+    sizes = {queue: max(0, offset - start[queue]) for queue, offset in end.items()}
+    total = sum(sizes.values())
+    if total <= most:
+        return {queue: max(offset, start[queue]) for queue, offset in end.items()}
+    return {
+        queue: start[queue] + (max(1, math.floor(size * most / total)) if size else 0)
+        for queue, size in sizes.items()
+    }
+
+
+def split(ranges: Iterable[QueueRange], least: int) -> list[QueueRange]:
+    """Cut ranges so that there are about `least`, larger ones into more pieces. Empty ranges go.
+
+    Source of the rule: minPartitions of Spark's Kafka source.
+    """
+    full = [part for part in ranges if part.end > part.start]
+    total = sum(part.end - part.start for part in full)
+    if len(full) >= least:
+        return full
+    pieces: list[QueueRange] = []
+    for part in full:
+        size = part.end - part.start
+        count = min(size, max(1, round(size / total * least)))
+        cuts = [part.start + size * number // count for number in range(count + 1)]
+        pieces += [QueueRange(part.queue, *cut) for cut in pairwise(cuts)]
+    return pieces
+
+
+def _items(value: object, where: str) -> Iterable[tuple[str, object]]:
+    if not isinstance(value, Mapping):
+        raise ConfigInvalid(f"{where}: {value!r} should be a JSON object: topic, broker, queue, offset")
+    return value.items()

@@ -1,0 +1,290 @@
+"""The options of the data source, from Spark's texts to checked values.
+
+Names are matched whatever their case, as Spark does. An option that nobody knows is refused: a misspelt
+`retries` would otherwise be a silent default.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, read_offsets
+from rocketpy import (
+    BatchConfig,
+    ClientConfig,
+    CompressionConfig,
+    ConsumerConfig,
+    Credentials,
+    ProducerConfig,
+    RetryConfig,
+)
+from rocketpy.errors import ConfigInvalid
+from rocketpy.message import check_group, check_topic
+from rocketpy.transport import ChannelOptions
+
+__all__ = ["ROW_ID_PROPERTY", "Connection", "Options", "SinkOptions", "SourceOptions"]
+
+ROW_ID_PROPERTY: Final = "SPARK_ROW_ID"
+"""The default name of the property that tells rows apart; see `dedupe`."""
+
+_SPARKS_OWN: Final = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
+"""What Spark or its users put among a data source's options without meaning the data source."""
+_NEVER: Final = 1 << 40
+"""Longer than any body."""
+_TRUE: Final = frozenset({"true", "1", "yes"})
+_FALSE: Final = frozenset({"false", "0", "no"})
+
+
+class Options:
+    """Reads options one by one, and knows in the end which ones nobody asked for."""
+
+    def __init__(self, given: Mapping[str, object]) -> None:
+        self._given = {name.lower(): str(value) for name, value in given.items() if value is not None}
+        self._names: dict[str, str] = {}
+
+    def text(self, name: str, default: str = "") -> str:
+        """A text."""
+        self._names[name.lower()] = name
+        return self._given.get(name.lower(), default)
+
+    def number(self, name: str, default: int, minimum: int = 0) -> int:
+        """A whole number. Raises ConfigInvalid."""
+        text = self.text(name, str(default))
+        try:
+            value = int(text)
+        except ValueError:
+            raise ConfigInvalid(f"option {name} is {text!r}; it must be a whole number") from None
+        if value < minimum:
+            raise ConfigInvalid(f"option {name} is {value}; it must be at least {minimum}")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or false. Raises ConfigInvalid."""
+        text = self.text(name, str(default)).lower()
+        if text not in _TRUE | _FALSE:
+            raise ConfigInvalid(f"option {name} is {text!r}; it must be true or false")
+        return text in _TRUE
+
+    def choice(self, name: str, default: str, choices: Iterable[str]) -> str:
+        """One of some words. Raises ConfigInvalid."""
+        text = self.text(name, default).lower()
+        if text not in choices:
+            raise ConfigInvalid(f"option {name} is {text!r}; choose one of {', '.join(choices)}")
+        return text
+
+    def end(self) -> None:
+        """Raise ConfigInvalid for an option that was never asked for."""
+        for name in sorted(self._given.keys() - self._names.keys() - _SPARKS_OWN):
+            near = get_close_matches(name, self._names, n=1)
+            hint = f"; did you mean {self._names[near[0]]}?" if near else ""
+            known = ", ".join(sorted(self._names.values(), key=str.lower))
+            raise ConfigInvalid(f"unknown option {name!r}{hint} Known here: {known}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How servers are reached. A plain value: it travels from the driver to the executors."""
+
+    name_server: str
+    namespace: str
+    access_key: str
+    secret_key: str
+    security_token: str
+    tls: bool
+    tls_ca_file: str
+    tls_cert_file: str
+    tls_key_file: str
+    request_timeout_ms: int
+
+    def __repr__(self) -> str:
+        return f"Connection({self.name_server!r})"
+
+    @classmethod
+    def read(cls, options: Options) -> Connection:
+        """From `nameServer` and what belongs to it. Raises ConfigInvalid."""
+        name_server = options.text("nameServer")
+        if not name_server:
+            raise ConfigInvalid("option nameServer is missing; it is host:port;host:port of the name servers")
+        if name_server.startswith(("embedded:", "memory:")):
+            raise ConfigInvalid(f"option nameServer is {name_server!r}; Spark's workers need host:port")
+        connection = cls(
+            name_server=name_server,
+            namespace=options.text("namespace"),
+            access_key=options.text("accessKey"),
+            secret_key=options.text("secretKey"),
+            security_token=options.text("securityToken"),
+            tls=options.flag("tls", default=False),
+            tls_ca_file=options.text("tlsCaFile"),
+            tls_cert_file=options.text("tlsCertFile"),
+            tls_key_file=options.text("tlsKeyFile"),
+            request_timeout_ms=options.number("requestTimeoutMs", 3000, 1),
+        )
+        if bool(connection.access_key) != bool(connection.secret_key):
+            raise ConfigInvalid("options accessKey and secretKey go together; one of them is missing")
+        return connection
+
+    def client_config(self) -> ClientConfig:
+        """The SDK's settings; made where they are used, since a TLS context cannot travel."""
+        defaults = ClientConfig(namesrv=self.name_server)
+        channel = defaults.channel
+        addresses = self.name_server.replace(",", ";").split(";")
+        if self.tls:
+            channel = ChannelOptions(max_header_bytes=channel.max_header_bytes, ssl=self._ssl_context())
+            addresses = [text if "://" in text else f"tls://{text.strip()}" for text in addresses]
+        credentials = None
+        if self.access_key:
+            credentials = Credentials(
+                access_key=self.access_key,
+                secret_key=self.secret_key,
+                security_token=self.security_token or None,
+            )
+        return ClientConfig(
+            namesrv=";".join(addresses),
+            namespace=self.namespace,
+            credentials=credentials,
+            channel=channel,
+            request_timeout_ms=self.request_timeout_ms,
+        )
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.tls_ca_file or None)
+        if self.tls_cert_file:
+            context.load_cert_chain(self.tls_cert_file, self.tls_key_file or None)
+        return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a write is told. `docs/guides/spark-sink.md` has the table of options."""
+
+    connection: Connection
+    group: str
+    topic: str
+    format: str
+    batch_rows: int
+    batch_bytes: int
+    max_in_flight: int
+    send_timeout_ms: int
+    retries: int
+    delivery_timeout_ms: int
+    compression: str
+    compress_above_bytes: int
+    require_send_ok: bool
+    row_id_property: str
+
+    @classmethod
+    def read(cls, given: Mapping[str, object]) -> SinkOptions:
+        """Raises ConfigInvalid, TopicInvalid and GroupInvalid."""
+        options = Options(given)
+        topic = options.text("topic")
+        sink = cls(
+            connection=Connection.read(options),
+            group=check_group(options.text("group", "spark-sink")),
+            topic=check_topic(topic) if topic else "",
+            format=options.choice("format", "raw", ("raw", "json", "msgpack")),
+            batch_rows=options.number("batchSize", 500, 1),
+            batch_bytes=options.number("batchBytes", 1 << 20, 1),
+            max_in_flight=options.number("maxInFlight", 16, 1),
+            send_timeout_ms=options.number("sendTimeoutMs", 3000, 1),
+            retries=options.number("retries", 2),
+            delivery_timeout_ms=options.number("deliveryTimeoutMs", 120_000),
+            compression=options.choice("compression", "zlib", ("none", "zlib", "lz4", "zstd")),
+            compress_above_bytes=options.number("compressAboveBytes", 4096),
+            require_send_ok=options.flag("requireSendOk", default=True),
+            row_id_property=options.text("dedupProperty", ROW_ID_PROPERTY),
+        )
+        options.end()
+        return sink
+
+    @property
+    def sends_singly_above(self) -> int:
+        """Bodies above so many bytes travel by themselves: those in a batch cannot be compressed."""
+        return self.batch_bytes if self.compression == "none" else self.compress_above_bytes
+
+    def producer_config(self) -> ProducerConfig:
+        """The SDK's settings."""
+        compression = CompressionConfig(above_bytes=_NEVER)
+        if self.compression != "none":
+            compression = CompressionConfig(
+                type=self.compression,  # type: ignore[arg-type] # one of the words above
+                above_bytes=self.compress_above_bytes,
+            )
+        return ProducerConfig(
+            send_timeout_ms=self.send_timeout_ms,
+            retry=RetryConfig(times=self.retries),
+            compression=compression,
+            batch=BatchConfig(max_bytes=self.batch_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a read is told. `docs/guides/spark-source.md` has the table of options.
+
+    starting, ending: EARLIEST, LATEST, or offsets of queues. starting_ms, ending_ms: times that go before
+    them, 0 for none. tags: of the messages that are wanted; none for all.
+    """
+
+    connection: Connection
+    group: str
+    topics: tuple[str, ...]
+    starting: int | Offsets
+    ending: int | Offsets
+    starting_ms: int
+    ending_ms: int
+    most_per_trigger: int
+    min_partitions: int
+    fail_on_data_loss: bool
+    tags: frozenset[str]
+    pull_rows: int
+    pull_timeout_ms: int
+
+    @classmethod
+    def read(cls, given: Mapping[str, object], *, streaming: bool) -> SourceOptions:
+        """Raises ConfigInvalid, TopicInvalid and GroupInvalid."""
+        options = Options(given)
+        topics = tuple(
+            check_topic(topic.strip()) for topic in options.text("topic").split(",") if topic.strip()
+        )
+        if not topics:
+            raise ConfigInvalid("option topic is missing; it is one topic, or several separated by commas")
+        starting = options.text("startingOffsets", "latest" if streaming else "earliest")
+        source = cls(
+            connection=Connection.read(options),
+            group=check_group(options.text("group", f"spark-source-{topics[0]}"[:255])),
+            topics=topics,
+            starting=read_offsets("startingOffsets", starting),
+            ending=LATEST
+            if streaming
+            else read_offsets("endingOffsets", options.text("endingOffsets", "latest")),
+            starting_ms=options.number("startingTimestamp", 0),
+            ending_ms=0 if streaming else options.number("endingTimestamp", 0),
+            most_per_trigger=options.number("maxOffsetsPerTrigger", 0) if streaming else 0,
+            min_partitions=options.number("minPartitions", 0),
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            tags=_tags(options.text("subExpression", "*")),
+            pull_rows=options.number("pullBatchSize", 32, 1),
+            pull_timeout_ms=options.number("pullTimeoutMs", 10_000, 1),
+        )
+        options.end()
+        if not streaming and source.starting == LATEST and not source.starting_ms:
+            raise ConfigInvalid(
+                "option startingOffsets is latest: a batch read from there has nothing to read"
+            )
+        if source.ending == EARLIEST:
+            raise ConfigInvalid("option endingOffsets is earliest: a read up to there has nothing to read")
+        return source
+
+    def consumer_config(self) -> ConsumerConfig:
+        """The SDK's settings."""
+        return ConsumerConfig(pull_timeout_ms=self.pull_timeout_ms)
+
+
+def _tags(expression: str) -> frozenset[str]:
+    """The tags of ``a || b``; none for ``*``."""
+    tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
+    return frozenset() if "*" in tags else tags

@@ -1,0 +1,128 @@
+"""The readers of the data source: what Spark calls, on the driver and in its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pyspark_rocketmq.offsets import Offsets, QueueRange, from_json, share, split, to_json
+from pyspark_rocketmq.options import SourceOptions
+from pyspark_rocketmq.planning import Planner
+from pyspark_rocketmq.reading import read_range
+
+__all__ = ["BatchReader", "StreamReader"]
+
+
+class RangePartition(InputPartition):
+    """A range of one queue, for one task."""
+
+    def __init__(self, part: QueueRange) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read.format("rocketmq")`: a range with both ends fixed when the read is planned."""
+
+    def __init__(self, names: Sequence[str], options: SourceOptions) -> None:
+        self._names = names
+        self._options = options
+
+    def partitions(self) -> list[RangePartition]:
+        """One a queue with something to read, or more (`minPartitions`). Raises RocketError, DataLoss."""
+        planner = Planner(self._options)
+        try:
+            ranges = planner.ranges(planner.starting(), planner.ending())
+        finally:
+            planner.close()
+        return [RangePartition(part) for part in split(ranges, self._options.min_partitions)]
+
+    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
+        """The messages of one task. Raises RocketError, DataLoss."""
+        return read_range(partition.part, self._names, self._options)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("rocketmq")`.
+
+    Spark keeps the offsets in its checkpoint before it reads up to them, so each micro-batch is the same
+    range whenever it is read. One process of the driver has one object of this class for the life of a query.
+    """
+
+    def __init__(self, names: Sequence[str], options: SourceOptions) -> None:
+        self._names = names
+        self._options = options
+        self._planner: Planner | None = None
+        self._stop_at: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins."""
+        return to_json(self._asking().starting())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Option maxOffsetsPerTrigger."""
+        most = self._options.most_per_trigger
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends: as far as there are messages and the limit allows."""
+        known = from_json(start)
+        ends = self._known_ends(known)
+        if isinstance(limit, ReadMaxRows):
+            begins = {queue: known.get(queue, 0) for queue in ends}
+            for queue in ends.keys() - known.keys():
+                begins[queue] = self._asking().first(queue)
+            # An end before its start is left to `partitions`, which says that data is lost.
+            shared = share(begins, ends, limit.max_rows)
+            ends = {queue: min(end, shared[queue]) for queue, end in ends.items()}
+        return to_json(ends)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The ends of all queues now, for the query's progress."""
+        return to_json(self._asking().ends({}))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends where the queues end now."""
+        self._stop_at = self._asking().ends({})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
+        """The ranges of a micro-batch. Raises RocketError, DataLoss."""
+        ranges = self._asking().ranges(from_json(start), from_json(end))
+        return [RangePartition(part) for part in split(ranges, self._options.min_partitions)]
+
+    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
+        """The messages of one task. Raises RocketError, DataLoss."""
+        return read_range(partition.part, self._names, self._options)
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to a task: everything but connections."""
+        return {**self.__dict__, "_planner": None}
+
+    def _known_ends(self, known: Offsets) -> Offsets:
+        if self._stop_at is None:
+            return self._asking().ends(known)
+        # A queue that was read further already, before a restart, stays where it is.
+        return {
+            queue: max(known.get(queue, 0), self._stop_at.get(queue, 0))
+            for queue in known.keys() | self._stop_at.keys()
+        }
+
+    def _asking(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self._options)
+        return self._planner

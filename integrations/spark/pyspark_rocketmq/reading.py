@@ -1,0 +1,118 @@
+"""What a task does to read its range of a queue."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from time import monotonic, sleep
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_rocketmq.clients import consumer_for
+from pyspark_rocketmq.offsets import QueueRange
+from pyspark_rocketmq.options import SourceOptions
+from pyspark_rocketmq.planning import complain
+from pyspark_rocketmq.rows import to_batch
+from rocketpy import MessageExt, MessageQueue, PullResult, PullStatus, Retry, RocketError
+from rocketpy.sync import PullConsumer
+
+__all__ = ["read_range"]
+
+_ARROW_ROWS: Final = 2000
+_ARROW_BYTES: Final = 8 << 20
+_AHEAD: Final = 16
+"""Pulls on their way at a time."""
+_PAUSE_S: Final = 0.2
+
+
+def read_range(part: QueueRange, names: Sequence[str], options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The messages of a range as Arrow batches with these columns, in the order of their offsets.
+
+    A broker that is away is asked again for `pullTimeoutMs`. Raises RocketError after that, and DataLoss for
+    offsets that are no longer there.
+    """
+    gathered: list[MessageExt] = []
+    size = 0
+    for message in _messages(consumer_for(options), part, options):
+        if options.tags and message.tags not in options.tags:
+            continue
+        gathered.append(message)
+        size += len(message.body)
+        if len(gathered) >= _ARROW_ROWS or size >= _ARROW_BYTES:
+            yield to_batch(gathered, names)
+            gathered, size = [], 0
+    if gathered:
+        yield to_batch(gathered, names)
+
+
+def _messages(consumer: PullConsumer, part: QueueRange, options: SourceOptions) -> Iterator[MessageExt]:
+    """All messages of a range, read ahead: offsets are dense, so it is known where each pull begins."""
+    queue, step = MessageQueue(*part.queue), options.pull_rows
+    begins = iter(range(part.start, part.end, step))
+    ahead = deque((begin, consumer.pull_async(queue, begin, step)) for begin in islice(begins, _AHEAD))
+    try:
+        while ahead:
+            begin, first = ahead.popleft()
+            if (after := next(begins, None)) is not None:
+                ahead.append((after, consumer.pull_async(queue, after, step)))
+            piece = QueueRange(part.queue, begin, min(begin + step, part.end))
+            yield from _piece(consumer, piece, first, options)
+    finally:
+        for _, future in ahead:
+            future.cancel()
+
+
+def _piece(
+    consumer: PullConsumer, part: QueueRange, first: Future[PullResult], options: SourceOptions
+) -> Iterator[MessageExt]:
+    """The messages of one pull's worth of offsets; a broker may need several pulls for large ones."""
+    queue, offset = MessageQueue(*part.queue), part.start
+    answer: Future[PullResult] | None = first
+    while offset < part.end:
+        result = _pull(consumer, queue, offset, part.end - offset, options, answer)
+        answer = None
+        for message in result.messages:
+            if offset < message.queue_offset < part.end:
+                complain(options, f"{part.queue} has no messages {offset} to {message.queue_offset - 1}")
+            if offset <= message.queue_offset < part.end:
+                yield message
+                offset = message.queue_offset + 1
+        if not result.messages:
+            offset = _past_a_gap(part, offset, result, options)
+
+
+def _past_a_gap(part: QueueRange, offset: int, result: PullResult, options: SourceOptions) -> int:
+    """Where to go on when there is no message at an offset, though there should be one. Raises DataLoss."""
+    after = min(part.end, result.next_offset)
+    if result.status is PullStatus.NO_NEW_MSG or after <= offset:
+        # The queue ends before the range does: a broker that came back with less than it had.
+        after = part.end
+    complain(options, f"{part.queue} has no messages {offset} to {after - 1} ({result.status.value})")
+    return after
+
+
+def _pull(
+    consumer: PullConsumer,
+    queue: MessageQueue,
+    offset: int,
+    count: int,
+    options: SourceOptions,
+    begun: Future[PullResult] | None,
+) -> PullResult:
+    """One pull, which may have begun already, and as many more as it takes to get an answer."""
+    until = monotonic() + options.pull_timeout_ms / 1000
+    while True:
+        try:
+            result = (begun or consumer.pull_async(queue, offset, count)).result()
+        except RocketError as error:
+            if error.retry is Retry.NONE or monotonic() > until:
+                raise
+        else:
+            # A consume queue is written a moment after the log, so an end may be early; a hole stays one.
+            if result.status is not PullStatus.NO_NEW_MSG or monotonic() > until:
+                return result
+        begun = None
+        sleep(_PAUSE_S)

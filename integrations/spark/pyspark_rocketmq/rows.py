@@ -1,0 +1,63 @@
+"""From messages to Arrow batches: the columns of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rocketpy import MessageExt
+from rocketpy.errors import ConfigInvalid
+from rocketpy.message import RESERVED_PROPERTIES
+
+__all__ = ["SCHEMA", "check_schema", "to_batch"]
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_TEXTS: Final = pa.map_(pa.string(), pa.string())
+
+
+def _own_properties(message: MessageExt) -> list[tuple[str, str]]:
+    return [pair for pair in message.properties.items() if pair[0] not in RESERVED_PROPERTIES]
+
+
+_COLUMNS: Final[dict[str, tuple[str, pa.DataType, Callable[[MessageExt], Any]]]] = {
+    "topic": ("string", pa.string(), lambda message: message.topic),
+    "brokerName": ("string", pa.string(), lambda message: message.queue.broker_name),
+    "queueId": ("int", pa.int32(), lambda message: message.queue.queue_id),
+    "queueOffset": ("bigint", pa.int64(), lambda message: message.queue_offset),
+    "msgId": ("string", pa.string(), lambda message: message.message_id),
+    "tags": ("string", pa.string(), lambda message: message.tags),
+    "keys": ("string", pa.string(), lambda message: " ".join(message.keys) or None),
+    "body": ("binary", pa.binary(), lambda message: message.body),
+    "properties": ("map<string,string>", _TEXTS, _own_properties),
+    "flag": ("int", pa.int32(), lambda message: message.flag),
+    "sysFlag": ("int", pa.int32(), lambda message: message.sys_flag),
+    "reconsumeTimes": ("int", pa.int32(), lambda message: message.reconsume_times),
+    "bornTimestamp": ("timestamp", _TIME, lambda message: message.born_timestamp * 1000),
+    "storeTimestamp": ("timestamp", _TIME, lambda message: message.store_timestamp * 1000),
+}
+"""Name -> type as Spark spells it, Arrow's type, and the value of a message. Times in microseconds."""
+
+SCHEMA: Final = ", ".join(f"{name} {type_name}" for name, (type_name, _, _) in _COLUMNS.items())
+"""The source's columns, as Spark's DDL."""
+
+
+def check_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """The columns that are wanted, of a schema given as names and types. Raises ConfigInvalid."""
+    for name, type_name in fields:
+        known = _COLUMNS.get(name)
+        if known is None:
+            raise ConfigInvalid(f"the source has no column {name!r}; it has {', '.join(_COLUMNS)}")
+        if known[0] != type_name:
+            raise ConfigInvalid(f"column {name!r} is {known[0]}, and not {type_name}; cast it after reading")
+    return tuple(name for name, _ in fields)
+
+
+def to_batch(messages: Sequence[MessageExt], names: Sequence[str]) -> pa.RecordBatch:
+    """The messages as one Arrow batch with these columns."""
+    arrays = []
+    for name in names:
+        _, kind, value = _COLUMNS[name]
+        arrays.append(pa.array([value(message) for message in messages], kind))
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))

