@@ -110,6 +110,7 @@ class JavaPeer:
             encoding="utf-8",
             timeout=timeout_s,
             env=java_environment(home, **(environment or {})),
+            cwd=home,  # mqadmin's consumerStatus leaves files where it runs
             check=False,
         )
         if done.returncode != 0:
@@ -126,7 +127,7 @@ class JavaPeer:
         command = self.command(main, *args, home=home, properties=properties)
         with (home / "console.log").open("w") as console:
             process = subprocess.Popen(
-                command, stdout=console, stderr=console, text=True, env=java_environment(home)
+                command, stdout=console, stderr=console, text=True, env=java_environment(home), cwd=home
             )
         try:
             yield process
