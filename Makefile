@@ -70,7 +70,7 @@ soak: $(VENV)/.ready-bench ## a long run: a broker killed and restarted under lo
 	@$(PY) -m tests.soak $(ARGS)
 
 constraints: $(VENV)/.ready-check $(VENV)/.ready-bench $(VENV)/.ready-spark ## write constraints.txt anew from the newest allowed versions
-	$(PY) -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[dev,speed,spark]"
+	$(PY) -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[dev,speed,bench,spark]"
 	@head -n 2 constraints.txt > $(VENV)/constraints.new
 	@$(PY) -m pip freeze --exclude-editable >> $(VENV)/constraints.new
 	@mv $(VENV)/constraints.new constraints.txt && git diff --stat constraints.txt
@@ -106,8 +106,8 @@ $(VENV)/.ready-test: $(SOURCES_OF_SETUP) | $(PY)
 	@touch $@
 
 $(VENV)/.ready-bench: $(SOURCES_OF_SETUP) | $(PY)
-	@echo "installing rocketpy, its test tools and uvloop"
-	@$(PIP_INSTALL) -e ".[test,speed]"
+	@echo "installing rocketpy, its test tools, uvloop and another client"
+	@$(PIP_INSTALL) -e ".[test,speed,bench]"
 	@touch $@
 
 $(VENV)/.ready-spark: $(SOURCES_OF_SETUP) | $(PY)

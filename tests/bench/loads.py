@@ -46,10 +46,17 @@ class LoadProcess:
         command = [sys.executable, "-m", f"tests.bench.{module}", "--loop", loop, *options]
         return cls(_start(command, run / f"{module}-{loop}.log", our_environment()))
 
+    @classmethod
+    def librocketmq(cls, run: Path) -> Self:
+        """librocketmq_load.py: the PyPI package rocketmq, which wraps RocketMQ's C++ client."""
+        command = [sys.executable, "-m", "tests.bench.librocketmq_load"]
+        environment = {**our_environment(), "HOME": str(run)}  # it logs there
+        return cls(_start(command, run / "librocketmq-load.log", environment))
+
     def measure(self, server: Server, **what: Any) -> Sample:
         """Drive `server` as `what` says. Raises RuntimeError when the client process ends."""
         broker_before, client_before = usage(server.broker_pid), usage(self._process.pid)
-        answer = self._ask({"namesrv": server.namesrv_address, "topic": server.topic, "bytes": 128, **what})
+        answer = self._ask({"namesrv": server.namesrv_address, "topic": server.topic, **what})
         broker, client, sent = usage(server.broker_pid), usage(self._process.pid), max(1, answer["sent"])
         return Sample(
             rate=answer["sent"] / answer["seconds"],

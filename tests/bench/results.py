@@ -62,12 +62,16 @@ class Results:
         )
         return f"{_align([heads, *rows])}\n{note}"
 
+    def rate(self, key: Key) -> float:
+        """Median messages a second."""
+        return _median(sample.rate for sample in self.samples[key])
+
     def ratio(self, key: Key) -> float | None:
         """Median rate over the baseline's under the same load, None where there is none."""
         base = self.samples.get(Key(key.load, self.baseline))
         if not base or key.server == self.baseline:
             return None
-        return _median(s.rate for s in self.samples[key]) / _median(s.rate for s in base)
+        return self.rate(key) / _median(s.rate for s in base)
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
         """Write everything as JSON."""

@@ -1,7 +1,10 @@
 """`python -m tests.bench.run`: the Java broker and ours in alternating rounds, and the ratio of medians.
 
 Loads: RocketMQ's own benchmark.Producer (`--official-rounds`; 20 s a stretch, for it reports each ten
-seconds), the same loop in one warm JVM (`--rounds`), and our SDK. All servers stay up and warm for the
+seconds), the same loop in one warm JVM (`--rounds`), the PyPI package rocketmq, and our SDK. Other Python
+clients on PyPI have nothing to measure here: rocketmq-client-python (and its forks) needs a librocketmq that
+it does not bring, pyrocketmq runs the Java client in a JVM of its own, rocketmq-python-client speaks gRPC to
+proxies of 5.x only, and rocketmq-sdk is a client of RabbitMQ. All servers stay up and warm for the
 whole run. Each round drives each load on each server once, in an order that turns round every time. Nothing
 is pinned.
 """
@@ -9,6 +12,7 @@ is pinned.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import tempfile
 import time
@@ -25,6 +29,7 @@ from tests.bench.servers import JAVA, QUEUES, TOPIC, Server, servers
 from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
 
 EXIT_NOT_RUN = 3
+JAVA_CLIENT = "Java client"
 RESULTS = HERE.parent / "bench" / "results"
 
 
@@ -49,6 +54,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as directory:
         measure(peer, Path(directory), options, results)
     print(f"\n{heading(about)}\n\n{results.table()}")
+    for size in options.bytes:
+        print(against_java_client(results, size))
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{about['commit'].rstrip('+')}.json"
     if not options.discard:
         results.save(path, about)
@@ -69,9 +76,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--warm-up", type=float, default=3.0, help="seconds each load warms each server before"
     )
-    parser.add_argument("--threads", type=numbers, default=[1, 16, 64], help="threads of the Java client")
+    parser.add_argument("--bytes", type=numbers, default=[128, 1024], help="sizes of bodies")
     parser.add_argument(
-        "--concurrency", type=numbers, default=[1, 16, 64, 256], help="sends in flight of our SDK"
+        "--threads", type=numbers, default=[1, 16, 64, 256], help="threads of the clients that have threads"
+    )
+    parser.add_argument(
+        "--concurrency", type=numbers, default=[1, 16, 64, 256, 2000], help="sends in flight of our SDK"
+    )
+    parser.add_argument(
+        "--batching", type=words, default=["on", "off"], help="whether our SDK gathers what is in flight"
     )
     parser.add_argument("--batch", type=int, default=32, help="messages a batch of our SDK; 0: no batches")
     parser.add_argument(
@@ -100,7 +113,7 @@ def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Res
     """All rounds of all loads into `results`."""
     with ExitStack() as stack:
         running = stack.enter_context(servers(peer, run, options.loops))
-        loads = list(warm_loads(stack, peer, run, options))
+        loads = list(warm_loads(stack, peer, run, options)) if options.rounds else []
         for load in loads:
             for server in running:
                 load.measure(server, options.warm_up)
@@ -125,17 +138,28 @@ def drive(loads: list[Load], running: list[Server], number: int, seconds: float,
 
 def warm_loads(stack: ExitStack, peer: JavaPeer, run: Path, options: argparse.Namespace) -> Iterator[Load]:
     """Loads whose client process lives for the whole run."""
-    if options.threads and options.rounds:
-        client = stack.enter_context(LoadProcess.java(peer, run))
-        for threads in options.threads:
-            yield process_load(client, f"Java client, {plural(threads, 'thread')}", threads=threads)
-    for loop in options.sdk_loops if options.rounds else []:
-        sdk = stack.enter_context(LoadProcess.sdk(run, loop))
-        for concurrency in options.concurrency:
-            yield process_load(sdk, f"our SDK ({loop}), {concurrency} in flight", concurrency=concurrency)
-        if options.batch:
-            name = f"our SDK ({loop}), batches of {options.batch}, 4 in flight"
-            yield process_load(sdk, name, concurrency=4, batch=options.batch)
+    threaded = {}
+    if options.threads:
+        threaded[JAVA_CLIENT] = stack.enter_context(LoadProcess.java(peer, run))
+        if importlib.util.find_spec("rocketmq") is None:
+            print("PyPI's rocketmq: NOT RUN, it is not installed; its only wheel is for Linux on x86-64")
+        else:
+            threaded["PyPI's rocketmq"] = stack.enter_context(LoadProcess.librocketmq(run))
+    sdks = {loop: stack.enter_context(LoadProcess.sdk(run, loop)) for loop in options.sdk_loops}
+    for size in options.bytes:
+        for name, client in threaded.items():
+            for threads in options.threads:
+                title = f"{name}, {size} B, {plural(threads, 'thread')}"
+                yield process_load(client, title, threads=threads, bytes=size)
+        for loop, sdk in sdks.items():
+            for batching in options.batching:
+                for concurrency in options.concurrency:
+                    title = f"our SDK ({loop}), {size} B, batching {batching}, {concurrency} in flight"
+                    gathers = batching == "on"
+                    yield process_load(sdk, title, concurrency=concurrency, bytes=size, gathers=gathers)
+            if options.batch:
+                title = f"our SDK ({loop}), {size} B, batches of {options.batch}, 4 in flight"
+                yield process_load(sdk, title, concurrency=4, batch=options.batch, bytes=size)
 
 
 def process_load(client: LoadProcess, name: str, **what: Any) -> Load:
@@ -149,6 +173,21 @@ def official_load(peer: JavaPeer, run: Path, threads: int) -> Load:
     return Load(name, lambda server, _seconds: official(peer, run, server, threads))
 
 
+def against_java_client(results: Results, size: int) -> str:
+    """Our SDK's rates on the Java broker, over the Java client's best there with the same bodies."""
+    rates = {key.load: results.rate(key) for key in results.samples if key.server == JAVA}
+    best = max(
+        (rate for name, rate in rates.items() if name.startswith(f"{JAVA_CLIENT}, {size} B")), default=0
+    )
+    if not best:
+        return f"{size} B: the Java client was not measured"
+    lines = [f"{size} B, on the Java broker, over the Java client's best ({best:,.0f} msgs/s):"]
+    ours = [
+        (name, rate) for name, rate in rates.items() if name.startswith("our SDK") and f", {size} B" in name
+    ]
+    return "\n".join(lines + [f"  {rate / best:5.2f}  {name}" for name, rate in ours])
+
+
 def plural(count: int, noun: str) -> str:
     """A count and its noun: 1 thread, 16 threads."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -160,7 +199,7 @@ def heading(about: dict[str, Any]) -> str:
         f"{about['cpu']}, {about['cores']} cores, {about['memory_bytes'] >> 30} GiB; {about['system']}; "
         f"Python {about['python']}, uvloop {about['uvloop']}; {about['java']}; RocketMQ {about['rocketmq']}; "
         f"commit {about['commit']}; load average {about['load_average']:.1f} at the start\n"
-        f"128 byte bodies (benchmark.Producer: 130); topic {TOPIC} made with {QUEUES} queues on each broker; "
+        f"benchmark.Producer: bodies of 130 bytes; topic {TOPIC} made with {QUEUES} queues on each broker; "
         "ASYNC_FLUSH on each; no pinning"
     )
 

@@ -1,8 +1,8 @@
 """The benchmark's client process: rocketpy.Producer sends for a fixed time on request (loads.LoadProcess).
 
-A line in: {"namesrv", "topic", "concurrency", "seconds", "bytes", "batch"?}; a line out: {"sent", "failed",
-"seconds", "p50_us", "p99_us", "max_us"}. `sent` counts messages; `failed` and the
-latencies are of requests.
+A line in: {"namesrv", "topic", "concurrency", "seconds", "bytes", "batch"?, "gathers"?}; a line out: {"sent",
+"failed", "seconds", "p50_us", "p99_us", "max_us"}. `sent` counts messages; `failed` and the latencies are of
+requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocketpy import Message, Producer, SendStatus
+from rocketpy import Message, Producer, ProducerConfig, SendStatus
 from rocketpy.errors import RocketError
 
 
@@ -41,21 +41,22 @@ class Tally:
 
 
 async def serve() -> None:
-    """Answer requests until the input ends. One producer is kept for each name server."""
-    producers: dict[str, Producer] = {}
+    """Answer requests until the input ends. Each name server has two producers, one that gathers sends."""
+    producers: dict[tuple[str, bool], Producer] = {}
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         what = json.loads(line)
-        if what["namesrv"] not in producers:
-            producers[what["namesrv"]] = await start_producer(what["namesrv"])
-        print(json.dumps(await stretch(producers[what["namesrv"]], what)), flush=True)
+        key = what["namesrv"], what.get("gathers", True)
+        if key not in producers:
+            producers[key] = await start_producer(*key)
+        print(json.dumps(await stretch(producers[key], what)), flush=True)
     for producer in producers.values():
         await producer.close()
 
 
-async def start_producer(namesrv: str) -> Producer:
-    """A started producer."""
-    producer = Producer("bench_producer", namesrv)
+async def start_producer(namesrv: str, gathers: bool) -> Producer:
+    """A started producer. gathers: whether it sends what is in flight at the same time in batches."""
+    producer = Producer("bench_producer", namesrv, config=ProducerConfig(batching=gathers))
     await producer.start()
     return producer
 

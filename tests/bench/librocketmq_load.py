@@ -1,0 +1,72 @@
+"""The benchmark's client process for the PyPI package `rocketmq`: threads of sends over librocketmq.
+
+Speaks as sdk_load.py does; {"threads"} of a request says how many. The library has one client instance a
+process and name server, so a producer group is made for each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+from tests.bench.sdk_load import Tally
+
+rocketmq: Any = importlib.import_module("rocketmq.client")  # it ships no types
+
+
+def keep_sending(producer: Any, what: dict[str, Any], tally: Tally, until: float) -> None:
+    """One of the threads. The library lets go of Python's lock while it sends."""
+    body = b"b" * what["bytes"]
+    while (before := time.perf_counter()) < until:
+        message = rocketmq.Message(what["topic"])
+        message.set_body(body)
+        try:
+            ok = producer.send_sync(message).status == rocketmq.SendStatus.OK
+        except Exception:  # noqa: BLE001 - any of its errors is a failed send
+            ok = False
+        tally.sent += ok
+        tally.failed += not ok
+        tally.nanoseconds.append(int((time.perf_counter() - before) * 1e9))
+
+
+def stretch(producer: Any, what: dict[str, Any]) -> dict[str, Any]:
+    """Send as `what` says for its seconds."""
+    start = time.perf_counter()
+    tallies = [Tally() for _ in range(what["threads"])]
+    threads = [
+        threading.Thread(target=keep_sending, args=(producer, what, tally, start + what["seconds"]))
+        for tally in tallies
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    whole = Tally()
+    for tally in tallies:
+        whole.sent += tally.sent
+        whole.failed += tally.failed
+        whole.nanoseconds += tally.nanoseconds
+    return whole.report(time.perf_counter() - start)
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    producers: dict[str, Any] = {}
+    for line in sys.stdin:
+        what = json.loads(line)
+        namesrv = what["namesrv"]
+        if namesrv not in producers:
+            producers[namesrv] = rocketmq.Producer(f"bench_librocketmq_{namesrv.rpartition(':')[2]}")
+            producers[namesrv].set_namesrv_addr(namesrv)
+            producers[namesrv].start()
+        print(json.dumps(stretch(producers[namesrv], what)), flush=True)
+    for producer in producers.values():
+        producer.shutdown()
+
+
+if __name__ == "__main__":
+    main()
