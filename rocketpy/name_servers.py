@@ -1,6 +1,7 @@
 """Questions to name servers: one is asked until it fails, then the next.
 
-Source: RocketMQ NettyRemotingClient's choice of a name server.
+Source: RocketMQ NettyRemotingClient's choice of a name server. Differs: one that does not know a topic may
+just have been started, so the others are asked too.
 """
 
 from __future__ import annotations
@@ -56,17 +57,29 @@ class NameServers:
                 return await self.current.request(Command.request(code, header), self._timeout_ms)
             except TransportError as failed:
                 error = failed
-                self._current = (self._current + 1) % len(self.addresses)
+                self._turn()
         raise error
 
     async def route(self, topic: str) -> TopicRouteData:
-        """The route of a topic.
+        """The route of a topic, of the first name server that knows one.
 
         Raises RouteNotFound, a TransportError when no name server answers, BrokerError, RemoteProtocolError.
         """
-        answer = await self.ask(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise RouteNotFound(f"name server {self.current.address} knows no broker for topic {topic}")
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
-        return TopicRouteData.decode(answer.body)
+        unknown: RouteNotFound | None = None
+        for _ in self.addresses:
+            try:
+                answer = await self.ask(
+                    RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)
+                )
+            except TransportError as error:
+                raise unknown or error from error
+            if answer.code == ResponseCode.SUCCESS:
+                return TopicRouteData.decode(answer.body)
+            if answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
+            unknown = RouteNotFound(f"name server {self.current.address} knows no broker for topic {topic}")
+            self._turn()
+        raise unknown or RouteNotFound(f"no name server was asked for topic {topic}")
+
+    def _turn(self) -> None:
+        self._current = (self._current + 1) % len(self.addresses)

@@ -36,6 +36,8 @@ REFUSALS: Final[dict[int, tuple[Outcome, Retry]]] = {
     ResponseCode.NO_BUYER_ID: (Outcome.NOT_SENT, Retry.OTHER_BROKER),
     ResponseCode.NOT_IN_CURRENT_UNIT: (Outcome.NOT_SENT, Retry.OTHER_BROKER),
 }
+_ACL_REMARK: Final = "org.apache.rocketmq.acl."
+"""How RocketMQ begins when its ACL refuses a request (QUIRKS 31): a SYSTEM_ERROR before anything is done."""
 _decode_header: Final = msgspec.json.Decoder(SendMessageResponseHeader, strict=False).decode
 _UNKNOWN_REFUSAL: Final = (Outcome.UNKNOWN, Retry.NONE)
 _DEFAULT_REGION: Final = "DefaultRegion"
@@ -102,4 +104,6 @@ def read_batch_answer(answer: Command, queue: MessageQueue, message_ids: Sequenc
 def refusal(answer: Command, broker: str) -> BrokerError:
     """The error that an answer to a send means."""
     outcome, retry = REFUSALS.get(answer.code, _UNKNOWN_REFUSAL)
+    if answer.remark is not None and answer.remark.startswith(_ACL_REMARK):
+        outcome = Outcome.NOT_SENT
     return BrokerError(answer.code, answer.remark, broker, outcome=outcome, retry=retry)

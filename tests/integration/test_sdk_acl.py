@@ -11,7 +11,7 @@ import pytest
 from rocketpy import ClientConfig, Message, Producer, PullConsumer
 from rocketpy.client import ClientInstance
 from rocketpy.config import Credentials
-from rocketpy.errors import BrokerError, ConfigInvalid
+from rocketpy.errors import BrokerError, ConfigInvalid, Outcome
 from rocketpy.protocol.acl import SIGNATURE, signature, signed_content
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -74,12 +74,13 @@ async def test_every_request_is_signed(codec: Literal["json", "rocketmq"]) -> No
 
 
 async def test_a_refusal_says_why() -> None:
-    """The user would see a time-out instead of the broker's word about the key."""
+    """The user would not see the broker's word about the key, or not know that nothing was stored."""
     async with Guarded() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         async with Producer("g", names.address) as producer:
-            with pytest.raises(BrokerError, match="AclException: No acl config"):
+            with pytest.raises(BrokerError, match="AclException: No acl config") as refused:
                 await producer.send(Message("T", b"x"), timeout_ms=300)
+    assert refused.value.outcome is Outcome.NOT_SENT
 
 
 async def test_credentials_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,6 +219,17 @@ async def test_the_next_name_server_is_asked() -> None:
                 assert (await producer.send(MESSAGE)).status is SendStatus.SEND_OK
 
 
+async def test_a_name_server_that_knows_nothing_yet_is_not_believed() -> None:
+    """While a name server that was started anew waits for its brokers, clients would find no topic."""
+    async with Names() as new, Peer() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        for _ in range(4):  # which one is asked first is random
+            async with Producer("g", f"{new.address};{names.address}") as producer:
+                assert (await producer.send(MESSAGE)).status is SendStatus.SEND_OK
+                with pytest.raises(RouteNotFound):
+                    await producer.fetch_publish_message_queues("Unknown")
+
+
 async def test_a_new_topic_borrows_the_default_topics_route() -> None:
     """Topics could not be created by sending to them."""
     async with Peer() as broker, Names() as names:
