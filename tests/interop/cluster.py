@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.interop.java_peer import JavaPeer
+from tests.interop import probe
+from tests.interop.java_peer import JavaPeer, answers, lines_of, make_home
 from tests.interop.processes import (
     BrokerProcess,
     JavaBroker,
@@ -20,6 +21,7 @@ from tests.interop.processes import (
 )
 
 Make = Literal["java", "our"]
+MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 BINARY_HEADERS: Mapping[str, str] = {"rocketmq.serialize.type": "ROCKETMQ"}
 JAVA_CONF: Mapping[str, object] = {
     "longPollingEnable": "false",  # an empty pull is answered after one second and not after twenty
@@ -44,33 +46,53 @@ class Cluster:
 
     def produce(self, *steps: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Do send steps with DefaultMQProducer (see java/Produce.java); one answer a step."""
-        return self._drive("Produce", steps)
+        return self.drive("Produce", *steps)
 
     def consume(self, *steps: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Do read steps with DefaultMQPullConsumer (see java/Consume.java); no answer may be an error."""
-        answers = self._drive("Consume", steps)
-        failed = [answer for answer in answers if "error" in answer]
+        found = self.drive("Consume", *steps)
+        failed = [answer for answer in found if "error" in answer]
         assert not failed, failed
-        return answers
+        return found
 
     def pull_all(self, topic: str) -> list[dict[str, Any]]:
         """Every message of every queue of `topic`, as RocketMQ's pull consumer sees them."""
         return [answer for answer in self.consume({"do": "pull", "topic": topic}) if "body" in answer]
 
     def admin(self, *arguments: str) -> str:
-        """RocketMQ's own mqadmin with these arguments; returns what it printed."""
-        main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-        properties = {"rocketmq.namesrv.addr": self.namesrv.address, **self.java_properties}
-        return self.peer.run("Main", main, *arguments, home=self.run / "mqadmin", properties=properties)
+        """RocketMQ's own mqadmin with these arguments; returns what it printed, errors behind all else."""
+        home = make_home(self.run / "mqadmin")  # where a case may put its tools.yml
+        properties = {"rocketmq.namesrv.addr": self.namesrv.address, "rocketmq.home.dir": str(home)}
+        return "".join(
+            self.peer.run_warm(MQADMIN, *arguments, jvm=self.java_properties, properties=properties)
+        )
+
+    def admin_shows(self, text: str, *arguments: str) -> str:
+        """Repeat an mqadmin command until it prints `text`: brokers index and register a little later."""
+        shown = ""
+
+        def is_shown() -> bool:
+            nonlocal shown
+            shown = self.admin(*arguments)
+            return text in shown
+
+        probe.wait_until(is_shown, f"mqadmin {' '.join(arguments)} to show {text}")
+        return shown
+
+    def warm_up(self) -> None:
+        """Make the first send, which takes a cold JVM longer than an example is ready to wait."""
+        (answer,) = self.produce({"how": "sync", "topic": "WarmUp", "body": "00"})
+        assert answer.get("status") == "SEND_OK", answer
+
+    def drive(self, driver: str, *steps: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Do steps with one of our drivers; returns its answers."""
+        arguments = (self.namesrv.address, f"interop_{driver.lower()}")
+        steps_in = lines_of(steps)
+        return answers(self.peer.run_warm(driver, *arguments, jvm=self.java_properties, stdin=steps_in)[0])
 
     def logs(self) -> str:
         """The end of every server's logs."""
         return f"{self.namesrv.logs()}\n{self.broker.logs()}"
-
-    def _drive(self, driver: str, steps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        arguments = (self.namesrv.address, f"interop_{driver.lower()}")
-        home = self.run / driver.lower()
-        return self.peer.drive(driver, *arguments, home=home, steps=steps, properties=self.java_properties)
 
 
 @contextmanager
@@ -85,16 +107,18 @@ def cluster(
     conf: Mapping[str, object] | None = None,
     names_conf: Mapping[str, object] | None = None,
     server: Mapping[str, str] | None = None,
+    servers: JavaPeer | None = None,
 ) -> Iterator[Cluster]:
     """Start both servers, and stop them at the end.
 
     namesrv, broker: whose. conf: broker.conf keys. names_conf: namesrv.conf keys, for ours.
     namesrv_port: a free one when left out.
     client, server: system properties of Java clients and of a Java broker.
+    servers: the RocketMQ that Java's servers are of; `peer`, whose clients drive them, when left out.
     """
     with (
-        _name_server(peer, run, namesrv, namesrv_port, names_conf) as names,
-        _broker(peer, run, names.address, broker, conf, server) as one,
+        _name_server(servers or peer, run, namesrv, namesrv_port, names_conf) as names,
+        _broker(servers or peer, run, names.address, broker, conf, server) as one,
     ):
         yield Cluster(peer, run, names, one, client or {})
 

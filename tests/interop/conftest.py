@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,14 @@ from tests.interop.cluster import Cluster
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--direction TEXT`."""
+    parser.addoption("--direction", default="", help="only interop cases whose direction contains this text")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Hand each case's direction and first line to whoever prints the table (see run.py)."""
+    wanted = str(config.getoption("--direction", default=""))
     for item in items:
         if not isinstance(item, pytest.Function) or item.get_closest_marker("interop") is None:
             continue
@@ -21,6 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.user_properties.append(("meaning", doc[0] if doc else item.name))
         direction, case = _direction_and_case(item)
         item.user_properties += [("direction", direction), ("case", case)]
+    items[:] = [item for item in items if wanted in str(dict(item.user_properties).get("direction", wanted))]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,12 +42,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def peer() -> JavaPeer:
+def peer() -> Iterator[JavaPeer]:
     """The real RocketMQ, or a skip that says what this machine lacks."""
     try:
-        return JavaPeer.prepare(DEFAULT_VERSION)
+        prepared = JavaPeer.prepare(DEFAULT_VERSION)
     except ToolsMissing as missing:
         pytest.skip(str(missing))
+    yield prepared
+    prepared.close()
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,11 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.interop.warm import DriverFailed, WarmJvm
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
@@ -25,8 +27,9 @@ EXAMPLES = "org.apache.rocketmq.example"
 # RocketMQ 4.x reaches into the JDK to unmap its files; from JDK 17 on that needs to be said.
 _OPENS = ("sun.nio.ch", "java.nio", "java.lang", "java.util", "jdk.internal.ref")
 _EXPORTS = ("sun.nio.ch", "jdk.internal.ref")
-# Tools live for a second or two: a quick start matters to them, peak speed does not.
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+# What runs for seconds: a quick start matters, peak speed does not.
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+QUICK_START = (*QUICK, "-Xmx256m")
 
 
 class ToolsMissing(Exception):
@@ -40,10 +43,6 @@ class ToolsMissing(Exception):
         )
 
 
-class DriverFailed(AssertionError):
-    """A Java driver ended with a non-zero exit code; the text holds the end of its output."""
-
-
 @dataclass(frozen=True)
 class JavaPeer:
     """Resolved jars of one RocketMQ version and our compiled drivers."""
@@ -51,15 +50,20 @@ class JavaPeer:
     version: str
     jars: Path
     drivers: Path
+    _warm: dict[str, WarmJvm] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def prepare(cls, version: str = DEFAULT_VERSION) -> JavaPeer:
-        """Resolve and compile what is not in the cache yet. Raises ToolsMissing, RuntimeError."""
+        """Resolve and compile what is not in the cache yet. Raises ToolsMissing, RuntimeError.
+
+        Other versions than DEFAULT_VERSION are for their servers: they have neither drivers nor examples.
+        """
         require_tools()
         cache = REPOSITORY / ".cache" / f"interop-{version}"
         peer = cls(version, cache / "jars", cache / "drivers")
         peer._resolve()
-        peer._compile()
+        if version == DEFAULT_VERSION:
+            peer._compile()
         return peer
 
     @property
@@ -80,11 +84,15 @@ class JavaPeer:
             "java.net.preferIPv4Stack": "true",
             "user.home": str(home),
             "file.encoding": "UTF-8",
+            "stdout.encoding": "UTF-8",  # of its own from JDK 18 on
             "rocketmq.home.dir": str(home),
             "interop.log": str(home / "java.log"),
             "logback.configurationFile": str(home / "conf" / "logback_tools.xml"),
             "com.rocketmq.sendMessageWithVIPChannel": "false",
             "rocketmq.client.localOffsetStoreDir": str(home / "offsets"),
+            # Consumers look every second, and not every twenty, for queues that are theirs now.
+            "rocketmq.client.rebalance.waitInterval": "1000",
+            "rocketmq.client.rebalance.lockInterval": "1000",
             **(properties or {}),
         }
         defines = [f"-D{name}={value}" for name, value in system.items()]
@@ -118,6 +126,43 @@ class JavaPeer:
             raise DriverFailed(f"{main} {' '.join(args)} ended with {done.returncode}:\n{tail}")
         return done.stdout
 
+    def run_warm(
+        self,
+        main: str,
+        *args: str,
+        jvm: Mapping[str, str],
+        properties: Mapping[str, str] | None = None,
+        stdin: str = "",
+    ) -> tuple[str, str]:
+        """Run a class that leaves no threads behind in a JVM that is kept; return its output and its errors.
+
+        jvm: properties that RocketMQ reads only once: each set has a JVM. properties: while this runs.
+        """
+
+        def start(home: Path) -> subprocess.Popen[bytes]:
+            make_home(home)
+            command = self.command("Warm", home=home, properties=jvm, jvm=(*QUICK, "-Xmx768m"))
+            with (home / "console.log").open("a") as console:
+                return subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=console,
+                    env=java_environment(home),
+                    cwd=home,  # mqadmin writes what it found into files
+                )
+
+        key = json.dumps(dict(jvm), sort_keys=True)
+        if key not in self._warm:
+            self._warm[key] = WarmJvm(start)
+        return self._warm[key].run(main, *args, stdin=stdin, properties=properties or {})
+
+    def close(self) -> None:
+        """End the JVMs that were kept."""
+        for warm in self._warm.values():
+            warm.close()
+        self._warm.clear()
+
     @contextmanager
     def running(
         self, main: str, *args: str, home: Path, properties: Mapping[str, str] | None = None
@@ -143,10 +188,9 @@ class JavaPeer:
         steps: Iterable[Mapping[str, Any]] = (),
         properties: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]]:
-        """Run one of our drivers: `steps` go in and answers come out as JSON lines."""
-        stdin = "".join(json.dumps(step) + "\n" for step in steps)
-        output = self.run(driver, *args, home=home, stdin=stdin, properties=properties)
-        return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        """Run one of our drivers in a JVM of its own: `steps` go in and answers come out as JSON lines."""
+        stdin = lines_of(steps)
+        return answers(self.run(driver, *args, home=home, stdin=stdin, properties=properties))
 
     def _resolve(self) -> None:
         marker = self.jars / ".complete"
@@ -154,6 +198,7 @@ class JavaPeer:
             return
         shutil.rmtree(self.jars, ignore_errors=True)
         goal = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Drocketmq.version={self.version}"]
+        goal += ["-P", "examples"] if self.version == DEFAULT_VERSION else []
         goal += ["dependency:copy-dependencies", f"-DoutputDirectory={self.jars}"]
         done = subprocess.run(goal, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -183,6 +228,16 @@ class JavaPeer:
         if done.returncode != 0:
             raise RuntimeError(f"javac refused the drivers:\n{done.stderr[-4000:]}")
         marker.touch()
+
+
+def lines_of(steps: Iterable[Mapping[str, Any]]) -> str:
+    """Steps as a driver reads them."""
+    return "".join(json.dumps(step) + "\n" for step in steps)
+
+
+def answers(output: str) -> list[dict[str, Any]]:
+    """What a driver printed; other lines are a logger's."""
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
 def require_tools() -> None:

@@ -20,19 +20,23 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from tests.interop import probe
-from tests.interop.java_peer import REPOSITORY, JavaPeer, java_environment, make_home
+from tests.interop.java_peer import QUICK, REPOSITORY, JavaPeer, java_environment, make_home
 
 HOST = "127.0.0.1"
-SERVER_JVM = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
+SERVER_JVM = (*QUICK, "-Xms128m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
 DEFAULT_TOPIC = "TBW102"  # a broker that creates topics by itself announces this one
 # Below Linux's range for outgoing connections (32768 and up), so that no client's socket takes one of ours.
 _port_candidates = itertools.cycle(range(21000 + os.getpid() % 500 * 16, 32000, 4))
+_reserved: list[socket.socket] = []
 
 
 def free_port(neighbours: Sequence[int] = (0,)) -> int:
-    """A port p such that every p + n, n in `neighbours`, can be bound on loopback now."""
+    """A port p such that every p + n, n in `neighbours`, can be bound on loopback now.
+
+    Other processes that ask like this get other ports, as long as this one lives.
+    """
     for port in itertools.islice(_port_candidates, 5000):
-        if all(is_free(port + step) for step in neighbours):
+        if all(is_free(port + step) for step in neighbours) and _reserve(port):
             return port
     raise OSError(f"no free port with neighbours {neighbours} below 32000")
 
@@ -83,7 +87,7 @@ class ServerProcess:
         socket.create_connection((HOST, self.port), timeout=1).close()
         return True
 
-    def start(self, timeout_s: float = 60) -> Self:
+    def start(self, timeout_s: float = 180) -> Self:
         """Start and wait until it serves. Raises RuntimeError with the end of its logs if it does not."""
         with (self.home / "console.log").open("ab") as console:
             self._console_from = console.tell()
@@ -155,7 +159,10 @@ class NameServerProcess(ServerProcess):
 
 
 class BrokerProcess(ServerProcess):
-    """What both brokers share: broker.conf, a store directory, and readiness as the name server sees it."""
+    """What both brokers share: broker.conf, a store directory, and readiness as its name servers see it.
+
+    namesrv: addresses, with semicolons between them.
+    """
 
     kind = "broker"
 
@@ -198,12 +205,15 @@ class BrokerProcess(ServerProcess):
 
     def is_ready(self) -> bool:
         """It accepts, and the name server tells its address and its template topic's route if it has one."""
-        if not super().is_ready() or self.address not in probe.broker_addresses(self.namesrv):
-            return False
-        return self.conf.get("autoCreateTopicEnable") == "false" or self._has_template_route()
+        return super().is_ready() and all(map(self._is_known, self.namesrv.split(";")))
 
-    def _has_template_route(self) -> bool:
-        found = probe.route(self.namesrv, DEFAULT_TOPIC)
+    def _is_known(self, namesrv: str) -> bool:
+        if self.address not in probe.broker_addresses(namesrv):
+            return False
+        return self.conf.get("autoCreateTopicEnable") == "false" or self._has_template_route(namesrv)
+
+    def _has_template_route(self, namesrv: str) -> bool:
+        found = probe.route(namesrv, DEFAULT_TOPIC)
         return found is not None and any(
             b["brokerName"] == self.conf["brokerName"] for b in found["brokerDatas"]
         )
@@ -346,6 +356,20 @@ def is_free(port: int) -> bool:
             sock.bind((HOST, port))
         except OSError:
             return False
+    return True
+
+
+def _reserve(port: int) -> bool:
+    """Whether nobody else has this port in mind: who has it holds a Unix socket of that name."""
+    if sys.platform != "linux":
+        return True
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(f"\0rocketpy-interop-port-{port}")
+    except OSError:
+        sock.close()
+        return False
+    _reserved.append(sock)
     return True
 
 

@@ -5,16 +5,18 @@ Ends with 0 when each case passed, with pytest's code when one failed, with 3 wh
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
 
 EXIT_NOT_RUN = 3
+# More than cores: half of the time a case waits for a JVM's timers.
+PROCESSES = 4
 
 
 @dataclass
@@ -30,14 +32,8 @@ class Row:
 class CaseTable:
     """pytest plugin that gathers one row a case: worst outcome of its phases, and their time together."""
 
-    def __init__(self, direction: str = "") -> None:
+    def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
-        self._direction = direction
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keep the cases whose direction contains the text that was asked for."""
-        items[:] = [i for i in items if self._direction in str(dict(i.user_properties).get("direction", ""))]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Called by pytest for set-up, call and tear-down of each case."""
@@ -73,13 +69,12 @@ def main(arguments: list[str]) -> int:
         return EXIT_NOT_RUN
     if shutil.which("go") is None:
         print("interop: the Go client's cases are NOT RUN: go is not on PATH")
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.run", add_help=False)
-    parser.add_argument("--direction", default="")
-    options, rest = parser.parse_known_args(arguments)
-    table = CaseTable(options.direction)
+    table = CaseTable()
     # Files kept only for failed cases: a run writes some gigabytes of (sparse) store files.
     keep = ["-o", "tmp_path_retention_policy=failed", "-o", "tmp_path_retention_count=1"]
-    code = pytest.main(["-m", "interop", "-q", *keep, str(HERE), *rest], plugins=[table])
+    spread = ["-n", str(PROCESSES), "--dist", "loadscope", "-p", "tests.interop.groups"]
+    where = [] if any(Path(argument.partition("::")[0]).exists() for argument in arguments) else [str(HERE)]
+    code = pytest.main(["-m", "interop", "-q", *keep, *spread, *where, *arguments], plugins=[table])
     print(f"\n{table.text()}\n\n{table.summary()}")
     return int(code)
 

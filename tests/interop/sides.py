@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.interop.cluster import BINARY_HEADERS, Cluster, Make, cluster
-from tests.interop.java_peer import JavaPeer
+from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
 
 
 @dataclass(frozen=True)
 class Side:
-    """Who drives whose servers, and with which header codec."""
+    """Who drives whose servers, with which header codec, and which RocketMQ the Java servers are."""
 
     driver: str
     namesrv: Make
     broker: Make
     client: Mapping[str, str] = field(default_factory=dict)
     server: Mapping[str, str] = field(default_factory=dict)
+    version: str = DEFAULT_VERSION
 
     @property
     def direction(self) -> str:
@@ -28,7 +29,8 @@ class Side:
         if driver in {"Java client", "Java examples"}:
             driver += " (binary)" if self.client else " (JSON)"
         broker = f"{self.broker} broker" + (" (binary)" if self.server else "")
-        return f"{driver} -> {self.namesrv} namesrv + {broker}"
+        version = "" if self.version == DEFAULT_VERSION else f" of {self.version}"
+        return f"{driver} -> {self.namesrv} namesrv + {broker}{version}"
 
 
 JAVA_CLIENT = (
@@ -54,6 +56,7 @@ OUR_SDK = (
     Side("our SDK", "our", "java"),
     Side("our SDK", "java", "our"),
 )
+NEWER = tuple(Side("our SDK", "java", "java", version=version) for version in ("4.9.7", "5.3.3"))
 
 
 @dataclass(frozen=True)
@@ -92,4 +95,5 @@ def serve(
         server=side.server,
         conf=conf,
         names_conf=names_conf,
+        servers=peer if side.version == peer.version else JavaPeer.prepare(side.version),
     )

@@ -30,6 +30,7 @@ def servers(
     """One running pair of servers a direction, with short delays and quick checks."""
     side: Side = request.param
     with serve(side, peer, tmp_path_factory.mktemp("deferred"), conf=CONF) as running:
+        running.warm_up()
         yield running
 
 

@@ -73,6 +73,7 @@ def servers(
     # Pull consumers among them ask empty queues to wait: for a second, and not for twenty.
     conf = {"mappedFileSizeCommitLog": 64 << 20, "longPollingEnable": "false"}
     with serve(side, peer, run, namesrv_port=port, conf=conf) as running:
+        running.warm_up()
         yield running
 
 

@@ -57,6 +57,7 @@ def servers(
     side: Side = request.param
     conf = {"mappedFileSizeCommitLog": 64 << 20, "enablePropertyFilter": "true"}
     with serve(side, peer, tmp_path_factory.mktemp("push"), conf=conf) as running:
+        running.warm_up()
         yield running
 
 

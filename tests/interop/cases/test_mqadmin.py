@@ -120,8 +120,8 @@ def test_groups_are_made_and_deleted(servers: Cluster) -> None:
 
 def test_messages_are_looked_up(servers: Cluster) -> None:
     """queryMsgByKey, queryMsgByOffset and printMsg would find nothing, or another message."""
-    by_key = servers.admin("queryMsgByKey", "-t", TOPIC, "-k", "key3")
-    assert len(lines(by_key, r"([0-9A-F]+)\s+1\s+1")) == 1, by_key
+    found = (r"([0-9A-F]+)\s+1\s+1", ("queryMsgByKey", "-t", TOPIC, "-k", "key3"))
+    probe.wait_until(lambda: len(lines(servers.admin(*found[1]), found[0])) == 1, "key3 to be indexed")
     name = str(servers.broker.conf["brokerName"])
     by_offset = servers.admin("queryMsgByOffset", "-t", TOPIC, "-b", name, "-i", "1", "-o", "1")
     assert re.search(r"Keys:\s+\[key3\]", by_offset), by_offset

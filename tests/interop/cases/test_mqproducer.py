@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import Side, serve
+from tests.interop.sides import NEWER, OUR_SDK, serve
 from tests.mqproducer import cases
 from tests.mqproducer.place import BROKER_SETTINGS, Place
 
 pytestmark = pytest.mark.interop
 
-SIDES = (Side("our SDK", "java", "java"),)
+SIDES = (OUR_SDK[0], *NEWER)
 
 
 @pytest.fixture(scope="module", params=SIDES, ids=lambda side: side.direction)

@@ -22,6 +22,7 @@ CONF = {
     "mappedFileSizeConsumeQueue": 20 * 50,
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
+    "messageIndexSafe": "true",  # else what a killed RocketMQ had indexed some seconds ago may be gone
     "brokerName": "store-broker",
 }
 hands = pytest.mark.parametrize("handover", HANDOVERS, ids=lambda handover: handover.direction)
@@ -128,6 +129,7 @@ def test_broker_reads_a_java_store(hand: Hands, handover: Handover, ending: str)
     with stopping([reader.start()]):
         cluster = hand.cluster(reader)
         cluster.admin("updateTopic", "-b", reader.address, "-t", TOPIC, "-r", str(QUEUES), "-w", str(QUEUES))
+        probe.wait_until(lambda: probe.route(hand.namesrv.address, TOPIC), f"the route of {TOPIC}")
         received = cluster.pull_all(TOPIC)
     wanted = [
         (p["queue"], a["queueOffset"], a["physicalOffset"], p["body"])

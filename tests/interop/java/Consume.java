@@ -1,5 +1,6 @@
 import com.alibaba.fastjson.JSONObject;
 import java.util.List;
+import java.util.Set;
 import java.util.TreeSet;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -36,7 +37,6 @@ public final class Consume {
             }
         }
         consumer.shutdown();
-        System.exit(0); // Netty's threads would linger for two seconds
     }
 
     private void run(int step, JSONObject what) throws Exception {
@@ -67,8 +67,12 @@ public final class Consume {
         }
     }
 
+    private Set<MessageQueue> queues(String topic) throws Exception {
+        return Lines.patiently(() -> consumer.fetchSubscribeMessageQueues(topic));
+    }
+
     private MessageQueue queue(JSONObject what) throws Exception {
-        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(what.getString("topic"))) {
+        for (MessageQueue queue : queues(what.getString("topic"))) {
             if (queue.getQueueId() == what.getIntValue("queue")) {
                 return queue;
             }
@@ -77,7 +81,7 @@ public final class Consume {
     }
 
     private void queues(int step, JSONObject what) throws Exception {
-        for (MessageQueue queue : new TreeSet<>(consumer.fetchSubscribeMessageQueues(what.getString("topic")))) {
+        for (MessageQueue queue : new TreeSet<>(queues(what.getString("topic")))) {
             Lines.print(Lines.answer(step)
                 .fluentPut("broker", queue.getBrokerName())
                 .fluentPut("queueId", queue.getQueueId())
@@ -89,7 +93,7 @@ public final class Consume {
     private void pull(int step, JSONObject what) throws Exception {
         String tags = what.containsKey("tags") ? what.getString("tags") : "*";
         int most = what.containsKey("max") ? what.getIntValue("max") : 32;
-        for (MessageQueue queue : new TreeSet<>(consumer.fetchSubscribeMessageQueues(what.getString("topic")))) {
+        for (MessageQueue queue : new TreeSet<>(queues(what.getString("topic")))) {
             long offset = consumer.minOffset(queue);
             long end = consumer.maxOffset(queue);
             while (offset < end) {

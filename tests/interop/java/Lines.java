@@ -2,22 +2,21 @@ import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONObject;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Callable;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /** What the drivers share: steps come in and answers go out as JSON, one object a line. Bytes travel as hex. */
 final class Lines {
-    private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-
     private Lines() {
     }
 
@@ -37,7 +36,24 @@ final class Lines {
     }
 
     static synchronized void print(JSONObject answer) {
-        OUT.println(answer.toJSONString());
+        System.out.println(answer.toJSONString());
+    }
+
+    /** What asks for a topic's route is asked again for a while: a cold client on a busy machine is told "none" at first. */
+    static <T> T patiently(Callable<T> call) throws Exception {
+        long until = System.nanoTime() + 20_000_000_000L;
+        while (true) {
+            try {
+                return call.call();
+            } catch (MQClientException error) {
+                String text = String.valueOf(error.getMessage());
+                boolean noRoute = text.startsWith("No route info") || text.startsWith("Can not find Message Queue");
+                if (!noRoute || System.nanoTime() > until) {
+                    throw error;
+                }
+                Thread.sleep(100);
+            }
+        }
     }
 
     static JSONObject answer(int step) {

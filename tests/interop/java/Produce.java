@@ -26,18 +26,22 @@ public final class Produce {
     public static void main(String[] args) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(args[1], Lines.hook());
         producer.setNamesrvAddr(args[0]);
+        producer.setSendMsgTimeout(30_000);
         producer.start();
         Produce driver = new Produce(producer);
         List<JSONObject> steps = Lines.steps();
         for (int i = 0; i < steps.size(); i++) {
+            int step = i;
             try {
-                driver.run(i, steps.get(i));
+                Lines.patiently(() -> {
+                    driver.run(step, steps.get(step));
+                    return step;
+                });
             } catch (Exception error) {
                 Lines.print(Lines.failure(i, error));
             }
         }
         producer.shutdown();
-        System.exit(0); // Netty's threads would linger for two seconds
     }
 
     private void run(int step, JSONObject what) throws Exception {
@@ -88,8 +92,8 @@ public final class Produce {
                 done.countDown();
             }
         });
-        if (!done.await(10, TimeUnit.SECONDS)) {
-            throw new IllegalStateException("no callback within 10 s");
+        if (!done.await(30, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("no callback within 30 s");
         }
     }
 

@@ -3,6 +3,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
@@ -13,30 +14,31 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Rpc NAMESRV request: a request a step ({"topic", "body": hex, ...}), one answer a step: the reply as a message.
- * Rpc NAMESRV reply TOPIC: answers every request of the topic by "re: " and its body, until it is killed.
+ * Rpc NAMESRV GROUP: a request a step ({"topic", "body": hex, ...}), one answer a step: the reply as a message.
+ * Rpc NAMESRV GROUP TOPIC: answers every request of the topic by "re: " and its body, until it is killed.
  */
 public final class Rpc {
     private Rpc() {
     }
 
     public static void main(String[] args) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("interop_rpc_" + args[1]);
+        DefaultMQProducer producer = new DefaultMQProducer(args[1]);
         producer.setNamesrvAddr(args[0]);
         producer.start();
-        if (args[1].equals("reply")) {
+        if (args.length > 2) {
             reply(args[0], args[2], producer);
         }
         List<JSONObject> steps = Lines.steps();
         for (int i = 0; i < steps.size(); i++) {
             try {
-                Message reply = producer.request(Lines.message(steps.get(i)), 15000);
+                Message request = Lines.message(steps.get(i));
+                Message reply = Lines.patiently(() -> producer.request(request, 15000));
                 Lines.print(Lines.received(i, (MessageExt) reply));
             } catch (Exception error) {
                 Lines.print(Lines.failure(i, error));
             }
         }
-        System.exit(0);
+        producer.shutdown();
     }
 
     private static void reply(String namesrv, String topic, DefaultMQProducer producer) throws Exception {
@@ -44,8 +46,9 @@ public final class Rpc {
         consumer.setNamesrvAddr(namesrv);
         consumer.start();
         Map<MessageQueue, Long> offsets = new HashMap<>();
+        Set<MessageQueue> queues = Lines.patiently(() -> consumer.fetchSubscribeMessageQueues(topic));
         while (true) {
-            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+            for (MessageQueue queue : queues) {
                 PullResult found = consumer.pull(queue, "*", offsets.getOrDefault(queue, 0L), 32);
                 offsets.put(queue, found.getNextBeginOffset());
                 if (found.getPullStatus() == PullStatus.FOUND) {

@@ -1,0 +1,78 @@
+"""A JVM that stays up and runs programs one after the other: to start one takes longer than most run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["DriverFailed", "WarmJvm"]
+
+
+class DriverFailed(AssertionError):
+    """A Java program ended with an error; the text holds the end of its output."""
+
+
+class WarmJvm:
+    """One JVM with java/Warm.java. It starts with the first program, and anew after one that ended it."""
+
+    def __init__(self, start: Callable[[Path], subprocess.Popen[bytes]]) -> None:
+        """start: starts Warm with its home in a directory, and with pipes for input and output."""
+        self._start = start
+        self._home = tempfile.TemporaryDirectory(prefix="rocketpy-warm-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def run(
+        self, main: str, *args: str, stdin: str = "", properties: Mapping[str, str], timeout_s: float = 300
+    ) -> tuple[str, str]:
+        """Run a class to its end; return its standard output and its standard error.
+
+        Raises DriverFailed when its main threw, or took too long. properties: system properties while it
+        runs; what RocketMQ reads only once stays as it was then.
+        """
+        asked = {"main": main, "args": args, "stdin": stdin, "properties": dict(properties)}
+        with self._lock:
+            failed, output, errors = self._ask(asked, timeout_s)
+        if failed:
+            raise DriverFailed(f"{main} {' '.join(args)} failed:\n{(output + errors)[-4000:]}")
+        return output, errors
+
+    def close(self) -> None:
+        """End it; safe to call twice."""
+        if self._process is not None:
+            self._end(self._process)
+        self._home.cleanup()
+
+    def _ask(self, what: dict[str, Any], timeout_s: float) -> tuple[bool, str, str]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._start(Path(self._home.name))
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        watch = threading.Timer(timeout_s, process.kill)
+        watch.start()
+        try:
+            process.stdin.write(json.dumps(what).encode() + b"\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline() or b"{}")
+            output = process.stdout.read(answer.get("bytes", 0))
+        except BrokenPipeError:
+            answer, output = {}, b""
+        finally:
+            watch.cancel()
+        if len(output) != answer.get("bytes"):
+            self._end(process)
+            raise DriverFailed(
+                f"{what['main']} ended its JVM, or took more than {timeout_s:g} s: {what['args']}"
+            )
+        return answer["failed"], output.decode(), answer["errors"]
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.communicate()
+        self._process = None
