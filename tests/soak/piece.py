@@ -8,13 +8,13 @@ import itertools
 import signal
 import statistics
 import time
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rocketpy import ClientConfig, Message, MessageQueue, Producer, PullConsumer, PullStatus
 from rocketpy.errors import RocketError, RouteNotFound
 from tests.fuzz.engine import memory_of
+from tests.soak.bodies import body_of, number_of
 from tests.soak.places import Places
 from tests.soak.servers import Servers
 
@@ -25,7 +25,6 @@ PRODUCERS = 4
 _START_SECONDS = 60
 _SETTLE_SECONDS = 60
 _SAMPLE_SECONDS = 0.5
-_SIZES = (40, 200, 200, 1000, 1000, 6000)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +127,7 @@ class _Piece:
     async def _send_one(self, producer: Producer) -> None:
         number, started = next(self.numbers), time.monotonic()
         try:
-            result = await producer.send(Message(TOPIC, _body(number), keys=[f"{number}"]))
+            result = await producer.send(Message(TOPIC, body_of(number), keys=[f"{number}"]))
         except RocketError:
             self.report.unknown += 1
             await asyncio.sleep(0.1)
@@ -156,7 +155,7 @@ class _Piece:
                 await asyncio.sleep(0.1)
                 continue
             for message in result.messages:
-                number = _number(message.body)
+                number = number_of(message.body)
                 if number is None:
                     self.places.problems.append(f"{message} is not what any producer sent")
                 elif number >= self.first:
@@ -173,18 +172,6 @@ class _Piece:
         await self.servers.stop(signal.SIGKILL)
         self.report.kills += 1
         await self.servers.start()
-
-
-def _body(number: int) -> bytes:
-    """A text that says its own number and checksum."""
-    text = f"{number} ".encode().ljust(_SIZES[number % len(_SIZES)], b"%x" % (number % 16))
-    return b"%08x %b" % (zlib.crc32(text), text)
-
-
-def _number(body: bytes) -> int | None:
-    """The number of a body, None when it is not as it was made."""
-    checksum, _, text = body.partition(b" ")
-    return int(text.split()[0]) if checksum == b"%08x" % zlib.crc32(text) else None
 
 
 def _at(latencies: list[float], share: float) -> float:

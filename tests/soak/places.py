@@ -6,10 +6,15 @@ from dataclasses import dataclass, field
 
 from rocketpy import MessageExt, SendResult
 
-__all__ = ["Places"]
+__all__ = ["Place", "Places", "place_of"]
 
 Place = tuple[str, int, int]
 """Broker, queue id, queue offset."""
+
+
+def place_of(result: SendResult) -> Place:
+    """Where a broker says that it stored a message."""
+    return result.queue.broker_name, result.queue.queue_id, result.queue_offset
 
 
 @dataclass(slots=True)
@@ -27,7 +32,7 @@ class Places:
 
     def note_ack(self, number: int, result: SendResult) -> None:
         """A broker says where it stored message `number`."""
-        place = (result.queue.broker_name, result.queue.queue_id, result.queue_offset)
+        place = place_of(result)
         if number in self.read:
             self._compare(number, place, self.read.pop(number))
         else:

@@ -6,7 +6,7 @@ import pytest
 
 from rocketpy import MessageExt, MessageQueue, SendResult, SendStatus
 from rocketpy.protocol import record
-from tests.soak.piece import _body, _number
+from tests.soak.bodies import body_of, number_of
 from tests.soak.places import Places
 
 QUEUE = MessageQueue("Soak", "broker-a", 0)
@@ -51,6 +51,6 @@ def test_what_is_not_as_it_was_acknowledged_is_told(story: str, complaint: str) 
 
 def test_a_damaged_body_has_no_number() -> None:
     """A flipped bit would be counted as a message well received."""
-    assert [_number(_body(number)) for number in range(12)] == list(range(12))
-    assert _number(_body(7)[:-1] + b"?") is None
-    assert _number(b"") is None
+    assert [number_of(body_of(number)) for number in range(12)] == list(range(12))
+    assert number_of(body_of(7)[:-1] + b"?") is None
+    assert number_of(b"") is None

@@ -1,0 +1,20 @@
+"""Two name servers and two brokers of ours, each killed and started again while our SDK sends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.faults import fault_run, servers
+
+
+@pytest.mark.slow
+async def test_every_send_was_told_the_truth(tmp_path: Path) -> None:
+    """A kill would lose or double acknowledged messages, make errors lie, or stop the sends for good."""
+    with servers(tmp_path) as running:
+        # How long it takes says nothing on a busy machine; `python -m tests.soak.faults` looks at that.
+        report = await fault_run(running, rounds=1, stretch_s=0.3, refresh_ms=500, recover_within_s=300)
+    assert report.problems == []
+    assert (report.kills, len(report.recoveries_s)) == (4, 4)
+    assert report.read >= report.acked > 0

@@ -1,0 +1,25 @@
+"""Two name servers and two brokers of RocketMQ, each killed and started again while our SDK sends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.interop.java_peer import JavaPeer
+from tests.interop.sides import OUR_SDK
+from tests.soak.faults import fault_run, servers
+
+pytestmark = pytest.mark.interop
+
+
+DIRECTION = OUR_SDK[0].direction
+
+
+async def test_every_send_was_told_the_truth(peer: JavaPeer, tmp_path: Path) -> None:
+    """A kill would lose or double acknowledged messages, make errors lie, or stop the sends for good."""
+    with servers(tmp_path, peer) as running:
+        report = await fault_run(running, rounds=1, stretch_s=1, refresh_ms=500, recover_within_s=300)
+    assert report.problems == []
+    assert (report.kills, len(report.recoveries_s)) == (4, 4)
+    assert report.read >= report.acked > 0
