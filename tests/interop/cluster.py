@@ -21,7 +21,6 @@ from tests.interop.processes import (
 )
 
 Make = Literal["java", "our"]
-MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 BINARY_HEADERS: Mapping[str, str] = {"rocketmq.serialize.type": "ROCKETMQ"}
 JAVA_CONF: Mapping[str, object] = {
     "longPollingEnable": "false",  # an empty pull is answered after one second and not after twenty
@@ -64,7 +63,7 @@ class Cluster:
         home = make_home(self.run / "mqadmin")  # where a case may put its tools.yml
         properties = {"rocketmq.namesrv.addr": self.namesrv.address, "rocketmq.home.dir": str(home)}
         return "".join(
-            self.peer.run_warm(MQADMIN, *arguments, jvm=self.java_properties, properties=properties)
+            self.peer.run_warm("Mqadmin", *arguments, jvm=self.java_properties, properties=properties)
         )
 
     def admin_shows(self, text: str, *arguments: str) -> str:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.interop.java_peer import HERE, REPOSITORY, DriverFailed, ToolsMissing
+from tests.interop.java_peer import HERE, REPOSITORY, ToolsMissing
+from tests.interop.warm import DriverFailed
 
 __all__ = ["GoPeer"]
 

@@ -71,7 +71,7 @@ def offset(address: str, code: int, topic: str, queue_id: int) -> int:
 
 
 def wait_until(
-    condition: Callable[[], object], what: str, timeout_s: float = 30, step_s: float = 0.05
+    condition: Callable[[], object], what: str, timeout_s: float = 120, step_s: float = 0.05
 ) -> None:
     """Poll `condition` until it is true. Raises TimeoutError that names `what` and the last error."""
     deadline, last = time.monotonic() + timeout_s, ""

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rocketpy import Message, MessageExt, MessageQueue, Producer, PullConsumer
+from rocketpy import Message, MessageExt, MessageQueue, Producer, ProducerConfig, PullConsumer
 from rocketpy.errors import RouteNotFound
 from rocketpy.producer.request_reply import create_reply_message
 
@@ -31,7 +31,8 @@ class Place:
         return f"mq_{stem}_{next(_names)}"
 
     def producer(self, group: str = "mqproducer_cases", **settings: Any) -> Producer:
-        """A producer for these servers."""
+        """A producer for these servers, which may be slow to make their first answers."""
+        settings.setdefault("config", ProducerConfig(send_timeout_ms=15_000))
         return Producer(group, settings.pop("namesrv", self.namesrv), **settings)
 
     async def read(self, topic: str, count: int, timeout_s: float = 20) -> list[MessageExt]:

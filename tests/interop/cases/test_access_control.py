@@ -80,7 +80,7 @@ def test_an_account_sends_and_reads(servers: Cluster) -> None:
     batch = {"how": "batch", "messages": [{"topic": "Orders", "body": b"x".hex()}] * 2}
     answers = mine.produce(*steps, batch)
     assert [answer.get("status") for answer in answers if "sent" not in answer] == ["SEND_OK"] * 3, answers
-    probe.wait_until(lambda: len(mine.pull_all("Orders")) == 5, "five messages", timeout_s=30, step_s=1)
+    probe.wait_until(lambda: len(mine.pull_all("Orders")) == 5, "five messages", step_s=1)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_operators_keep_the_accounts(servers: Cluster) -> None:
         (answer,) = newcomer.produce({"how": "sync", "topic": "News", "body": b"x".hex()})
         return answer.get("status") == "SEND_OK"
 
-    probe.wait_until(is_known, "the new account", timeout_s=30, step_s=1)
+    probe.wait_until(is_known, "the new account", step_s=1)
     listed = servers.admin("getAccessConfigSubCommand", "-b", broker)
     assert re.findall(r"accessKey +: (\S+)", listed) == ["application", "operator", "newcomer"]
     shown = re.findall(r"secretKey +: (\S+)", listed)
@@ -155,7 +155,7 @@ def test_operators_keep_the_accounts(servers: Cluster) -> None:
         (answer,) = as_account(servers, "").produce({"how": "sync", "topic": "News", "body": b"x".hex()})
         return answer.get("status") == "SEND_OK"
 
-    probe.wait_until(is_white, "the white address", timeout_s=30, step_s=1)
+    probe.wait_until(is_white, "the white address", step_s=1)
 
 
 TLS_SIDE = Side("Java client with TLS", "our", "our", {"tls.enable": "true", "tls.test.mode.enable": "true"})
@@ -176,4 +176,4 @@ def test_java_clients_speak_tls(peer: JavaPeer, tmp_path: Path, side: Side) -> N
     with serve(side, peer, tmp_path, conf=settings, names_conf=settings) as servers:
         steps = [{"how": "sync", "topic": "Sealed", "body": (b"x" * 50_000).hex()} for _ in range(4)]
         assert [answer.get("status") for answer in servers.produce(*steps)] == ["SEND_OK"] * 4
-        probe.wait_until(lambda: len(servers.pull_all("Sealed")) == 4, "the messages", timeout_s=30, step_s=1)
+        probe.wait_until(lambda: len(servers.pull_all("Sealed")) == 4, "the messages", step_s=1)

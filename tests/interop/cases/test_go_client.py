@@ -95,7 +95,7 @@ def test_a_running_consumer_is_told_at_once(servers: Cluster, go: GoPeer) -> Non
         return "GO" in servers.admin("consumerConnection", "-g", f"go_consumers_{topic}")
 
     with go.running("consume", names, topic, "8") as waiting:
-        probe.wait_until(lambda: _quietly(members), "the consumer to be connected", timeout_s=60, step_s=1)
+        probe.wait_until(lambda: _quietly(members), "the consumer to be connected", step_s=1)
         go.run("sync", names, topic)
         assert sorted(one["body"] for one in GoPeer.heard(waiting)) == [str(n) for n in range(8)]
 

@@ -61,7 +61,7 @@ def test_transaction_example(servers: Cluster) -> None:
     with servers.peer.running(
         f"{PACKAGE}.transaction.TransactionProducer", home=home, properties=properties(servers)
     ):
-        probe.wait_until(lambda: probe.message_count(address, topic) == 3, "three commits", timeout_s=60)
+        probe.wait_until(lambda: probe.message_count(address, topic) == 3, "three commits")
         time.sleep(2.5)  # two more checks: nothing may be committed twice
     assert bodies(servers, topic) == [f"Hello RocketMQ {number}" for number in (1, 4, 7)]
     assert "Exception" not in (home / "console.log").read_text()
@@ -85,7 +85,7 @@ def test_request_reply_example(servers: Cluster) -> None:
             )
             return "replyMessage: Message" in printed
 
-        probe.wait_until(answered, "an answered request", timeout_s=90)
+        probe.wait_until(answered, "an answered request")
 
 
 def properties(servers: Cluster) -> dict[str, str]:

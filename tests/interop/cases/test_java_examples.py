@@ -130,7 +130,7 @@ def run_example(servers: Cluster, example: Example, wanted: int) -> str:
         return printed
     home = servers.run / example.main
     with servers.peer.running(f"{PACKAGE}.{example.main}", home=home, properties=properties(servers)):
-        probe.wait_until(arrived, f"{wanted} messages in {example.topic}", timeout_s=60)
+        probe.wait_until(arrived, f"{wanted} messages in {example.topic}")
     return (home / "console.log").read_text()
 
 

@@ -68,7 +68,7 @@ def consuming(servers: Cluster, main: str) -> Iterator[Consumer]:
     properties = {"rocketmq.namesrv.addr": servers.namesrv.address, **servers.java_properties}
     with servers.peer.running(f"{PACKAGE}.{main}", home=home, properties=properties):
         consumer = Consumer(home / "console.log")
-        probe.wait_until(lambda: "Consumer Started" in consumer.text(), f"{main} to start", timeout_s=60)
+        probe.wait_until(lambda: "Consumer Started" in consumer.text(), f"{main} to start")
         yield consumer
 
 
@@ -104,7 +104,7 @@ def wait_for(name: str, count: int, *consumers: Consumer) -> Counter[str]:
     def got() -> Counter[str]:
         return Counter(body for consumer in consumers for body in wanted(consumer, name))
 
-    probe.wait_until(lambda: got().total() >= count, f"{count} messages of {name}", timeout_s=60)
+    probe.wait_until(lambda: got().total() >= count, f"{count} messages of {name}")
     return got()
 
 
@@ -131,7 +131,7 @@ def test_members_share_queues_and_take_over(servers: Cluster) -> None:
                 send(servers, "TopicTest", texts(f"share{next(sent)}", 8))
                 return any("share" in body for body in second.bodies())
 
-            probe.wait_until(shared, "the second member to get a queue", timeout_s=60)
+            probe.wait_until(shared, "the second member to get a queue")
             send(servers, "TopicTest", texts("both", 80), tags="TagA")
             assert wait_for("both", 80, first, second) == Counter(texts("both", 80))
             assert wanted(first, "both")
@@ -201,7 +201,7 @@ def test_broadcast_reaches_every_member(servers: Cluster) -> None:
             send(servers, "TopicTest", texts(f"ready{next(sent)}", 8), tags="TagA")
             return all("ready" in consumer.text() or consumer.bodies() for consumer in (first, second))
 
-        probe.wait_until(ready, "both members to pull", timeout_s=60)
+        probe.wait_until(ready, "both members to pull")
         send(servers, "TopicTest", texts("all", 40), tags="TagD")
         send(servers, "TopicTest", texts("nobody", 10), tags="TagB")
         for consumer in (first, second):

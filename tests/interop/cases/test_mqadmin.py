@@ -96,7 +96,7 @@ def test_a_running_consumer_is_seen_and_moved(servers: Cluster) -> None:
             progress = servers.admin("consumerProgress", "-g", QUICKSTART_GROUP)
             return bool(re.search(r"Diff Total: 0\b", progress)) and "TopicTest" in progress
 
-        probe.wait_until(is_done, "offsets to be committed", timeout_s=60, step_s=1)
+        probe.wait_until(is_done, "offsets to be committed", step_s=1)
         status = servers.admin("consumerStatus", "-g", QUICKSTART_GROUP)
         assert re.search(r"001\s+\S+@\S+\s+V4_6_0", status), status
         copy = ("-s", QUICKSTART_GROUP, "-d", "copied_group", "-t", "TopicTest", "-o", "true")

@@ -107,7 +107,7 @@ def test_topics_of_a_cluster(servers: Cluster) -> None:
     """`mqadmin topicList -c` and `topicClusterList` would miss topics or clusters."""
     topic = servers.topic("listed")
     servers.admin("updateTopic", "-b", servers.broker.address, "-t", topic)
-    probe.wait_until(lambda: topic in servers.admin("topicList"), "the topic in the list", timeout_s=20)
+    probe.wait_until(lambda: topic in servers.admin("topicList"), "the topic in the list")
     assert "InteropCluster" in servers.admin("topicClusterList", "-t", topic)
 
 

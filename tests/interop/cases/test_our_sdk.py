@@ -44,7 +44,8 @@ def servers(
 
 
 def producer(servers: Cluster, **settings: Any) -> Producer:
-    """A producer for these servers."""
+    """A producer for these servers, which may be slow to make their first answers."""
+    settings.setdefault("config", ProducerConfig(send_timeout_ms=15_000))
     return Producer("interop_ours", servers.namesrv.address, **settings)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rocketpy import LocalTransactionState, Message, Producer
+from rocketpy import LocalTransactionState, Message, Producer, ProducerConfig
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
 from tests.interop.sides import OUR_SDK, Side, serve
@@ -33,8 +33,9 @@ def servers(
 
 
 def producer(servers: Cluster) -> Producer:
-    """A producer for these servers."""
-    return Producer("interop_features", servers.namesrv.address)
+    """A producer for these servers, which may be slow to make their first answers."""
+    config = ProducerConfig(send_timeout_ms=15_000)
+    return Producer("interop_features", servers.namesrv.address, config=config)
 
 
 async def test_java_reads_transactions_and_delays(servers: Cluster) -> None:

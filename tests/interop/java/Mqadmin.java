@@ -1,0 +1,16 @@
+import java.lang.reflect.Field;
+import java.util.List;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/** Mqadmin ARGS...: mqadmin, also more than once in one JVM: some of its commands keep the client of their first use. */
+public final class Mqadmin {
+    private Mqadmin() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        Field commands = MQAdminStartup.class.getDeclaredField("subCommandList");
+        commands.setAccessible(true);
+        ((List<?>) commands.get(null)).clear();
+        MQAdminStartup.main(args);
+    }
+}
