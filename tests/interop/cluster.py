@@ -63,7 +63,7 @@ class Cluster:
         home = make_home(self.run / "mqadmin")  # where a case may put its tools.yml
         properties = {"rocketmq.namesrv.addr": self.namesrv.address, "rocketmq.home.dir": str(home)}
         return "".join(
-            self.peer.run_warm("Mqadmin", *arguments, jvm=self.java_properties, properties=properties)
+            self.peer.run_warm("Admin", *arguments, jvm=self.java_properties, properties=properties)
         )
 
     def admin_shows(self, text: str, *arguments: str) -> str:
