@@ -5,7 +5,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test planted check format docs docs-serve interop bench soak spark constraints clean distclean
+.PHONY: help demo test planted check format docs docs-serve interop bench soak faults spark constraints clean distclean
 
 VENV := .venv
 export NO_MKDOCS_2_WARNING := 1
@@ -68,6 +68,9 @@ spark: $(VENV)/.ready-spark ## the Spark sink and source in real Spark sessions,
 
 soak: $(VENV)/.ready-bench ## a long run: a broker killed and restarted under load, memory watched, every message accounted for
 	@$(PY) -m tests.soak $(ARGS)
+
+faults: $(VENV)/.ready-bench ## name servers and brokers killed and restarted in turn under load (ARGS="--make java": RocketMQ's)
+	@$(PY) -m tests.soak.faults $(ARGS)
 
 constraints: $(VENV)/.ready-check $(VENV)/.ready-bench $(VENV)/.ready-spark ## write constraints.txt anew from the newest allowed versions
 	$(PY) -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[dev,speed,bench,spark]"
