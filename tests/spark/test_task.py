@@ -30,11 +30,13 @@ from pyspark_rocketmq.offsets import (
 from pyspark_rocketmq.options import SinkOptions
 from pyspark_rocketmq.sending import Report, TaskPlace, send_rows
 from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol import properties
 from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, Script, refuses, stored
+from tests.otel.recorder import Recorder, traceparent
 
 pytestmark = pytest.mark.spark
 
@@ -65,6 +67,23 @@ async def test_rows_travel_in_batches_with_their_ids() -> None:
     assert [element.body for element in elements] == [b"body %d" % number for number in range(10)]
     for number, element in enumerate(elements):
         assert f"SPARK_ROW_ID\x01run/3/5/{number}\x02".encode() in element.properties
+
+
+async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows could not be followed from the job that wrote them to whoever reads them."""
+    recorder = Recorder()
+    telemetry = recorder.telemetry()
+    monkeypatch.setattr("rocketpy.telemetry._installed", lambda: telemetry)
+    job = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    _, broker = await task(None, {"traceparent": job})
+    elements = [element for command in broker.sends for element in decode_batch(command.body)]
+    found = [properties.decode(element.properties)["traceparent"] for element in elements]
+    creates = recorder.spans("create T")
+    assert sorted(found) == sorted(traceparent(span) for span in creates)
+    assert len(found) == 10
+    spans = [*creates, *recorder.spans("send T")]
+    assert {f"{span.parent.span_id:016x}" for span in spans if span.parent} == {job.split("-")[2]}
+    assert all(span.parent for span in spans)
 
 
 async def test_a_broker_without_batches_gets_rows_singly() -> None:

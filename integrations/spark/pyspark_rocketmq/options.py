@@ -175,6 +175,7 @@ class SinkOptions:
     compress_above_bytes: int
     require_send_ok: bool
     row_id_property: str
+    traceparent: str = ""
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> SinkOptions:
@@ -196,6 +197,7 @@ class SinkOptions:
             compress_above_bytes=options.number("compressAboveBytes", 4096),
             require_send_ok=options.flag("requireSendOk", default=True),
             row_id_property=options.text("dedupProperty", ROW_ID_PROPERTY),
+            traceparent=options.text("traceparent"),
         )
         options.end()
         return sink

@@ -22,6 +22,7 @@ from rocketpy import Message, MessageQueue, Retry, RocketError, SendResult, Send
 from rocketpy.errors import BatchIncomplete, BrokerError, RouteNotFound
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.sync import Producer
+from rocketpy.telemetry import continued
 
 __all__ = ["Report", "TaskPlace", "send_rows"]
 
@@ -88,10 +89,11 @@ def send_rows(
     task = _Task(producer_for(options), options, place)
     rows = 0
     try:
-        for batch in batches:
-            task.send(columns.rows(batch, place.prefix, rows), rows)
-            rows += batch.num_rows
-        task.finish()
+        with continued({"traceparent": options.traceparent} if options.traceparent else {}):
+            for batch in batches:
+                task.send(columns.rows(batch, place.prefix, rows), rows)
+                rows += batch.num_rows
+            task.finish()
     except RowNotSent as error:
         error.add_note(f"partition {place.partition} of batch {place.batch_id}, run {place.run_id}")
         raise
