@@ -13,7 +13,6 @@ from rocketpy.errors import ConfigInvalid, StoreError
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import BrokerConfig, BrokerRole
 from rocketpy_broker.ha.client import HaClient
-from rocketpy_broker.ha.epochs import begin_epoch
 from rocketpy_broker.ha.log import EpochFile, StoreSource
 from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.server import HaServer
@@ -64,19 +63,14 @@ class Replication:
     def load(self, *, is_clean: bool) -> None:
         """Read what is known of epochs; the store is open. Raises StoreDamaged, StoreError.
 
-        is_clean: whether the last stop was; after a crash a master may lack what its slaves have, and says so
-        by a new epoch.
+        is_clean: whether the last stop was.
         """
         self.epochs.load()
         if self.is_slave:
             self._store.refuse(A_COPY, StoreError("this broker is a slave"))
-        elif not is_clean or not self.epochs.state.epochs:
-            self.begin_epoch()
-
-    def begin_epoch(self) -> None:
-        """What is written from here on is this broker's own. Raises StoreError."""
-        end = self._store.max_physical_offset
-        self.epochs.save(begin_epoch(self.epochs.state, end, secrets.token_hex(8)))
+        else:
+            end, now_ms = self._store.max_physical_offset, self._store.clock()
+            self.epochs.lead(end, secrets.token_hex(8), now_ms, is_clean=is_clean)
 
     async def listen(self, address: Address) -> None:
         """Open the HA port. address: where the broker listens. Raises OSError."""

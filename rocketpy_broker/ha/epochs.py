@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["NO_EPOCHS", "Epoch", "EpochState", "begin_epoch", "common_end", "known_until"]
+__all__ = ["NO_EPOCHS", "Epoch", "EpochState", "begin_epoch", "common_end", "known_until", "rank"]
 
 
 class Epoch(msgspec.Struct, array_like=True, frozen=True):
@@ -36,9 +36,14 @@ NO_EPOCHS: Final = EpochState()
 _KEPT: Final = 1000
 
 
-def begin_epoch(state: EpochState, end: int, identity: str) -> EpochState:
-    """Return the state of a master whose log ends at `end` and which writes on from there."""
-    number = max(state.seen, state.epochs[-1].number if state.epochs else 0) + 1
+def begin_epoch(state: EpochState, end: int, identity: str, now_ms: int) -> EpochState:
+    """Return the state of a master whose log ends at `end` and which writes on from there.
+
+    Its number is a time because counting is not enough: a master that was promoted, wrote, and was lost
+    before anybody followed it would share its number with the next one, and its bytes could outrank
+    acknowledged ones when it comes back.
+    """
+    number = max(state.seen + 1, state.epochs[-1].number + 1 if state.epochs else 1, now_ms)
     epochs = (*known_until(state.epochs, end), Epoch(number, end, identity))
     return EpochState(epochs=epochs[-_KEPT:], seen=number)
 
@@ -62,3 +67,13 @@ def common_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], the
             their_stop = theirs[other + 1].start if other + 1 < len(theirs) else their_end
             return min(our_stop, our_end, their_stop, their_end)
     return None
+
+
+def rank(state: EpochState, end: int) -> tuple[int, int]:
+    """What decides which of several slaves to promote: the highest has all that was acknowledged.
+
+    The epoch goes before the length: a slave that missed the last promotion may have more bytes, none of
+    which count.
+    """
+    known = known_until(state.epochs, end)
+    return known[-1].number if known else 0, end

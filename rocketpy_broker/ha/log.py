@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from rocketpy.errors import StoreError
-from rocketpy_broker.ha.epochs import NO_EPOCHS, EpochState
+from rocketpy_broker.ha.epochs import NO_EPOCHS, EpochState, begin_epoch
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.replica import ReplicaLog
@@ -33,6 +33,15 @@ class EpochFile:
         if state != self.state:
             save_state(self._disk, self._path, msgspec.json.format(msgspec.json.encode(state), indent=2))
             self.state = state
+
+    def lead(self, end: int, identity: str, now_ms: int, *, is_clean: bool) -> None:
+        """Be a master whose log ends at `end`. Raises StoreError.
+
+        is_clean: whether the last stop was; after a crash a master may lack what its slaves have, so what it
+        writes from here on is a new epoch. identity: a text that was never used before.
+        """
+        if not is_clean or not self.state.epochs:
+            self.save(begin_epoch(self.state, end, identity, now_ms))
 
 
 def _decode(data: bytes) -> EpochState:

@@ -122,7 +122,7 @@ async def test_the_masters_crash_begins_an_epoch_and_a_slave_follows(brokers: Pa
     await caught_up(master, slave)
     await brokers.stop(slave)
     await brokers.stop(master)
-    assert [epoch.number for epoch in master.replication.epochs.state.epochs] == [1]
+    assert len(master.replication.epochs.state.epochs) == 1
     (brokers.root / "master" / "abort").touch()
     cut = master.store.commit_log.files
     with (brokers.root / "master" / "commitlog" / cut.segments[-1].path.name).open("r+b") as file:

@@ -20,9 +20,10 @@ def test_logs_are_equal_up_to_where_their_epochs_part() -> None:
 def test_a_new_epoch_forgets_what_never_came() -> None:
     """Without this a slave promoted before it had caught up would claim bytes of an epoch it has none of."""
     one, two = Epoch(1, 0, "a"), Epoch(2, 100, "b")
-    state = begin_epoch(EpochState(epochs=(one, two), seen=5), 80, "c")
+    state = begin_epoch(EpochState(epochs=(one, two), seen=5), 80, "c", 3)
     assert state == EpochState(epochs=(one, Epoch(6, 80, "c")), seen=6)
-    assert begin_epoch(NO_EPOCHS, 0, "x") == EpochState(epochs=(Epoch(1, 0, "x"),), seen=1)
+    assert begin_epoch(state, 90, "d", 1000).seen == 1000
+    assert begin_epoch(NO_EPOCHS, 0, "x", 0) == EpochState(epochs=(Epoch(1, 0, "x"),), seen=1)
 
 
 def test_common_end_against_real_histories() -> None:
@@ -34,7 +35,7 @@ def test_common_end_against_real_histories() -> None:
             leader = chance.randrange(3)
             data, state = logs[leader]
             data = data[: chance.randint(max(0, len(data) - 3), len(data))]
-            state = begin_epoch(state, len(data), f"{turn}")
+            state = begin_epoch(state, len(data), f"{turn}", 0)
             data += bytes([turn + 65]) * chance.randint(0, 5)
             logs[leader] = data, state
             for slave in range(3):

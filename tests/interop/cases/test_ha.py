@@ -1,0 +1,136 @@
+"""A master of one make and a slave of the other: equal logs after a hard time, and a slave that serves.
+
+HA_MESSAGES: how many are sent (100,000 for the whole proof).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rocketpy import Message, Producer, ProducerConfig, SendStatus
+from tests.interop import probe
+from tests.interop.cluster import Cluster, Make, new_broker, stopping
+from tests.interop.java_peer import JavaPeer
+from tests.interop.processes import BrokerProcess, NameServerProcess, OurNameServer
+
+pytestmark = pytest.mark.interop
+
+MESSAGES = int(os.environ.get("HA_MESSAGES", "3000"))
+BOOT_S = 180
+TOPIC, QUEUES = "HaInterop", 4
+CONF = {"brokerName": "pair", "mappedFileSizeCommitLog": 1 << 20 if MESSAGES < 50_000 else 16 << 20}
+MIXED = pytest.mark.parametrize(
+    ("master", "slave"),
+    [
+        pytest.param("java", "our", id="Java master -> our slave"),
+        pytest.param("our", "java", id="our master -> Java slave"),
+    ],
+)
+
+
+@pytest.fixture
+def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
+    """Ours; the Java one with pairs is test_name_servers' matter."""
+    server = OurNameServer(tmp_path).start()
+    with stopping([server]):
+        yield server
+
+
+def one_of_pair(
+    make: Make, peer: JavaPeer, run: Path, namesrv: NameServerProcess, *, slave: bool, sync: bool = False
+) -> BrokerProcess:
+    role = "SLAVE" if slave else "SYNC_MASTER" if sync else "ASYNC_MASTER"
+    conf = {**CONF, "brokerRole": role, "brokerId": int(slave)}
+    return new_broker(make, peer, run / role.lower(), namesrv.address, conf=conf)
+
+
+@MIXED
+def test_logs_are_equal_after_the_slave_was_killed(
+    peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, master: Make, slave: Make
+) -> None:
+    """After a slave was killed and came back, its log would have a hole, or part from the master's."""
+    first = one_of_pair(master, peer, tmp_path, namesrv, slave=False).start(BOOT_S)
+    second = one_of_pair(slave, peer, tmp_path, namesrv, slave=True)
+    with stopping([first, second]):
+        asyncio.run(send_some(namesrv.address, 1, first_body=0))
+        second.start(BOOT_S)
+        # Only now: an empty slave gets RocketMQ's last file and no more (QUIRKS 53).
+        probe.wait_until(lambda: log_of(first) == log_of(second), "the slave's first bytes", timeout_s=60)
+        third = MESSAGES // 3
+        asyncio.run(send_some(namesrv.address, third, first_body=1))
+        second.kill()
+        asyncio.run(send_some(namesrv.address, third, first_body=1 + third))
+        second.start(BOOT_S)
+        asyncio.run(send_some(namesrv.address, third, first_body=1 + 2 * third))
+        probe.wait_until(lambda: log_of(first) == log_of(second), "equal logs", timeout_s=300)
+        assert len(log_of(first)) > 100 * MESSAGES
+        count = 1 + 3 * third
+        probe.wait_until(lambda: stored(second.address) == count, "the slave's queues", timeout_s=120)
+        first.kill()
+        cluster = Cluster(peer, tmp_path, namesrv, second)
+        numbers = {int(bytes.fromhex(one["body"]).split()[0]) for one in cluster.pull_all(TOPIC)}
+        assert numbers == set(range(count))
+
+
+@MIXED
+def test_a_sync_master_waits_for_the_other_make(
+    peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, master: Make, slave: Make
+) -> None:
+    """A SYNC_MASTER would answer SEND_OK for what its slave does not have, or never answer at all."""
+    first = one_of_pair(master, peer, tmp_path, namesrv, slave=False, sync=True).start(BOOT_S)
+    second = one_of_pair(slave, peer, tmp_path, namesrv, slave=True)
+    with stopping([first, second]):
+        assert statuses(namesrv.address, 1) == {SendStatus.SLAVE_NOT_AVAILABLE}
+        second.start(BOOT_S)
+        probe.wait_until(
+            lambda: statuses(namesrv.address, 1) == {SendStatus.SEND_OK}, "the first SEND_OK", timeout_s=60
+        )
+        assert statuses(namesrv.address, 200) == {SendStatus.SEND_OK}
+        assert log_of(first) == log_of(second)
+        second.kill()
+        probe.wait_until(
+            lambda: statuses(namesrv.address, 1) == {SendStatus.SLAVE_NOT_AVAILABLE},
+            "the slave to be missed",
+            timeout_s=60,
+        )
+
+
+def statuses(namesrv: str, count: int) -> set[SendStatus]:
+    return asyncio.run(send_some(namesrv, count, first_body=0, patient=False))
+
+
+async def send_some(namesrv: str, count: int, *, first_body: int, patient: bool = True) -> set[SendStatus]:
+    """Send messages of mixed size, many at a time; every one is stored when it returns."""
+    found: set[SendStatus] = set()
+    chance = random.Random(first_body)
+    async with Producer(
+        "ha-interop", namesrv=namesrv, config=ProducerConfig(send_timeout_ms=15_000)
+    ) as producer:
+        for start in range(first_body, first_body + count, 256):
+            numbers = range(start, min(start + 256, first_body + count))
+            results = await asyncio.gather(*(producer.send(Message(TOPIC, body(n, chance))) for n in numbers))
+            found |= {result.status for result in results}
+    assert not patient or found == {SendStatus.SEND_OK}
+    return found
+
+
+def body(number: int, chance: random.Random) -> bytes:
+    """Mostly small, some of many kilobytes; it begins with its number."""
+    size = chance.choice((10, 100, 100, 1000, 1000, 1000, 3000, 20_000 if number % 10 == 0 else 500))
+    return b"%d " % number + chance.randbytes(size)
+
+
+def log_of(broker: BrokerProcess) -> bytes:
+    """The commit log, without what is preallocated behind its end."""
+    files = sorted((broker.store / "commitlog").glob("*")) if broker.store.exists() else []
+    return b"".join(path.read_bytes() for path in files).rstrip(b"\0")
+
+
+def stored(address: str) -> int:
+    return sum(probe.offset(address, probe.MAX_OFFSET, TOPIC, queue_id) for queue_id in range(QUEUES))

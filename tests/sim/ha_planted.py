@@ -1,0 +1,206 @@
+"""Replication with one of its rules taken away: the seeds must notice each, or they prove nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from rocketpy_broker.ha import epochs, log, master
+from rocketpy_broker.ha.epochs import EpochState
+from rocketpy_broker.ha.log import EpochFile, StoreTarget
+from rocketpy_broker.ha.master import MasterLink
+from rocketpy_broker.ha.progress import Progress
+from rocketpy_broker.ha.slave import SlaveLink
+from rocketpy_broker.ha.wire import FrameReader
+from rocketpy_broker.store.replica import ReplicaLog
+from tests.sim import ha_world
+
+__all__ = ["DEFECTS"]
+
+Defect = Callable[[], contextlib.AbstractContextManager[Any]]
+DEFECTS: dict[str, Defect] = {}
+
+
+def defect(function: Callable[[], Iterator[None]]) -> Defect:
+    """Registers a patch under its function's name."""
+    manager = contextlib.contextmanager(function)
+    DEFECTS[function.__name__] = manager
+    return manager
+
+
+@defect
+def what_is_sent_counts_as_received() -> Iterator[None]:
+    """The master answers when bytes have left, and not when a slave says it has them."""
+    with patch.object(MasterLink, "counted", property(lambda link: link.next_offset)):
+        yield
+
+
+@defect
+def received_counts_where_flushed_was_promised() -> Iterator[None]:
+    """Power loss of both machines takes acknowledged messages."""
+    with patch.object(MasterLink, "counted", property(lambda link: link.received)):
+        yield
+
+
+@defect
+def acks_of_slaves_that_are_gone_count() -> Iterator[None]:
+    """As in 4.6.0: the furthest report of any slave, ever."""
+    seen = {"acked": -1}
+
+    def acked(progress: Progress) -> int:
+        links = [link.counted for link in progress._links if link.is_copying]
+        seen["acked"] = max([seen["acked"], *links])
+        return seen["acked"]
+
+    with patch.object(Progress, "acked", property(acked)):
+        yield
+
+
+@defect
+def a_crashed_master_goes_on_in_its_epoch() -> Iterator[None]:
+    """Its slaves keep what it lost, and take what it writes next for the continuation."""
+    original = EpochFile.lead
+
+    def lead(self: EpochFile, end: int, identity: str, now_ms: int, *, is_clean: bool) -> None:
+        original(self, end, identity, now_ms, is_clean=is_clean or bool(self.state.epochs))
+
+    with patch.object(EpochFile, "lead", lead):
+        yield
+
+
+@defect
+def the_loser_keeps_its_tail() -> Iterator[None]:
+    """Nothing is cut; the slave goes on from its own end."""
+
+    def adopt(self: StoreTarget, state: EpochState, end: int) -> None:
+        if self.is_empty:
+            self._log.append(end, b"")
+        self._epochs.save(state)
+
+    with patch.object(StoreTarget, "adopt", adopt):
+        yield
+
+
+@defect
+def a_cut_leaves_the_consume_queues() -> Iterator[None]:
+    """Consumers are shown units of messages that are gone."""
+    original = ReplicaLog.cut
+
+    def cut(self: ReplicaLog, end: int, aside: Path) -> None:
+        queues, self._store.queues.queues = self._store.queues.queues, {}
+        try:
+            original(self, end, aside)
+        finally:
+            self._store.queues.queues = queues
+
+    with patch.object(ReplicaLog, "cut", cut):
+        yield
+
+
+@defect
+def a_cut_forgets_the_marks() -> Iterator[None]:
+    """The checkpoint still says that more was flushed: after a crash the store refuses to open."""
+    with patch("rocketpy_broker.store.checkpoint.CheckpointFile.save", lambda _self, _checkpoint: None):
+        yield
+
+
+@defect
+def offsets_are_not_compared() -> Iterator[None]:
+    """A slave writes whatever comes at its own end."""
+    original = ReplicaLog.append
+
+    def append(self: ReplicaLog, offset: int, data: bytes) -> int:
+        return original(self, self.max_offset if not self.is_empty else offset, data)
+
+    def take(self: SlaveLink, said: Any) -> list[Any]:
+        if said.body:
+            self._pieces_at = self._log.max_offset if not self._pieces else self._pieces_at
+            self._pieces.append(said.body)
+            self._pieces_bytes += len(said.body)
+        return []
+
+    def begin(self: MasterLink, offset: int) -> None:
+        self.next_offset = max(0, offset - 1)
+        self._state = master._State.SENDS
+
+    with (
+        patch.object(ReplicaLog, "append", append),
+        patch.object(SlaveLink, "_take", take),
+        patch.object(MasterLink, "_begin", begin),
+    ):
+        yield
+
+
+@defect
+def the_longest_log_is_promoted() -> Iterator[None]:
+    """Whatever its epoch: bytes that nobody acknowledged win over those that were."""
+    with patch.object(ha_world, "rank", lambda _state, end: (0, end)):
+        yield
+
+
+@defect
+def the_shortest_log_is_promoted() -> Iterator[None]:
+    """The operator takes any slave."""
+    with patch.object(ha_world, "rank", lambda _state, end: (0, -end)):
+        yield
+
+
+@defect
+def epochs_are_forgotten() -> Iterator[None]:
+    """They are kept in memory only."""
+    with patch.object(log, "save_state", lambda _disk, _path, _data: None):
+        yield
+
+
+@defect
+def epochs_are_only_counted() -> Iterator[None]:
+    """A master that was promoted and lost at once shares its number with its successor."""
+    original = epochs.begin_epoch
+
+    def begin(state: EpochState, end: int, identity: str, _now_ms: int) -> EpochState:
+        return original(state, end, identity, 0)
+
+    with patch.object(log, "begin_epoch", begin):
+        yield
+
+
+@defect
+def a_split_frame_loses_its_first_part() -> Iterator[None]:
+    """What came before the rest of a frame is thrown away."""
+    original = FrameReader.feed
+
+    def feed(self: FrameReader, data: bytes) -> Iterator[Any]:
+        self._data = b""
+        yield from original(self, data)
+
+    with patch.object(FrameReader, "feed", feed):
+        yield
+
+
+@defect
+def a_slave_does_not_dispatch() -> Iterator[None]:
+    """Its log is whole, and its consume queues are empty."""
+
+    def publish(self: ReplicaLog, _requests: list[Any]) -> None:
+        self._store.commit_log.start(self._store.commit_log.tail)
+
+    with patch.object(ReplicaLog, "_publish", publish):
+        yield
+
+
+@defect
+def a_promoted_slave_numbers_anew() -> Iterator[None]:
+    """Queue offsets of what was copied are not taken note of."""
+    original = ReplicaLog._publish
+
+    def publish(self: ReplicaLog, requests: list[Any]) -> None:
+        before = {cursor: cursor.next_offset for cursor, *_ in requests}
+        original(self, requests)
+        for cursor, offset in before.items():
+            cursor.next_offset = offset
+
+    with patch.object(ReplicaLog, "_publish", publish):
+        yield
