@@ -30,7 +30,7 @@ demo: $(VENV)/.ready-demo ## events through name server, broker and store and ba
 test: $(VENV)/.ready-test ## unit, property and integration tests, on every core
 	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
-planted: $(VENV)/.ready-test ## whether the crash tests catch defects that are planted in the store
+planted: $(VENV)/.ready-test ## whether the crash tests and simulations catch defects that are planted
 	@$(PY) -m pytest -m planted $(ARGS)
 
 check: $(VENV)/.ready-check ## formatting, lint, types, and the documentation built strictly

@@ -1,0 +1,218 @@
+"""How a leader brings its followers up to its own ledger, and when an entry is committed. Pure; one a term.
+
+Per follower: COMPARE until an entry is found that both have, TRUNCATE when the follower has more behind it,
+then APPEND entry by entry, many in flight; COMMIT when there is nothing else to say.
+
+Source: DLedgerEntryPusher (EntryDispatcher, QuorumAckChecker) of DLedger 0.1. Differs: only an entry of the
+leader's own term is committed by counting (D#4), and what is counted is durable on each peer.
+"""
+
+from __future__ import annotations
+
+from rocketpy_broker.dledger.codes import PushType, RaftResponseCode
+from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.events import Outbox, Outcome
+from rocketpy_broker.dledger.ledger_view import LedgerView
+from rocketpy_broker.dledger.member import Member
+from rocketpy_broker.dledger.settings import RaftSettings
+from rocketpy_broker.dledger.wire import PushEntryRequest, PushEntryResponse
+
+__all__ = ["Leader", "PeerProgress"]
+
+_SUCCESS = RaftResponseCode.SUCCESS
+_INCONSISTENT = RaftResponseCode.INCONSISTENT_STATE
+
+
+class PeerProgress:
+    """One follower, as its leader knows it."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.phase = PushType.COMPARE
+        self.index = -1
+        """That is compared or truncated to; -1: not chosen yet."""
+        self.next_index = -1
+        """Of the entry to append next."""
+        self.match_index = -1
+        """The follower has the ledger up to here durably."""
+        self.call: int | None = None
+        """The open COMPARE or TRUNCATE."""
+        self.appends: dict[int, int] = {}
+        """Index of the entry by the number of its open call."""
+        self.sent_ms: dict[int, float] = {}
+        """When an entry that is not acknowledged was sent last, by its index."""
+        self.wait_until_ms = float("-inf")
+        self.told_ms = float("-inf")
+        """When the follower last heard how far the group is."""
+
+    def compare_anew(self) -> None:
+        """Go back to where nothing is known of the follower's end."""
+        self.phase, self.index, self.call = PushType.COMPARE, -1, None
+        self.appends.clear()
+        self.sent_ms.clear()
+
+    def append_behind(self, index: int) -> None:
+        """Go on to APPEND: the follower's ledger is equal up to `index`, and ends there."""
+        self.phase, self.call = PushType.APPEND, None
+        self.next_index = index + 1
+        self.acknowledge(index)
+
+    def acknowledge(self, index: int) -> None:
+        """Take note that the follower has everything up to `index`."""
+        self.match_index = max(self.match_index, index)
+        for sent in [sent for sent in self.sent_ms if sent <= self.match_index]:
+            del self.sent_ms[sent]
+
+
+class Leader:
+    """Leads one term."""
+
+    def __init__(self, settings: RaftSettings, member: Member, view: LedgerView, outbox: Outbox) -> None:
+        self._settings = settings
+        self._member = member
+        self._view = view
+        self._outbox = outbox
+        self.term = member.term
+        self.followers = [PeerProgress(peer) for peer in settings.others]
+        self._pending: dict[int, tuple[int, float, int]] = {}
+        """Ticket, deadline and position of proposals that are not committed, by index, in order."""
+        if settings.no_op is not None:
+            self._append(settings.no_op)
+
+    # -- proposals ----------------------------------------------------------------------------
+
+    def propose(self, ticket: int, body: bytes, now_ms: float) -> None:
+        """Append an entry; its Outcome follows."""
+        if len(self._pending) >= self._settings.pending_max:
+            self._outbox.outcomes.append(Outcome(ticket, RaftResponseCode.LEADER_PENDING_FULL))
+            return
+        entry = self._append(body)
+        self._pending[entry.index] = ticket, now_ms + self._settings.append_wait_ms, entry.pos
+
+    def _append(self, body: bytes) -> Entry:
+        entry = Entry.of(self._view.end_index + 1, self.term, self._view.place(len(body)), body)
+        self._view.append(entry)
+        return entry
+
+    def count(self) -> None:
+        """Commit what a majority has, and tell who waited for it."""
+        durable = sorted(
+            [self._view.durable_index, *(peer.match_index for peer in self.followers)], reverse=True
+        )
+        index = durable[self._settings.quorum - 1]
+        # Figure 8 of the raft paper: an old term's entry may be on a majority and still be replaced.
+        if index > self._member.committed_index and self._view.get(index).term == self.term:
+            self._member.commit(index)
+        for pending in list(self._pending):
+            if pending > self._member.committed_index:
+                break
+            ticket, _, pos = self._pending.pop(pending)
+            self._outbox.outcomes.append(Outcome(ticket, _SUCCESS, pending, pos))
+
+    def abandon(self) -> None:
+        """Another term has come: whether what waits will be committed is open."""
+        for index, (ticket, _, pos) in self._pending.items():
+            self._outbox.outcomes.append(Outcome(ticket, RaftResponseCode.TERM_CHANGED, index, pos))
+        self._pending.clear()
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self, now_ms: float) -> None:
+        """Push what is due, and end what has waited too long."""
+        self.count()
+        for index, (ticket, deadline_ms, pos) in list(self._pending.items()):
+            if deadline_ms > now_ms:
+                break
+            del self._pending[index]
+            self._outbox.outcomes.append(
+                Outcome(ticket, RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT, index, pos)
+            )
+        self.push(now_ms)
+
+    def push(self, now_ms: float) -> None:
+        """Send followers what they lack."""
+        for follower in self.followers:
+            if follower.phase is PushType.APPEND:
+                self._push_entries(follower, now_ms)
+            elif follower.call is None and now_ms >= follower.wait_until_ms and self._view.end_index >= 0:
+                self._push_phase(follower, now_ms)
+
+    def _push_phase(self, follower: PeerProgress, now_ms: float) -> None:
+        view = self._view
+        if not view.begin_index <= follower.index <= view.end_index:
+            follower.index = view.end_index if follower.phase is PushType.COMPARE else view.begin_index
+        follower.call = self._send(follower, view.get(follower.index), follower.phase, now_ms)
+
+    def _push_entries(self, follower: PeerProgress, now_ms: float) -> None:
+        view = self._view
+        while follower.next_index <= view.end_index and len(follower.sent_ms) < self._settings.in_flight_max:
+            self._push_entry(follower, follower.next_index, now_ms)
+            follower.next_index += 1
+        first = follower.match_index + 1
+        if now_ms - follower.sent_ms.get(first, now_ms) > self._settings.push_timeout_ms:
+            self._push_entry(follower, first, now_ms)
+        if not follower.sent_ms and now_ms - follower.told_ms > self._settings.commit_push_ms:
+            self._send(follower, None, PushType.COMMIT, now_ms)
+
+    def _push_entry(self, follower: PeerProgress, index: int, now_ms: float) -> None:
+        call = self._send(follower, self._view.get(index), PushType.APPEND, now_ms)
+        follower.appends[call] = index
+        follower.sent_ms[index] = now_ms
+
+    def _send(self, follower: PeerProgress, entry: Entry | None, kind: PushType, now_ms: float) -> int:
+        follower.told_ms = now_ms
+        request = PushEntryRequest(
+            commit_index=self._member.committed_index,
+            entry=entry,
+            group=self._settings.group,
+            leader_id=self._member.self_id,
+            remote_id=follower.peer,
+            term=self.term,
+            type=kind,
+        )
+        return self._outbox.call(follower.peer, request)
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def on_answer(self, call: int, answer: PushEntryResponse | None, now_ms: float) -> None:
+        """Take a follower's answer; None: there was none."""
+        for follower in self.followers:
+            if call == follower.call:
+                follower.call = None
+                self._on_phase_answer(follower, answer, now_ms)
+            elif (index := follower.appends.pop(call, None)) is not None:
+                self._on_append_answer(follower, index, answer)
+
+    def _on_append_answer(self, follower: PeerProgress, index: int, answer: PushEntryResponse | None) -> None:
+        if answer is not None and answer.code == _SUCCESS:
+            follower.acknowledge(index)
+        elif answer is not None and answer.code == _INCONSISTENT:
+            follower.compare_anew()
+
+    def _on_phase_answer(
+        self, follower: PeerProgress, answer: PushEntryResponse | None, now_ms: float
+    ) -> None:
+        if answer is None or answer.code not in (_SUCCESS, _INCONSISTENT):
+            follower.wait_until_ms = now_ms + self._settings.retry_ms
+        elif follower.phase is PushType.TRUNCATE:
+            if answer.code == _SUCCESS:
+                follower.append_behind(follower.index)
+            else:
+                follower.compare_anew()
+                follower.wait_until_ms = now_ms + self._settings.retry_ms
+        elif answer.code == _SUCCESS:
+            if answer.end_index == follower.index:
+                follower.append_behind(follower.index)
+            else:
+                follower.phase = PushType.TRUNCATE
+        else:
+            self._choose(follower, answer)
+
+    def _choose(self, follower: PeerProgress, answer: PushEntryResponse) -> None:
+        """The entry was not the same: choose the one to compare next, or give up and begin from ours."""
+        begin, end = self._view.begin_index, self._view.end_index
+        index = min(follower.index - 1, answer.end_index)
+        is_apart = answer.end_index < begin or answer.begin_index > end or follower.index < answer.begin_index
+        if is_apart or index < begin:
+            follower.phase, index = PushType.TRUNCATE, begin
+        follower.index = index

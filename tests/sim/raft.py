@@ -1,0 +1,51 @@
+"""Runs seeds of the raft simulation: `python -m tests.sim.raft FIRST COUNT`.
+
+A failure prints the line that replays it.
+"""
+
+from __future__ import annotations
+
+import sys
+from random import Random
+
+from tests.sim.raft_check import Violation, check
+from tests.sim.raft_world import FAST, Faults, World
+
+__all__ = ["main", "run_seed"]
+
+
+def run_seed(seed: int) -> World:
+    """Run one world to its end: faults, then a heal phase. Raises Violation naming the seed."""
+    random = Random(seed)
+    size = random.choice((1, 3, 3, 3, 5))
+    no_op = b"no-op" if random.random() < 0.7 else None
+    timings = FAST if random.random() < 0.8 else {}
+    world = World(seed, size, faults=Faults.drawn(random), no_op=no_op, **timings)
+    try:
+        world.run(random.randrange(200, 700), load=random.choice((0.05, 0.2, 0.5)))
+        world.heal()
+        check(world.settle(), "I10: the group did not settle")
+        world.run(80)
+        check(not world.untold(), f"clients still wait for {world.untold()}")
+        world.checker.finish({peer.name: peer.disk.entries for peer in world.peers.values()})
+    except Exception as error:
+        raise Violation(f"python -m tests.sim.raft {seed} 1: {error!r}") from error
+    return world
+
+
+def main(arguments: list[str]) -> int:
+    """Run COUNT seeds from FIRST on."""
+    first, count = (int(argument) for argument in arguments)
+    acked = failed = 0
+    for seed in range(first, first + count):
+        try:
+            acked += len(run_seed(seed).checker.acked)
+        except Violation as violation:
+            failed += 1
+            print(violation)
+    print(f"{count} seeds, {failed} failed, {acked} entries acknowledged")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""What must hold in a group whatever happens, looked at after each turn of each peer.
+
+I1 an acknowledged entry is never lost. I2 nothing is in a ledger that nobody sent. I3 an acknowledged index
+names one body for ever. I4 indexes and positions are dense. I6 one leader a term, log matching; term, vote
+and commit never go back. I7 equal below commit. I10, in `raft`: when faults stop, the group settles.
+"""
+
+from __future__ import annotations
+
+from rocketpy_broker.dledger.codes import RaftResponseCode
+from rocketpy_broker.dledger.entry import Entry, next_pos
+from rocketpy_broker.dledger.events import Outcome
+from rocketpy_broker.dledger.member import Role
+from rocketpy_broker.dledger.node import RaftNode
+from tests.sim.raft_disk import RaftDisk
+
+__all__ = ["Checker", "Violation", "check"]
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+def check(condition: object, text: str) -> None:
+    """Raise Violation unless the condition holds."""
+    if not condition:
+        raise Violation(text)
+
+
+class Checker:
+    """Sees every peer of a group. size: how many there are."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.bodies: dict[int, bytes] = {}
+        self.known: set[bytes] = {b"no-op"}
+        self.acked: dict[int, bytes] = {}
+        self.acked_index = -1
+        self.outcomes: dict[int, RaftResponseCode] = {}
+        self.committed: dict[int, Entry] = {}
+        self._leaders: dict[int, str] = {}
+        self._terms: dict[str, int] = {}
+        self._votes: dict[tuple[str, int], str] = {}
+        self._marks: dict[str, tuple[int, int]] = {}
+        self._seen: dict[tuple[int, int], bytes] = {}
+        self._looked: dict[str, list[Entry]] = {}
+
+    def sent(self, ticket: int, body: bytes) -> None:
+        """A client asks for this."""
+        self.bodies[ticket] = body
+        self.known.add(body)
+
+    def ended(self, outcome: Outcome) -> None:
+        """A client was answered."""
+        check(outcome.ticket not in self.outcomes, f"ticket {outcome.ticket} was answered twice")
+        self.outcomes[outcome.ticket] = outcome.code
+        if outcome.code is not RaftResponseCode.SUCCESS:
+            return
+        body = self.bodies[outcome.ticket]
+        check(self.acked.setdefault(outcome.index, body) == body, f"I3: {outcome.index} acknowledged for two")
+        self.acked_index = max(self.acked_index, outcome.index)
+        entry = self.committed.get(outcome.index)
+        check(entry is not None and entry.body == body, f"I1: {outcome.index} acknowledged, not committed")
+
+    def look(self, name: str, life: int, node: RaftNode, disk: RaftDisk) -> None:
+        """Look at a peer. life: how often it was started."""
+        self._look_at_member(name, node)
+        self._look_at_entries(name, disk)
+        self._look_at_commit(name, life, node)
+
+    def _look_at_member(self, name: str, node: RaftNode) -> None:
+        member = node.member
+        check(member.term >= self._terms.get(name, -1), f"I6: {name}'s term fell to {member.term}")
+        self._terms[name] = member.term
+        if member.role is Role.LEADER:
+            leader = self._leaders.setdefault(member.term, name)
+            check(leader == name, f"I6: {leader} and {name} lead term {member.term}")
+        if member.voted_for is not None:
+            voted = self._votes.setdefault((name, member.term), member.voted_for)
+            check(voted == member.voted_for, f"I6: {name} voted twice in term {member.term}")
+
+    def _look_at_entries(self, name: str, disk: RaftDisk) -> None:
+        entries, looked = disk.entries, self._looked.get(name, [])
+        start = min(len(entries), len(looked))
+        while start and entries[start - 1] is not looked[start - 1]:
+            start -= 1
+        self._looked[name] = list(entries)
+        for at in range(start, len(entries)):
+            entry = entries[at]
+            seen = self._seen.setdefault((entry.index, entry.term), entry.body)
+            check(seen == entry.body, f"I6: two entries {entry.index} of term {entry.term}")
+            check(entry.body in self.known, f"I2: {name} has {entry.body!r}, which nobody sent")
+            if at:
+                before = entries[at - 1]
+                check(before.index + 1 == entry.index, f"I4: {before.index}, then {entry.index}")
+                check(before.term <= entry.term, f"I6: terms fall at {entry.index}")
+                check(next_pos(before.end_pos, entry.size, 4096) == entry.pos, f"I4: a gap at {entry.index}")
+
+    def _look_at_commit(self, name: str, life: int, node: RaftNode) -> None:
+        before, mark = self._marks.get(name, (0, -1))
+        committed = node.member.committed_index
+        if life == before:
+            check(committed >= mark, f"I6: {name}'s commit fell from {mark} to {committed}")
+        else:
+            mark = -1
+        self._marks[name] = life, committed
+        for index in range(max(mark + 1, node.view.begin_index), committed + 1):
+            entry = node.view.find(index)
+            check(entry is not None, f"I7: {name} has committed {index}, but lacks it")
+            first = self.committed.setdefault(index, entry) if entry is not None else None
+            check(first == entry, f"I7: {index} committed as two: {first!r:.60} and {entry!r:.60}")
+
+    def finish(self, ledgers: dict[str, list[Entry]]) -> None:
+        """The group has settled: what was acknowledged is on every peer."""
+        for name, entries in ledgers.items():
+            held = {entry.index: entry.body for entry in entries}
+            for index, body in self.acked.items():
+                check(held.get(index) == body, f"I1: {name} lost acknowledged entry {index}")

@@ -1,0 +1,63 @@
+"""A peer's disk in the simulation. What it survives: a process that is killed, and power that fails.
+
+Written and flushed state are kept apart. A power cut leaves the flushed one, or some of what was written
+since. A shell that flushes before it answers loses nothing by that.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.ledger_view import Write
+from rocketpy_broker.dledger.state_files import LedgerCheckpoint, TermState
+
+__all__ = ["RaftDisk"]
+
+
+class RaftDisk:
+    """Ledger, vote and checkpoint of one peer; a StoredLedger."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.state = TermState()
+        self.checkpoint = LedgerCheckpoint()
+        self._flushed: tuple[list[Entry], TermState] = ([], TermState())
+
+    @property
+    def begin_index(self) -> int:
+        return self.entries[0].index if self.entries else -1
+
+    @property
+    def end_index(self) -> int:
+        return self.entries[-1].index if self.entries else -1
+
+    def get(self, index: int) -> Entry:
+        return self.entries[index - self.entries[0].index]
+
+    def write(self, state: TermState | None, write: Write) -> None:
+        """Make a Ready's changes, in memory."""
+        if state is not None:
+            self.state = state
+        if write.is_reset:
+            self.entries = []
+        if write.keep_until is not None:
+            self.entries = [entry for entry in self.entries if entry.index <= write.keep_until]
+        self.entries += write.entries
+
+    def flush(self) -> None:
+        """Make them durable."""
+        self._flushed = list(self.entries), self.state
+
+    def cut_power(self, random: Random) -> None:
+        """Lose what was not flushed, or a part of it."""
+        entries, state = self._flushed
+        common = 0
+        while common < min(len(entries), len(self.entries)) and entries[common] is self.entries[common]:
+            common += 1
+        if random.random() < 0.5:
+            self.entries, self.state = list(entries), state
+        elif common == len(entries):
+            self.entries = self.entries[: random.randint(common, len(self.entries))]
+            self.state = state
+        self.flush()

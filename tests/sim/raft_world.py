@@ -1,0 +1,302 @@
+"""A group of peers in a made-up world: clock, network, disks and chance come from one seed.
+
+A peer's shell does what `rocketpy_broker.dledger.node` says: write, flush, then send. Every fault is drawn
+from the seed, at rates that the seed draws too. `heal` ends all faults; from then on the group must get on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from rocketpy_broker.dledger.events import Answered, Asked, Event, Propose, Ready, Tick
+from rocketpy_broker.dledger.member import Role
+from rocketpy_broker.dledger.node import RaftNode
+from rocketpy_broker.dledger.settings import RaftSettings
+from rocketpy_broker.dledger.wire import RaftMessage
+from tests.sim.raft_check import Checker
+from tests.sim.raft_disk import RaftDisk
+
+__all__ = ["FAST", "Faults", "Peer", "World"]
+
+TICK_MS = 50
+CALL_TIMEOUT_MS = 3000
+FAST = {
+    "heartbeat_ms": 400,
+    "vote_interval_ms_min": 100,
+    "vote_interval_ms_max": 500,
+    "vote_wait_ms": 1000,
+    "push_timeout_ms": 300,
+}
+"""Timings of ours: elections are frequent, so a short run sees many."""
+
+
+@dataclass
+class Faults:
+    """Rates of one world, a tick or a message each."""
+
+    drop: float = 0.0
+    duplicate: float = 0.0
+    slow: float = 0.0
+    partition: float = 0.0
+    crash: float = 0.0
+    pause: float = 0.0
+
+    @classmethod
+    def drawn(cls, random: Random) -> Faults:
+        """Swarm: each kind is off in half of the worlds."""
+
+        def rate(most: float) -> float:
+            return random.random() * most if random.random() < 0.5 else 0.0
+
+        return cls(rate(0.2), rate(0.1), rate(0.2), rate(0.01), rate(0.004), rate(0.004))
+
+
+@dataclass
+class Peer:
+    """One process and its disk. skew: how fast its clock runs. paused_until: it does nothing before."""
+
+    name: str
+    disk: RaftDisk = field(default_factory=RaftDisk)
+    node: RaftNode | None = None
+    skew: float = 1.0
+    skew_ms: float = 0.0
+    paused_until: float = -1.0
+    down_until: float = -1.0
+    life: int = 0
+    inbox: list[Event] = field(default_factory=list)
+    flushing: Ready | None = None
+
+
+class World:
+    """size: peers. step: TICK_MS of time. settings: keywords for every peer's RaftSettings."""
+
+    def __init__(self, seed: int, size: int = 3, *, faults: Faults | None = None, **settings: Any) -> None:
+        self.random = Random(seed)
+        self.faults = faults or Faults()
+        self.now = 0.0
+        self.peers = {f"n{number}": Peer(f"n{number}") for number in range(size)}
+        self.checker = Checker(size)
+        self.cut: set[tuple[str, str]] = set()
+        self.trace: list[str] = []
+        self.settings: dict[str, Any] = {"file_bytes": 4096, "no_op": b"no-op", **settings}
+        self.asked: dict[int, tuple[str, int]] = {}
+        """Which peer, in which of its lives, was asked for what ticket."""
+        self.ticking: set[str] | None = None
+        """Scenarios: the only peers for which time passes."""
+        self._queue: list[tuple[float, int, str, int, Event]] = []
+        self._count = itertools.count()
+        self._tokens: dict[int, tuple[str, int, int]] = {}
+        self._tickets = itertools.count()
+        for peer in self.peers.values():
+            peer.skew = 1.0 + (self.random.random() - 0.5) * 0.1 if faults else 1.0
+            peer.skew_ms = (self.random.random() - 0.5) * 7_200_000 if faults else 0.0
+            self.start(peer.name)
+
+    # -- processes ----------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Start a peer from its disk."""
+        peer = self.peers[name]
+        settings = RaftSettings(
+            group="g", self_id=name, peers={other: f"{other}:1" for other in self.peers}, **self.settings
+        )
+        peer.life += 1
+        peer.inbox, peer.flushing = [], None
+        peer.node = RaftNode(
+            settings, peer.disk, peer.disk.state, peer.disk.checkpoint, self.random.random, self.clock(peer)
+        )
+
+    def crash(self, name: str, *, power: bool = True, for_ms: float = 0.0) -> None:
+        """Kill a peer; with `power` what was not flushed is lost, or a part of it."""
+        peer = self.peers[name]
+        peer.node = None
+        peer.down_until = self.now + for_ms
+        self.trace.append(f"{self.now:.0f} crash {name}")
+        if power:
+            peer.disk.cut_power(self.random)
+
+    def clock(self, peer: Peer) -> float:
+        """A peer's own idea of the time."""
+        return self.now * peer.skew + peer.skew_ms
+
+    def leader(self) -> Peer | None:
+        """Whoever leads the newest term."""
+        leading = [peer for peer in self.running() if peer.node and peer.node.role is Role.LEADER]
+        return max(leading, key=lambda peer: peer.node.member.term if peer.node else -2, default=None)
+
+    def running(self) -> Iterator[Peer]:
+        """Every peer that is up."""
+        return (peer for peer in self.peers.values() if peer.node is not None)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def run(self, ticks: int, load: float = 0.0) -> None:
+        """Let time pass. load: how likely a client appends something in a tick."""
+        for _ in range(ticks):
+            self.now += TICK_MS
+            self._break_things()
+            while self._queue and self._queue[0][0] <= self.now:
+                _, _, name, life, event = heapq.heappop(self._queue)
+                if self.peers[name].node is not None and self.peers[name].life == life:
+                    self.peers[name].inbox.append(event)
+            if load and self.random.random() < load:
+                self.propose()
+            for peer in self.peers.values():
+                self._turn(peer)
+
+    def propose(self, name: str | None = None, body: bytes | None = None) -> int | None:
+        """A client appends at a peer; by chance at one that thinks that it leads. Returns its ticket."""
+        leading = [peer for peer in self.running() if peer.node and peer.node.role is Role.LEADER]
+        peer = self.peers[name] if name else (self.random.choice(leading) if leading else None)
+        if peer is None:
+            return None
+        ticket = next(self._tickets)
+        body = body or b"entry %d " % ticket + b"." * self.random.randrange(0, 300)
+        self.checker.sent(ticket, body)
+        self.asked[ticket] = peer.name, peer.life
+        peer.inbox.append(Propose(ticket, body))
+        return ticket
+
+    def _turn(self, peer: Peer) -> None:
+        node = peer.node
+        if node is None or peer.paused_until > self.now:
+            return
+        if peer.flushing is not None:
+            self._flushed(peer, peer.flushing)
+        events, peer.inbox = peer.inbox, []
+        if self.ticking is None or peer.name in self.ticking:
+            events.append(Tick())
+        for event in events:
+            node.step(event, self.clock(peer))
+        # Half of the flushes end in the same tick; the others are cut short by a crash, if there is one.
+        while peer.flushing is None and (ready := node.take_ready()):
+            peer.disk.write(ready.term_state, ready.write)
+            peer.flushing = ready
+            if self.random.random() < 0.5:
+                self._flushed(peer, ready)
+        self.checker.look(peer.name, peer.life, node, peer.disk)
+
+    def _flushed(self, peer: Peer, ready: Ready) -> None:
+        peer.disk.flush()
+        peer.flushing = None
+        node = peer.node
+        if node is None:
+            return
+        if self.random.random() < 0.05:
+            peer.disk.checkpoint = peer.disk.checkpoint._replace(committed_index=node.member.committed_index)
+        for call in ready.calls:
+            self.trace.append(f"{self.now:.0f} {peer.name}>{call.peer} {_describe(call.message)}")
+            self._carry(peer, call.peer, call.number, call.message)
+        for answer in ready.answers:
+            if answer.token in self._tokens:
+                self._return(peer, answer.token, answer.message)
+        self.checker.look(peer.name, peer.life, node, peer.disk)
+        for outcome in ready.outcomes:
+            self.checker.ended(outcome)
+        node.advance(self.clock(peer))
+
+    # -- the network --------------------------------------------------------------------------
+
+    def _carry(self, sender: Peer, receiver: str, number: int, message: RaftMessage) -> None:
+        life = sender.life
+        self._post(self.now + CALL_TIMEOUT_MS, sender.name, life, Answered(number, None))
+        for _ in range(2 if self.random.random() < self.faults.duplicate else 1):
+            if not self._gets_through(sender.name, receiver):
+                continue
+            token = next(self._count)
+            self._tokens[token] = sender.name, life, number
+            self._post(self._delay(), receiver, self.peers[receiver].life, Asked(token, message))
+
+    def push(self, receiver: str, message: RaftMessage) -> None:
+        """Let a message arrive that nobody sent now."""
+        self.peers[receiver].inbox.append(Asked(next(self._count), message))
+
+    def _return(self, responder: Peer, token: int, message: RaftMessage) -> None:
+        name, life, number = self._tokens.pop(token)
+        if self._gets_through(responder.name, name):
+            self._post(self._delay(), name, life, Answered(number, message))
+
+    def _gets_through(self, sender: str, receiver: str) -> bool:
+        return (sender, receiver) not in self.cut and self.random.random() >= self.faults.drop
+
+    def _delay(self) -> float:
+        slow = self.random.random() < self.faults.slow
+        return self.now + self.random.random() * (4000 if slow else 20)
+
+    def _post(self, at: float, name: str, life: int, event: Event) -> None:
+        heapq.heappush(self._queue, (at, next(self._count), name, life, event))
+
+    # -- faults -------------------------------------------------------------------------------
+
+    def _break_things(self) -> None:
+        random, faults = self.random, self.faults
+        for peer in self.peers.values():
+            if peer.node is None and 0 <= peer.down_until <= self.now:
+                self.start(peer.name)
+        if random.random() < faults.partition:
+            self.cut = set() if self.cut else self._some_cut()
+        for peer in self.peers.values():
+            if peer.node is not None and random.random() < faults.crash:
+                self.crash(peer.name, power=random.random() < 0.7, for_ms=random.random() * 10_000)
+            if random.random() < faults.pause:
+                peer.paused_until = self.now + random.random() * 12_000
+
+    def _some_cut(self) -> set[tuple[str, str]]:
+        side = {name for name in self.peers if self.random.random() < 0.5}
+        pairs = [(a, b) for a in self.peers for b in self.peers if (a in side) != (b in side)]
+        one_way = self.random.random() < 0.3
+        return {(a, b) for a, b in pairs if not one_way or a in side}
+
+    def heal(self) -> None:
+        """No more faults, and every peer is up."""
+        self.faults = Faults()
+        self.cut = set()
+        for peer in self.peers.values():
+            peer.paused_until = -1.0
+            if peer.node is None:
+                self.start(peer.name)
+
+    def settle(self, ticks_max: int = 1200) -> bool:
+        """Wait until one peer leads and everybody has what was acknowledged; say whether it came to that."""
+        for _ in range(ticks_max // 20):
+            self.run(20, load=0.2)
+            if self._is_settled():
+                return True
+        return False
+
+    def untold(self) -> list[int]:
+        """Tickets whose peer is still up, but has not said what became of them."""
+        outcomes = self.checker.outcomes
+        return [
+            ticket
+            for ticket, (name, life) in self.asked.items()
+            if ticket not in outcomes and self.peers[name].life == life
+        ]
+
+    def _is_settled(self) -> bool:
+        leader = self.leader()
+        if leader is None or leader.node is None:
+            return False
+        nodes = [peer.node for peer in self.peers.values() if peer.node is not None]
+        end = min(node.view.end_index for node in nodes)
+        return (
+            all(node.member.leader_id == leader.name for node in nodes)
+            and end >= self.checker.acked_index
+            and min(node.member.committed_index for node in nodes) >= self.checker.acked_index
+        )
+
+
+def _describe(message: RaftMessage) -> str:
+    kind = getattr(message, "type", None)
+    entry = getattr(message, "entry", None)
+    parts = [type(message).__name__.removesuffix("Request"), f"term={message.term}"]
+    if kind is not None:
+        parts.append(kind.value)
+    if entry is not None:
+        parts.append(f"entry={entry.index}/{entry.term}")
+    return " ".join(parts)

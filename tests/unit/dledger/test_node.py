@@ -1,0 +1,313 @@
+"""One peer: what it answers, and what it never says before its disk is done."""
+
+from typing import Any
+
+import pytest
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.command import decode_command
+from rocketpy.protocol.frame import FrameDecoder
+from rocketpy_broker.dledger.codes import PushType, RaftResponseCode, VoteResult
+from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.events import Answered, Asked, Event, Outcome, Propose, Ready, Tick
+from rocketpy_broker.dledger.member import Role
+from rocketpy_broker.dledger.node import RaftNode
+from rocketpy_broker.dledger.settings import RaftSettings
+from rocketpy_broker.dledger.state_files import LedgerCheckpoint, TermState
+from rocketpy_broker.dledger.wire import (
+    AppendEntryRequest,
+    AppendEntryResponse,
+    GetEntriesRequest,
+    GetEntriesResponse,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PullEntriesRequest,
+    PushEntryRequest,
+    PushEntryResponse,
+    RaftMessage,
+    VoteRequest,
+    VoteResponse,
+    read_request,
+)
+from tests import golden_data
+from tests.sim.raft_disk import RaftDisk
+
+PEERS = {"n0": "a:1", "n1": "b:1", "n2": "c:1"}
+
+
+class Bench:
+    """A node and its disk, driven by hand."""
+
+    def __init__(self, peers: dict[str, str] | None = None, **settings: Any) -> None:
+        self.disk = RaftDisk()
+        self.now = 0.0
+        self.settings = RaftSettings(group="g", self_id="n0", peers=peers or PEERS, **settings)
+        self.node = RaftNode(self.settings, self.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, self.now)
+
+    def do(self, event: Event) -> list[Ready]:
+        """Step, then do what is ready until nothing is."""
+        self.node.step(event, self.now)
+        done = []
+        while ready := self.node.take_ready():
+            self.disk.write(ready.term_state, ready.write)
+            done.append(ready)
+            self.node.advance(self.now)
+        return done
+
+    def ask(self, message: RaftMessage) -> RaftMessage:
+        """Let a request come; return the answer."""
+        message.group, message.remote_id = message.group or "g", message.remote_id or "n0"
+        (answer,) = [answer for ready in self.do(Asked(1, message)) for answer in ready.answers]
+        return answer.message
+
+    def lead(self) -> None:
+        """Let the others elect this peer."""
+        for ready in self.do(Tick()):
+            for call in ready.calls:
+                answer = VoteResponse(vote_result=VoteResult.ACCEPT, term=0)
+                self.do(Answered(call.number, answer))
+        assert self.node.role is Role.LEADER
+
+    def outcomes(self, readies: list[Ready]) -> list[Outcome]:
+        return [outcome for ready in readies for outcome in ready.outcomes]
+
+
+def test_a_follower_answers_a_recorded_leader_as_java_did() -> None:
+    """QUIRKS 59, 60 and 61: a Java leader could not lead a peer of ours."""
+    frames = golden_data.frames("raft-frames", "dledger")
+    answers = {frame.info["request"]["n"]: frame for frame in frames if frame.info["kind"] == "response"}
+    bench = Bench(file_bytes=65536)
+    bench.settings = RaftSettings(group="RaftNode00", self_id="n2", peers=PEERS, file_bytes=65536)
+    bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, 0.0)
+    said = 0
+    for frame in frames:
+        info = frame.info
+        if info["kind"] != "request" or info["serverPeer"] != "n2" or info["codeName"] == "VOTE":
+            continue
+        if "kill" in info["step"] or info["bodyJson"]["term"] != 0:
+            break
+        (cut,) = FrameDecoder().feed(frame.data)
+        (theirs,) = FrameDecoder().feed(answers[info["n"]].data)
+        ours = bench.ask(read_request(decode_command(cut)))
+        assert ours.encode() == theirs.body, info["n"]
+        said += 1
+    assert said > 150
+    assert bench.node.member.committed_index == 149
+
+
+def test_nothing_is_said_before_it_is_written() -> None:
+    """A vote, or an entry, that was promised could be gone after a power cut (I1, I6)."""
+    bench = Bench()
+    bench.ask(HeartBeatRequest(leader_id="n2", term=3))
+    bench.node.step(Asked(1, VoteRequest(group="g", remote_id="n0", leader_id="n1", term=3)), 0)
+    ready = bench.node.take_ready()
+    assert ready.term_state == (3, "n1")
+    assert [answer.token for answer in ready.answers] == [1]
+    assert not bench.node.take_ready(), "a second Ready before the first is stored"
+    bench.node.advance(0)
+    entry = Entry.of(0, 3, 0, b"a")
+    push = PushEntryRequest(
+        group="g", remote_id="n0", leader_id="n2", term=3, entry=entry, type=PushType.TRUNCATE
+    )
+    bench.node.step(Asked(2, push), 0)
+    ready = bench.node.take_ready()
+    assert ready.write.entries == (entry,)
+    assert [answer.token for answer in ready.answers] == [2]
+
+
+def test_an_append_is_acknowledged_by_a_majority() -> None:
+    """A client would be told of an entry that one peer has, and loses with it."""
+    bench = Bench()
+    bench.lead()
+    readies = bench.do(Propose(7, b"hello"))
+    assert bench.outcomes(readies) == []
+    (compare,) = [call for ready in readies for call in ready.calls if call.peer == "n1"]
+    assert isinstance(compare.message, PushEntryRequest)
+    assert compare.message.type is PushType.COMPARE
+    refused = PushEntryResponse(code=406, begin_index=-1, end_index=-1, index=0, term=0)
+    (truncate,) = [call for ready in bench.do(Answered(compare.number, refused)) for call in ready.calls]
+    assert isinstance(truncate.message, PushEntryRequest)
+    assert truncate.message.type is PushType.TRUNCATE
+    done = bench.do(Answered(truncate.number, PushEntryResponse(index=0, end_index=0, term=0)))
+    assert bench.outcomes(done) == [Outcome(7, RaftResponseCode.SUCCESS, 0, 0)]
+
+
+def test_an_append_that_no_majority_gets_ends() -> None:
+    """A producer would wait for ever, or never be told to try another broker."""
+    bench = Bench()
+    bench.lead()
+    bench.do(Propose(7, b"hello"))
+    bench.now = 2999
+    assert bench.outcomes(bench.do(Tick())) == []
+    bench.now = 3000
+    code = RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT
+    assert bench.outcomes(bench.do(Tick())) == [Outcome(7, code, 0, 0)]
+
+
+def test_appends_end_when_another_leads() -> None:
+    """Whoever waits would take what the new leader wrote there for its own."""
+    bench = Bench()
+    bench.lead()
+    bench.do(Propose(7, b"hello"))
+    done = bench.do(Asked(1, HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=4)))
+    assert [outcome.code for outcome in bench.outcomes(done)] == [RaftResponseCode.TERM_CHANGED]
+    refused = bench.outcomes(bench.do(Propose(8, b"more")))
+    assert refused == [Outcome(8, RaftResponseCode.NOT_LEADER)]
+
+
+def test_a_leader_takes_only_so_many() -> None:
+    """A leader that is alone would fill its memory."""
+    bench = Bench(pending_max=2)
+    bench.lead()
+    for ticket in range(2):
+        assert bench.outcomes(bench.do(Propose(ticket, b"x"))) == []
+    done = bench.outcomes(bench.do(Propose(2, b"x")))
+    assert done == [Outcome(2, RaftResponseCode.LEADER_PENDING_FULL)]
+
+
+def test_a_leader_that_hears_nobody_gives_up_after_six_seconds() -> None:
+    """Its clients would go on writing to the smaller half of a group that was cut in two."""
+    bench = Bench()
+    bench.lead()
+    for bench.now in (2000, 4000, 6000):
+        bench.do(Tick())
+        assert bench.node.role is Role.LEADER
+    bench.now = 6001
+    bench.do(Tick())
+    assert bench.node.role is Role.CANDIDATE
+
+
+def test_a_follower_stands_after_six_seconds_of_silence() -> None:
+    """Without this nobody would lead after a leader died, or everybody would stand at each hiccup."""
+    bench = Bench()
+    bench.ask(HeartBeatRequest(leader_id="n1", term=2))
+    bench.now = 6000
+    assert bench.do(Tick()) == []
+    bench.now = 6001
+    bench.do(Tick())
+    calls = [call for ready in bench.do(Tick()) for call in ready.calls]
+    assert [call.message.term for call in calls] == [2, 2], "the old term first: do the others hear a leader?"
+
+
+def test_clients_ask_a_leader() -> None:
+    """DLedger's own client could not use a ledger of ours."""
+    bench = Bench({"n0": "a:1"})
+    refused = bench.ask(AppendEntryRequest(body=b"x"))
+    assert isinstance(refused, AppendEntryResponse)
+    assert (refused.code, refused.index) == (RaftResponseCode.NOT_LEADER, -1)
+    bench.do(Tick())
+    answer = bench.ask(AppendEntryRequest(body=b"x"))
+    assert isinstance(answer, AppendEntryResponse)
+    assert (answer.code, answer.index, answer.pos, answer.leader_id) == (200, 0, 0, "n0")
+    got = bench.ask(GetEntriesRequest(begin_index=0))
+    assert isinstance(got, GetEntriesResponse)
+    assert [entry.body for entry in got.entries] == [b"x"]
+    assert bench.ask(GetEntriesRequest(begin_index=1)).code == RaftResponseCode.INDEX_OUT_OF_RANGE
+    metadata = bench.ask(MetadataRequest())
+    assert isinstance(metadata, MetadataResponse)
+    assert (metadata.leader_id, metadata.peers) == ("n0", {"n0": "a:1"})
+    assert bench.ask(PullEntriesRequest()).code == RaftResponseCode.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (HeartBeatRequest(remote_id="n1", leader_id="n2"), RaftResponseCode.UNKNOWN_MEMBER),
+        (HeartBeatRequest(group="h", leader_id="n2"), RaftResponseCode.UNKNOWN_GROUP),
+        (HeartBeatRequest(leader_id="n9"), RaftResponseCode.UNKNOWN_MEMBER),
+        (HeartBeatRequest(leader_id="n0"), RaftResponseCode.UNEXPECTED_MEMBER),
+        (PushEntryRequest(leader_id="n9", type=PushType.COMMIT), RaftResponseCode.UNKNOWN_MEMBER),
+        (PushEntryRequest(leader_id="n1", term=9), RaftResponseCode.UNEXPECTED_ARGUMENT),
+    ],
+)
+def test_strangers_are_told_so(message: RaftMessage, code: RaftResponseCode) -> None:
+    """A peer of another group, or one with a wrong configuration, could write into this ledger."""
+    assert Bench().ask(message).code == code
+
+
+@pytest.mark.parametrize(
+    ("request_", "result"),
+    [
+        (VoteRequest(leader_id="n9", term=2), VoteResult.REJECT_UNKNOWN_LEADER),
+        (VoteRequest(leader_id="n0", term=2), VoteResult.REJECT_UNEXPECTED_LEADER),
+        (VoteRequest(leader_id="n1", term=1), VoteResult.REJECT_EXPIRED_VOTE_TERM),
+        (VoteRequest(leader_id="n1", term=3), VoteResult.REJECT_TERM_NOT_READY),
+        (VoteRequest(leader_id="n1", term=2), VoteResult.REJECT_EXPIRED_LEDGER_TERM),
+        (VoteRequest(leader_id="n1", term=2, ledger_end_term=2), VoteResult.REJECT_SMALL_LEDGER_END_INDEX),
+        (VoteRequest(leader_id="n1", term=2, ledger_end_term=2, ledger_end_index=0), VoteResult.ACCEPT),
+    ],
+)
+def test_votes(request_: VoteRequest, result: VoteResult) -> None:
+    """A peer without an acknowledged entry could be elected, or two peers for one term."""
+    bench = Bench()
+    bench.disk.write(None, _write_of(Entry.of(0, 2, 0, b"a")))
+    bench.node = RaftNode(bench.settings, bench.disk, TermState(2), LedgerCheckpoint(), lambda: 0.5, 0.0)
+    answer = bench.ask(request_)
+    assert isinstance(answer, VoteResponse)
+    assert answer.vote_result is result
+    if result is VoteResult.ACCEPT:
+        again = bench.ask(VoteRequest(leader_id="n2", term=2, ledger_end_term=2, ledger_end_index=5))
+        assert isinstance(again, VoteResponse)
+        assert again.vote_result is VoteResult.REJECT_ALREADY_VOTED
+
+
+def _write_of(entry: Entry) -> Any:
+    bench = Bench({"n0": "a:1"})
+    bench.node.view.append(entry)
+    return bench.node.view.take()
+
+
+def test_pushes_that_come_out_of_order_go_in_in_order() -> None:
+    """Java's threads overtake each other: every such push would cost a COMPARE."""
+    bench = Bench()
+    entries = [Entry.of(index, 0, index * 49, b"x") for index in range(3)]
+
+    def push(token: int, kind: PushType, entry: Entry, commit: int) -> list[tuple[int, int]]:
+        request = PushEntryRequest(
+            group="g", remote_id="n0", leader_id="n1", term=0, entry=entry, type=kind, commit_index=commit
+        )
+        done = bench.do(Asked(token, request))
+        return [(answer.token, answer.message.code) for ready in done for answer in ready.answers]
+
+    assert push(0, PushType.TRUNCATE, entries[0], -1) == [(0, 200)]
+    assert push(2, PushType.APPEND, entries[2], 1) == []
+    assert push(3, PushType.APPEND, entries[2], 1) == [(3, RaftResponseCode.REPEATED_PUSH)]
+    assert push(1, PushType.APPEND, entries[1], 0) == [(1, 200), (2, 200)]
+    assert bench.disk.entries == entries
+    assert bench.node.member.committed_index == 1
+    assert push(4, PushType.APPEND, Entry.of(9, 0, 441, b"x"), 1) == []
+    bench.now = 1001
+    late = [answer for ready in bench.do(Tick()) for answer in ready.answers]
+    assert [(answer.token, answer.message.code) for answer in late] == [(4, 406)]
+
+
+def test_a_leader_of_an_old_term_is_told_the_new_one() -> None:
+    """It would go on leading whoever cannot hear the new leader's heartbeats."""
+    bench = Bench()
+    bench.ask(HeartBeatRequest(leader_id="n1", term=5))
+    answer = bench.ask(HeartBeatRequest(leader_id="n2", term=4))
+    assert isinstance(answer, HeartBeatResponse)
+    assert (answer.code, answer.term) == (RaftResponseCode.EXPIRED_TERM, 5)
+    push = bench.ask(PushEntryRequest(leader_id="n2", term=4, type=PushType.COMMIT))
+    assert (push.code, push.term) == (RaftResponseCode.EXPIRED_TERM, 5)
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    """A peer that is not in its own group would never lead and never say why."""
+    with pytest.raises(ConfigInvalid, match="n7"):
+        RaftSettings(group="g", self_id="n7", peers=PEERS)
+    with pytest.raises(ConfigInvalid, match="vote interval"):
+        RaftSettings(group="g", self_id="n0", peers=PEERS, vote_interval_ms_min=1000)
+
+
+def test_a_peer_that_was_restarted_stands_in_a_new_term() -> None:
+    """It could lead one term twice, with other entries under the same numbers."""
+    bench = Bench()
+    bench.node = RaftNode(
+        bench.settings, bench.disk, TermState(4, "n0"), LedgerCheckpoint(), lambda: 0.5, bench.now
+    )
+    (ready,) = bench.do(Tick())
+    assert ready.term_state == (5, "n0")
+    assert [call.message.term for call in ready.calls] == [5, 5]
