@@ -317,6 +317,8 @@ class World:
             slave.full_until = 0.0
             slave.start()
         slaves = [slave for slave in slaves if slave.epochs.state.epochs]
+        if not slaves:
+            return  # power loss took an empty store with its epochs: the old master starts again
         self.master = max(slaves, key=self.rank_of)
         store = self.master.store
         assert store is not None
