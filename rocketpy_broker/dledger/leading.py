@@ -103,30 +103,28 @@ class Leader:
         # Figure 8 of the raft paper: an old term's entry may be on a majority and still be replaced.
         if index > self._member.committed_index and self._view.get(index).term == self.term:
             self._member.commit(index)
-        for pending in list(self._pending):
-            if pending > self._member.committed_index:
-                break
-            ticket, _, pos = self._pending.pop(pending)
-            self._outbox.outcomes.append(Outcome(ticket, _SUCCESS, pending, pos))
+        while (first := self._first_pending()) is not None and first <= self._member.committed_index:
+            self._end(first, _SUCCESS)
 
     def abandon(self) -> None:
         """Another term has come: whether what waits will be committed is open."""
-        for index, (ticket, _, pos) in self._pending.items():
-            self._outbox.outcomes.append(Outcome(ticket, RaftResponseCode.TERM_CHANGED, index, pos))
-        self._pending.clear()
+        while (first := self._first_pending()) is not None:
+            self._end(first, RaftResponseCode.TERM_CHANGED)
+
+    def _first_pending(self) -> int | None:
+        return next(iter(self._pending), None)
+
+    def _end(self, index: int, code: RaftResponseCode) -> None:
+        ticket, _, pos = self._pending.pop(index)
+        self._outbox.outcomes.append(Outcome(ticket, code, index, pos))
 
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:
         """Push what is due, and end what has waited too long."""
         self.count()
-        for index, (ticket, deadline_ms, pos) in list(self._pending.items()):
-            if deadline_ms > now_ms:
-                break
-            del self._pending[index]
-            self._outbox.outcomes.append(
-                Outcome(ticket, RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT, index, pos)
-            )
+        while (first := self._first_pending()) is not None and self._pending[first][1] <= now_ms:
+            self._end(first, RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
         self.push(now_ms)
 
     def push(self, now_ms: float) -> None:
