@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,8 +110,13 @@ def _run(peer: JavaPeer, side: Side, run: Path) -> Printed:
 
 
 def _admin(servers: Cluster, commands: list[str]) -> list[str]:
-    """Run commands; what each printed."""
-    return [servers.admin(*command.split()) for command in commands]
+    """Run commands in one JVM; what each printed."""
+    steps: list[dict[str, Any]] = [{"args": command.split()} for command in commands]
+    home = servers.run / "mqadmin-steps"
+    properties = {"rocketmq.namesrv.addr": servers.namesrv.address}
+    answers = servers.peer.drive("AdminSteps", home=home, steps=steps, properties=properties)
+    assert len(answers) == len(commands)
+    return [answer["printed"] for answer in answers]
 
 
 @contextmanager
