@@ -24,8 +24,9 @@ def run_seed(seed: int) -> World:
     try:
         world.run(random.randrange(200, 700), load=random.choice((0.05, 0.2, 0.5)))
         world.heal()
-        check(world.settle(), "I10: the group did not settle")
+        check(world.settle(load=0.2), "I10: the group did not settle")
         world.run(80)
+        check(world.settle(), "I10: somebody did not catch up")
         check(not world.untold(), f"clients still wait for {world.untold()}")
         world.checker.finish({peer.name: peer.disk.entries for peer in world.peers.values()})
     except Exception as error:

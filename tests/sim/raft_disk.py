@@ -61,3 +61,9 @@ class RaftDisk:
             self.entries = self.entries[: random.randint(common, len(self.entries))]
             self.state = state
         self.flush()
+
+    def expire(self) -> None:
+        """Retention, while the peer is down: of what was committed only the newest entry stays."""
+        kept = [entry for entry in self.entries if entry.index >= self.checkpoint.committed_index]
+        self.entries = kept or self.entries[-1:]
+        self.flush()

@@ -45,6 +45,7 @@ class Faults:
     partition: float = 0.0
     crash: float = 0.0
     pause: float = 0.0
+    expire: float = 0.0
 
     @classmethod
     def drawn(cls, random: Random) -> Faults:
@@ -53,7 +54,7 @@ class Faults:
         def rate(most: float) -> float:
             return random.random() * most if random.random() < 0.5 else 0.0
 
-        return cls(rate(0.2), rate(0.1), rate(0.2), rate(0.01), rate(0.004), rate(0.004))
+        return cls(rate(0.2), rate(0.1), rate(0.2), rate(0.01), rate(0.004), rate(0.004), rate(1.0))
 
 
 @dataclass
@@ -237,6 +238,8 @@ class World:
         random, faults = self.random, self.faults
         for peer in self.peers.values():
             if peer.node is None and 0 <= peer.down_until <= self.now:
+                if random.random() < faults.expire:
+                    peer.disk.expire()
                 self.start(peer.name)
         if random.random() < faults.partition:
             self.cut = set() if self.cut else self._some_cut()
@@ -261,10 +264,10 @@ class World:
             if peer.node is None:
                 self.start(peer.name)
 
-    def settle(self, ticks_max: int = 1200) -> bool:
+    def settle(self, load: float = 0.0, ticks_max: int = 1200) -> bool:
         """Wait until one peer leads and everybody has what was acknowledged; say whether it came to that."""
         for _ in range(ticks_max // 20):
-            self.run(20, load=0.2)
+            self.run(20, load)
             if self._is_settled():
                 return True
         return False

@@ -10,7 +10,7 @@ from tests.sim.raft_planted import DEFECTS
 from tests.sim.scenario import play
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
-SEEDS = 200
+SEEDS = 500
 PLANTED_SEEDS = 120
 
 

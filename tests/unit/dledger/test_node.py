@@ -9,7 +9,7 @@ from rocketpy.protocol.command import decode_command
 from rocketpy.protocol.frame import FrameDecoder
 from rocketpy_broker.dledger.codes import PushType, RaftResponseCode, VoteResult
 from rocketpy_broker.dledger.entry import Entry
-from rocketpy_broker.dledger.events import Answered, Asked, Event, Outcome, Propose, Ready, Tick
+from rocketpy_broker.dledger.events import Answered, Asked, Call, Event, Outcome, Propose, Ready, Tick
 from rocketpy_broker.dledger.member import Role
 from rocketpy_broker.dledger.node import RaftNode
 from rocketpy_broker.dledger.settings import RaftSettings
@@ -42,6 +42,8 @@ class Bench:
 
     def __init__(self, peers: dict[str, str] | None = None, **settings: Any) -> None:
         self.disk = RaftDisk()
+        self.compares: list[Call] = []
+        """What was pushed when this peer was elected."""
         self.now = 0.0
         self.settings = RaftSettings(group="g", self_id="n0", peers=peers or PEERS, **settings)
         self.node = RaftNode(self.settings, self.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, self.now)
@@ -67,7 +69,9 @@ class Bench:
         for ready in self.do(Tick()):
             for call in ready.calls:
                 answer = VoteResponse(vote_result=VoteResult.ACCEPT, term=0)
-                self.do(Answered(call.number, answer))
+                done = self.do(Answered(call.number, answer))
+                self.compares += [call for ready in done for call in ready.calls]
+        self.compares = [call for call in self.compares if isinstance(call.message, PushEntryRequest)]
         assert self.node.role is Role.LEADER
 
     def outcomes(self, readies: list[Ready]) -> list[Outcome]:
@@ -311,3 +315,80 @@ def test_a_peer_that_was_restarted_stands_in_a_new_term() -> None:
     (ready,) = bench.do(Tick())
     assert ready.term_state == (5, "n0")
     assert [call.message.term for call in ready.calls] == [5, 5]
+
+
+def _push(entry: Entry | None, kind: PushType, commit: int = -1) -> PushEntryRequest:
+    return PushEntryRequest(leader_id="n1", term=3, entry=entry, type=kind, commit_index=commit)
+
+
+def test_a_follower_of_a_leader_whose_ledger_begins_later_begins_there_too() -> None:
+    """A peer that was away longer than files are kept could never come back (retention)."""
+    bench = Bench()
+    bench.ask(_push(Entry.of(0, 0, 0, b"old"), PushType.TRUNCATE))
+    bench.ask(_push(Entry.of(1, 0, 51, b"old"), PushType.APPEND))
+    bench.ask(HeartBeatRequest(leader_id="n1", term=3))
+    kept = [Entry.of(100, 2, 5000, b"kept"), Entry.of(101, 3, 5052, b"kept")]
+    assert bench.ask(_push(kept[0], PushType.TRUNCATE, 100)).code == RaftResponseCode.SUCCESS
+    assert bench.ask(_push(kept[1], PushType.APPEND, 100)).code == RaftResponseCode.SUCCESS
+    assert bench.disk.entries == kept
+    assert bench.node.member.committed_index == 100
+
+
+def test_a_leader_whose_ledger_begins_later_says_so() -> None:
+    """It would ask an empty follower for entries that it has no longer, for ever."""
+    bench = Bench()
+    bench.disk.entries = [Entry.of(index, 0, index * 49, b"x") for index in (100, 101, 102)]
+    bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, 0.0)
+    bench.lead()
+    calls = [call for ready in bench.do(Propose(1, b"y")) for call in ready.calls]
+    assert calls == []
+    sent = [call for call in bench.compares if call.peer == "n1"]
+    empty = PushEntryResponse(code=406, begin_index=-1, end_index=-1, index=102, term=0)
+    (call,) = [call for ready in bench.do(Answered(sent[0].number, empty)) for call in ready.calls]
+    assert isinstance(call.message, PushEntryRequest)
+    assert (call.message.type, call.message.entry) == (PushType.TRUNCATE, bench.disk.entries[0])
+
+
+@pytest.mark.parametrize("kind", [PushType.APPEND, PushType.TRUNCATE, PushType.COMPARE])
+def test_what_is_committed_stays(kind: PushType) -> None:
+    """D#316: a leader that should not be one would take acknowledged messages away."""
+    bench = Bench()
+    entry = Entry.of(0, 3, 0, b"mine")
+    bench.ask(_push(entry, PushType.TRUNCATE, 0))
+    bench.ask(HeartBeatRequest(leader_id="n1", term=4))
+    other = PushEntryRequest(leader_id="n1", term=4, entry=Entry.of(0, 4, 0, b"his!"), type=kind)
+    assert bench.ask(other).code == RaftResponseCode.INCONSISTENT_STATE
+    assert bench.disk.entries == [entry]
+
+
+def test_an_entry_for_another_place_is_refused() -> None:
+    """Peers with different file sizes would have different files, and message offsets."""
+    bench = Bench()
+    bench.ask(_push(Entry.of(0, 3, 0, b"a"), PushType.TRUNCATE))
+    answer = bench.ask(_push(Entry.of(1, 3, 1000, b"b"), PushType.APPEND))
+    assert answer.code == RaftResponseCode.INCONSISTENT_STATE
+    assert bench.disk.end_index == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "term", "role"),
+    [
+        (RaftResponseCode.EXPIRED_TERM, 9, Role.CANDIDATE),
+        (RaftResponseCode.INCONSISTENT_LEADER, -1, Role.CANDIDATE),
+        (RaftResponseCode.TERM_NOT_READY, -1, Role.LEADER),
+        (RaftResponseCode.SUCCESS, -1, Role.LEADER),
+    ],
+)
+def test_a_leader_listens_to_what_heartbeats_bring_back(code: int, term: int, role: Role) -> None:
+    """A leader whose term is over would go on taking messages that it cannot keep."""
+    bench = Bench()
+    bench.lead()
+    bench.now = 2000
+    for ready in bench.do(Tick()):
+        for call in ready.calls:
+            if isinstance(call.message, HeartBeatRequest):
+                bench.do(Answered(call.number, HeartBeatResponse(code=code, term=term)))
+    assert bench.node.role is role
+    bench.now = 2301
+    beats = [call for ready in bench.do(Tick()) for call in ready.calls]
+    assert any(isinstance(call.message, HeartBeatRequest) for call in beats) == (code == 416)
