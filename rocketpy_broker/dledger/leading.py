@@ -31,6 +31,10 @@ class PeerProgress:
         self.phase = PushType.COMPARE
         self.index = -1
         """That is compared or truncated to; -1: not chosen yet."""
+        self.equal_index = -1
+        """The follower's entry was found to be the same here; -1: nowhere yet."""
+        self.other_index = -1
+        """… and another, or none, from here on; -1: nowhere yet."""
         self.next_index = -1
         """Of the entry to append next."""
         self.match_index = -1
@@ -48,6 +52,7 @@ class PeerProgress:
     def compare_anew(self) -> None:
         """Go back to where nothing is known of the follower's end."""
         self.phase, self.index, self.call = PushType.COMPARE, -1, None
+        self.equal_index = self.other_index = -1
         self.appends.clear()
         self.sent_ms.clear()
 
@@ -199,18 +204,27 @@ class Leader:
                 follower.compare_anew()
                 follower.wait_until_ms = now_ms + self._settings.retry_ms
         elif answer.code == _SUCCESS:
+            follower.equal_index = follower.index
             if answer.end_index == follower.index:
                 follower.append_behind(follower.index)
             else:
-                follower.phase = PushType.TRUNCATE
+                self._choose(follower, answer)
         else:
+            follower.other_index = min(follower.index, answer.end_index + 1)
             self._choose(follower, answer)
 
     def _choose(self, follower: PeerProgress, answer: PushEntryResponse) -> None:
-        """The entry was not the same: choose the one to compare next, or give up and begin from ours."""
-        begin, end = self._view.begin_index, self._view.end_index
-        index = min(follower.index - 1, answer.end_index)
-        is_apart = answer.end_index < begin or answer.begin_index > end or follower.index < answer.begin_index
-        if is_apart or index < begin:
-            follower.phase, index = PushType.TRUNCATE, begin
-        follower.index = index
+        """Choose the entry to compare next, or truncate: behind the last that is the same, and only there.
+
+        Ledgers that differ at an index differ behind it too, so halves will do (0.1 goes back one by one).
+        """
+        begin = self._view.begin_index
+        other = follower.other_index if follower.other_index >= 0 else self._view.end_index + 1
+        low = max(follower.equal_index, begin - 1, answer.begin_index - 1)
+        if other - low > 1:
+            # The follower's newest entry first: it mostly is the same, and then nothing has to be sought.
+            is_first = follower.equal_index < 0 and other == answer.end_index + 1
+            follower.index = other - 1 if is_first else (low + other) // 2
+            return
+        follower.phase = PushType.TRUNCATE
+        follower.index = follower.equal_index if follower.equal_index >= 0 else begin
