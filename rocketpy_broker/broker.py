@@ -180,7 +180,7 @@ class Broker:
         consumers = self.consumers
         handlers = handler_table(
             *storing,
-            AdminHandler(store, self.topics, config, info=consumers.runtime_info),
+            AdminHandler(store, self.topics, config, info=self._runtime_info),
             *consumers.families(self.advertised_address),
             AccessHandler(
                 None if self._access is None else self._access.store, config, address=self.advertised_address
@@ -230,6 +230,9 @@ class Broker:
             )
         )
         await self.metrics.start()
+
+    def _runtime_info(self) -> dict[str, str]:
+        return self.consumers.runtime_info() | self.replication.info()
 
     def _state(self) -> State:
         health = self.health()

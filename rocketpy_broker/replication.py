@@ -13,12 +13,14 @@ from rocketpy.errors import ConfigInvalid, StoreError
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import BrokerConfig, BrokerRole
 from rocketpy_broker.ha.client import HaClient
+from rocketpy_broker.ha.epochs import rank
 from rocketpy_broker.ha.log import EpochFile, StoreSource
 from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.server import HaServer
 from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.handlers.answers import Park, SendAnswers
 from rocketpy_broker.handlers.replicated import ReplicaWaiters
+from rocketpy_broker.replicas import slaves_text
 from rocketpy_broker.store import FlushDiskType, MessageStore
 from rocketpy_broker.store.driver import StoreDriver
 from rocketpy_broker.store.replica import A_COPY
@@ -101,6 +103,25 @@ class Replication:
             return str(address)
         host = self._config.ha_host or self._config.advertised_host or address.host
         return str(Address("tcp", host, address.port))
+
+    def info(self) -> dict[str, str]:
+        """What operators are told of it; see `replicas`, which reads it."""
+        end, address = self._store.max_physical_offset, self.server.address
+        table = {
+            "haBrokerName": self._config.name,
+            "haBrokerId": str(self._config.broker_id),
+            "haRole": self._config.ha.role.name,
+            "haAddress": "" if address is None else self.advertised_address,
+            "haEpoch": str(rank(self.epochs.state, end)[0]),
+            "haConnections": str(self.progress.connections),
+            "haAckedOffset": str(self.progress.acked),
+            "haSlaves": slaves_text(self.progress.states(end)),
+        }
+        if self.is_slave:
+            table["haMasterAddress"] = str(self.client.address or "")
+            table["haState"] = self.client.state.name
+            table["haProblem"] = self.client.problem
+        return table
 
     # -- roles --------------------------------------------------------------------------------
 

@@ -13,17 +13,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from rocketpy.errors import BrokerError, RocketError
-from rocketpy.protocol.acl import Signer
+from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import (
     ConsumerOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
     TopicConfigSerializeWrapper,
 )
-from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command
-from rocketpy.transport import Address, Channel, ChannelOptions, connect
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import RegistrationConfig
+from rocketpy_broker.services.asking import Asker
 from rocketpy_broker.services.delay import DelayService
 from rocketpy_broker.services.groups import SubscriptionGroups
 from rocketpy_broker.services.offsets import ConsumerOffsets
@@ -35,7 +34,6 @@ log = logging.getLogger("rocketpy.broker.sync")
 
 WITH_VERSIONS: Final = "rocketpyVersions"
 """Header field (ours) by which a slave asks when each offset was committed; RocketMQ ignores it."""
-_TIMEOUT_MS: Final = 3000
 
 
 class SlaveSync:
@@ -59,17 +57,15 @@ class SlaveSync:
         self._groups = groups
         self._offsets = offsets
         self._delay = delay
-        keys = registration.credentials
-        self._signer = None if keys is None else Signer(keys.access_key, keys.secret_key, keys.security_token)
+        self._keys = registration.credentials
         self._options = ChannelOptions(ssl=registration.ssl)
         # Name servers tell addresses without a scheme; where they all speak TLS, brokers do, too.
         servers = registration.namesrv
         self._speaks_tls = bool(servers) and all(server.scheme == "tls" for server in servers)
         self._interval_s = interval_ms / 1000
         self._may_sync = may_sync
-        self._address: Address | None = None
         self._known = asyncio.Event()
-        self._channel: Channel | None = None
+        self._master: Asker | None = None
         self._task: asyncio.Task[None] | None = None
         self.problem = ""
         """Why the last copy failed; empty when it did not."""
@@ -79,9 +75,9 @@ class SlaveSync:
         parsed = Address.parse(address)
         if self._speaks_tls and parsed.scheme == "tcp":
             parsed = replace(parsed, scheme="tls")
-        if parsed != self._address:
-            self._address = parsed
+        if self._master is None or parsed != self._master.address:
             self._hang_up()
+            self._master = Asker(parsed, self._keys, self._options)
             self._known.set()
 
     def start(self) -> None:
@@ -97,9 +93,8 @@ class SlaveSync:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        if self._master is not None:
+            self._master.close()
 
     async def _run(self) -> None:
         while True:
@@ -111,7 +106,9 @@ class SlaveSync:
             except RocketError as error:
                 level = logging.DEBUG if self.problem else logging.WARNING
                 self.problem = str(error)
-                log.log(level, "tables of %s are not copied: %s", self._address, error)
+                log.log(
+                    level, "tables of %s are not copied: %s", self._master and self._master.address, error
+                )
                 self._hang_up()
             await asyncio.sleep(self._interval_s)
 
@@ -126,30 +123,4 @@ class SlaveSync:
         self._groups.adopt(SubscriptionGroupWrapper.decode(groups))
 
     async def _ask(self, code: int, fields: dict[str, str] | None = None) -> bytes:
-        if self._address is None:
-            return b""
-        if self._channel is None or self._channel.is_closed:
-            self._channel = await connect(self._address, _Client(), self._options)
-        request = Command.request(code)
-        request.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"")
-        answer = await self._channel.request(request, _TIMEOUT_MS)
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark, str(self._address))
-        return bytes(answer.body)
-
-
-class _Client:
-    """The Endpoint of a channel on which nothing is asked of us."""
-
-    def channel_opened(self, channel: Channel) -> None:
-        """Part of Endpoint."""
-
-    def handle(self, channel: Channel, request: Command) -> Command:
-        """Part of Endpoint."""
-        return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="this is a slave's own client")
-
-    def end_of_buffer(self) -> None:
-        """Part of Endpoint."""
-
-    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """Part of Endpoint."""
+        return b"" if self._master is None else await self._master.ask(code, fields)

@@ -1,0 +1,60 @@
+"""Questions to another server, by whoever is no client: a slave, an operator's command."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocketpy.config import Credentials
+from rocketpy.errors import BrokerError
+from rocketpy.protocol.acl import Signer
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.transport import Address, Channel, ChannelOptions, connect
+
+__all__ = ["Asker"]
+
+_TIMEOUT_MS: Final = 3000
+
+
+class Asker:
+    """Asks one server, over a connection that is opened when it is needed."""
+
+    def __init__(self, address: Address, keys: Credentials | None, options: ChannelOptions) -> None:
+        self.address = address
+        self._signer = None if keys is None else Signer(keys.access_key, keys.secret_key, keys.security_token)
+        self._options = options
+        self._channel: Channel | None = None
+
+    async def ask(self, code: int, fields: dict[str, str] | None = None) -> bytes:
+        """Return the body of the answer. Raises BrokerError when it is no success, RocketError."""
+        if self._channel is None or self._channel.is_closed:
+            self._channel = await connect(self.address, _Client(), self._options)
+        request = Command.request(code)
+        request.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"")
+        answer = await self._channel.request(request, _TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, str(self.address))
+        return bytes(answer.body)
+
+    def close(self) -> None:
+        """Disconnect; the next question connects again."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+class _Client:
+    """The Endpoint of a channel on which nothing is asked of us."""
+
+    def channel_opened(self, channel: Channel) -> None:
+        """Part of Endpoint."""
+
+    def handle(self, channel: Channel, request: Command) -> Command:
+        """Part of Endpoint."""
+        return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="this end only asks")
+
+    def end_of_buffer(self) -> None:
+        """Part of Endpoint."""
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        """Part of Endpoint."""
