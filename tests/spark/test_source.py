@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
+from pyspark_rocketmq import dedupe
 from rocketpy import Message, MessageQueue
 from rocketpy.sync import Producer
 from tests.interop.probe import wait_until
@@ -119,6 +120,41 @@ def test_what_was_read_can_be_written(spark: Any, place: Place, write: Write) ->
     copies = place.messages(target)
     assert sorted(int(copy.body) for copy in copies) == list(range(5))
     assert {(copy.tags, copy.keys, copy.properties["p"]) for copy in copies} == {("t", ("k",), "v")}
+
+
+def test_equal_places_in_two_topics_are_no_copies(spark: Any, place: Place) -> None:
+    """`dedupe` would drop messages of other producers, which carry no row id."""
+    first, second = place.topic(1), place.topic(1)
+    fill(place, first, range(5))
+    fill(place, second, range(5, 10))
+    assert numbers(dedupe(load(spark, place, f"{first},{second}"))) == list(range(10))
+
+
+def test_a_stream_reads_on_from_its_checkpoint(spark: Any, place: Place, tmp_path: Path) -> None:
+    """A restarted query would read messages twice, or leave some out."""
+    topic = place.topic(2)
+    fill(place, topic, range(100), 0)
+    fill(place, topic, range(100, 140), 1)
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 50}
+
+    def run() -> list[int]:
+        stream = spark.readStream.format("rocketmq").options(nameServer=place.namesrv, topic=topic, **options)
+        query = (
+            dedupe(stream.load()).selectExpr("cast(body as string) as value").writeStream.format("text")
+            .option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination()
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    sizes = run()
+    assert sum(sizes) == 140
+    assert max(sizes) <= 52
+    assert run() == []
+    fill(place, topic, range(140, 150), 1)
+    assert run() == [10]
+    written = spark.read.text(str(tmp_path / "out")).collect()
+    assert sorted(int(row.value) for row in written) == list(range(150))
 
 
 def test_a_stream_from_one_topic_into_another(spark: Any, place: Place, tmp_path: Path) -> None:

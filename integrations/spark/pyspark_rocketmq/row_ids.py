@@ -21,14 +21,14 @@ __all__ = ["SeenRows", "dedupe"]
 def dedupe(frame: DataFrame, *, within: str | None = None, name: str = ROW_ID_PROPERTY) -> DataFrame:
     """Keep one of the messages with the same row id; those without one are all kept.
 
-    frame: from the source, with at least brokerName, queueId, queueOffset and properties. within: for a
-    stream, how far apart two copies may be stored, such as "1 hour": Spark forgets ids after that (it needs
+    frame: from the source, with at least topic, brokerName, queueId, queueOffset and properties. within: for
+    a stream, how far apart two copies may be stored, such as "1 hour": Spark forgets ids after that (it needs
     the column storeTimestamp too). Without it a stream keeps every id for ever. name: option `dedupProperty`
     of the sink.
     """
     from pyspark.sql import functions  # noqa: PLC0415 - consumers without Spark use SeenRows
 
-    own = functions.concat_ws("/", "brokerName", "queueId", "queueOffset")
+    own = functions.concat_ws("/", "topic", "brokerName", "queueId", "queueOffset")
     row_id = functions.coalesce(functions.col("properties").getItem(name), own)
     marked = frame.withColumn("__row_id", row_id)
     if within is None:
