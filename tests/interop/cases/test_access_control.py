@@ -61,7 +61,10 @@ def servers(
     (conf / "plain_acl.yml").write_text(ACCOUNTS)
     tools = make_home(run / "mqadmin") / "conf" / "tools.yml"
     tools.write_text("accessKey: operator\nsecretKey: other-secret\n")
-    with serve(side, peer, run, conf={"aclEnable": "true"}) as running:
+    with serve(side, peer, run, conf={"aclEnable": "true"}) as plain:
+        # RocketMQ's tools look for their account once in the life of a JVM.
+        ours_alone = {**plain.java_properties, "rocketmq.home.dir": str(run / "mqadmin")}
+        running = replace(plain, java_properties=ours_alone)
         for topic in ("Orders", "News"):
             running.admin("updateTopic", "-b", running.broker.address, "-t", topic, "-r", "2", "-w", "2")
             probe.wait_until(lambda name=topic: probe.route(running.namesrv.address, name), "the route")  # type: ignore[misc] # one argument with a default
