@@ -21,6 +21,7 @@ from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.ha_cli import add_ha_commands
 from rocketpy_broker.namesrv import NameServer
+from rocketpy_broker.promote_cli import add_promote_command
 from rocketpy_broker.store_cli import add_store_commands
 
 __all__ = ["main"]
@@ -55,7 +56,7 @@ def _set_up_logging(level: str, form: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rocketpy-broker", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="namesrv|broker|dev|store|ha")
+    commands = parser.add_subparsers(required=True, metavar="namesrv|broker|dev|store|ha|promote")
     namesrv = _command(commands, "namesrv", "run a name server", _namesrv)
     broker = _command(commands, "broker", "run a broker", _broker)
     for command in (namesrv, broker):
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     dev.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:9876", help="of the name server")
     add_store_commands(commands)
     add_ha_commands(commands)
+    add_promote_command(commands)
     return parser
 
 

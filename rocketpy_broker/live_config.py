@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -19,7 +18,7 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion
 from rocketpy_broker.config import BrokerConfig, NamesrvConfig
 from rocketpy_broker.config_keys import BROKER_KEYS, NAMESRV_KEYS, STORE_KEYS, Key
-from rocketpy_broker.properties_file import read_settings
+from rocketpy_broker.properties_file import read_settings, with_settings
 from rocketpy_broker.replacing import replace_file
 from rocketpy_broker.store.clock import Clock, system_clock
 
@@ -96,7 +95,7 @@ class LiveConfig:
             except ValueError as error:
                 raise ConfigInvalid(f"{name}={value}: {error}") from error
         old = await asyncio.to_thread(path.read_text, "utf-8")
-        await asyncio.to_thread(replace_file, path, _with_settings(old, wanted))
+        await asyncio.to_thread(replace_file, path, with_settings(old, wanted))
         for name in wanted:
             key = self._keys[name]
             # Frozen for everyone else: this is the one place where a running server's settings change.
@@ -128,14 +127,3 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.name if isinstance(value, Enum) else str(value)
-
-
-def _with_settings(text: str, wanted: Mapping[str, str]) -> str:
-    """The file's text with other values; its other lines and its comments stay."""
-    lines, left = text.splitlines(), dict(wanted)
-    for index, line in enumerate(lines):
-        name = re.split(r"[=:\s]", line.strip(), maxsplit=1)[0]
-        if name in wanted:
-            lines[index] = f"{name}={wanted[name]}"
-            left.pop(name, None)
-    return "".join(f"{line}\n" for line in [*lines, *(f"{name}={value}" for name, value in left.items())])

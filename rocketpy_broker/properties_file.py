@@ -14,12 +14,12 @@ for every value that a RocketMQ setting can have).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from rocketpy.errors import ConfigInvalid
 
-__all__ = ["Setting", "read_settings"]
+__all__ = ["Setting", "read_settings", "with_settings"]
 
 _SEPARATOR = re.compile(r"(?<!\\)(?:\\\\)*(?:\s*[=:]\s*|\s+)")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -74,3 +74,14 @@ def _unescape(text: str, number: int, source: str) -> str:
         return chr(int(escaped[1:], 16)) if len(escaped) > 1 else _CONTROLS.get(escaped, escaped)
 
     return _ESCAPE.sub(character, text) if "\\" in text else text
+
+
+def with_settings(text: str, wanted: Mapping[str, str]) -> str:
+    """The file's text with other values; its other lines and its comments stay."""
+    lines, left = text.splitlines(), dict(wanted)
+    for index, line in enumerate(lines):
+        name = re.split(r"[=:\s]", line.strip(), maxsplit=1)[0]
+        if name in wanted:
+            lines[index] = f"{name}={wanted[name]}"
+            left.pop(name, None)
+    return "".join(f"{line}\n" for line in [*lines, *(f"{name}={value}" for name, value in left.items())])

@@ -69,6 +69,7 @@ class Replication:
         """
         self.epochs.load()
         if self.is_slave:
+            self.epochs.follow()
             self._store.refuse(A_COPY, StoreError("this broker is a slave"))
         else:
             end, now_ms = self._store.max_physical_offset, self._store.clock()

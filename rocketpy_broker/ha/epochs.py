@@ -26,10 +26,13 @@ class Epoch(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EpochState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker keeps. seen: the newest number of any master it followed or was."""
+    """What a broker keeps. seen: the newest number of any master it followed or was. own: id of the newest
+    epoch if it began here and nothing was copied since.
+    """
 
     epochs: tuple[Epoch, ...] = ()
     seen: int = 0
+    own: str = ""
 
 
 NO_EPOCHS: Final = EpochState()
@@ -41,11 +44,12 @@ def begin_epoch(state: EpochState, end: int, identity: str, now_ms: int) -> Epoc
 
     Its number is a time because counting is not enough: a master that was promoted, wrote, and was lost
     before anybody followed it would share its number with the next one, and its bytes could outrank
-    acknowledged ones when it comes back.
+    acknowledged ones when it comes back. A master that starts again after a crash does count (`now_ms` 0):
+    it must not outrank a slave that was promoted while it was away.
     """
     number = max(state.seen + 1, state.epochs[-1].number + 1 if state.epochs else 1, now_ms)
     epochs = (*known_until(state.epochs, end), Epoch(number, end, identity))
-    return EpochState(epochs=epochs[-_KEPT:], seen=number)
+    return EpochState(epochs=epochs[-_KEPT:], seen=number, own=identity)
 
 
 def known_until(epochs: Sequence[Epoch], end: int) -> tuple[Epoch, ...]:

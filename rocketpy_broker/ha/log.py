@@ -35,13 +35,24 @@ class EpochFile:
             self.state = state
 
     def lead(self, end: int, identity: str, now_ms: int, *, is_clean: bool) -> None:
-        """Be a master whose log ends at `end`. Raises StoreError.
+        """Start as a master whose log ends at `end`. Raises StoreError.
 
         is_clean: whether the last stop was; after a crash a master may lack what its slaves have, so what it
         writes from here on is a new epoch. identity: a text that was never used before.
         """
-        if not is_clean or not self.state.epochs:
-            self.save(begin_epoch(self.state, end, identity, now_ms))
+        epochs, own = self.state.epochs, self.state.own
+        if not epochs or epochs[-1].id != own:
+            self.promote(end, identity, now_ms)
+        elif not is_clean:
+            self.save(begin_epoch(self.state, end, identity, 0))
+
+    def promote(self, end: int, identity: str, now_ms: int) -> None:
+        """Take over from another master; see `lead`. Raises StoreError."""
+        self.save(begin_epoch(self.state, end, identity, now_ms))
+
+    def follow(self) -> None:
+        """Start as a slave. Raises StoreError."""
+        self.save(msgspec.structs.replace(self.state, own=""))
 
 
 def _decode(data: bytes) -> EpochState:

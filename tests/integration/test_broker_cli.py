@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
@@ -13,27 +13,8 @@ from rocketpy import Message, Producer
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import GetMaxOffsetRequestHeader, GetRouteInfoRequestHeader
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2 as SendHeader
+from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient
-
-
-async def start(*arguments: str) -> tuple[Process, str]:
-    """A process of the command, and the address in the line that says it is ready."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "rocketpy_broker.cli", *arguments, stdout=PIPE, stderr=PIPE
-    )
-    assert process.stdout is not None
-    async with asyncio.timeout(20):
-        line = (await process.stdout.readline()).decode()
-    assert " ready at " in line, (line, await process.communicate())
-    return process, line.split()[-1]
-
-
-async def stop(process: Process, number: int = signal.SIGTERM) -> int:
-    process.send_signal(number)
-    async with asyncio.timeout(20):
-        await process.communicate()
-    assert process.returncode is not None
-    return process.returncode
 
 
 async def store_one(address: str) -> dict[str, str]:

@@ -11,8 +11,8 @@ import pytest
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 from rocketpy.protocol.record import decode
+from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient
-from tests.integration.test_broker_cli import start, stop
 from tests.integration.test_broker_deferred import (
     COMMIT,
     ROLLBACK,

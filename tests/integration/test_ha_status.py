@@ -1,9 +1,6 @@
 """What operators are told of replication: the runtime information and `rocketpy-broker ha status`."""
 
-import asyncio
 import json
-import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +11,7 @@ from rocketpy.protocol.bodies import KVTable
 from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker.ha.client import HaClientState
 from tests.integration.ha_pair import Pair, caught_up, pair, until
+from tests.integration.processes import output_of
 from tests.integration.raw_client import RawClient
 
 
@@ -24,13 +22,7 @@ async def brokers(tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 async def command(*arguments: str) -> tuple[int | None, str]:
-    """Exit status and output of the command, in a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "rocketpy_broker.cli", "ha", "status", *arguments, stdout=PIPE, stderr=DEVNULL
-    )
-    async with asyncio.timeout(60):
-        output, _ = await process.communicate()
-    return process.returncode, output.decode()
+    return await output_of("ha", "status", *arguments)
 
 
 async def test_brokers_tell_of_their_replication(brokers: Pair) -> None:

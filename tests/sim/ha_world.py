@@ -103,6 +103,8 @@ class Node:
                         int(self.world.now),
                         is_clean=report.clean,
                     )
+                else:
+                    epochs.follow()
             except Crash:
                 self.crash_at = 0
                 self._lose()
@@ -322,7 +324,7 @@ class World:
         self.master = max(slaves, key=self.rank_of)
         store = self.master.store
         assert store is not None
-        self.master.epochs.lead(store.max_physical_offset, self.text(), int(self.now), is_clean=False)
+        self.master.epochs.promote(store.max_physical_offset, self.text(), int(self.now))
         self.forget_wires(self.master)
         self.promotions += 1
 

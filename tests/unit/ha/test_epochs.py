@@ -1,8 +1,11 @@
 """Epochs: how far two logs are equal."""
 
 import random
+from pathlib import Path
 
 from rocketpy_broker.ha.epochs import NO_EPOCHS, Epoch, EpochState, begin_epoch, common_end
+from rocketpy_broker.ha.log import EpochFile
+from rocketpy_broker.store.disk import OsDisk
 
 
 def test_logs_are_equal_up_to_where_their_epochs_part() -> None:
@@ -21,9 +24,29 @@ def test_a_new_epoch_forgets_what_never_came() -> None:
     """Without this a slave promoted before it had caught up would claim bytes of an epoch it has none of."""
     one, two = Epoch(1, 0, "a"), Epoch(2, 100, "b")
     state = begin_epoch(EpochState(epochs=(one, two), seen=5), 80, "c", 3)
-    assert state == EpochState(epochs=(one, Epoch(6, 80, "c")), seen=6)
+    assert state == EpochState(epochs=(one, Epoch(6, 80, "c")), seen=6, own="c")
     assert begin_epoch(state, 90, "d", 1000).seen == 1000
-    assert begin_epoch(NO_EPOCHS, 0, "x", 0) == EpochState(epochs=(Epoch(1, 0, "x"),), seen=1)
+    assert begin_epoch(NO_EPOCHS, 0, "x", 0) == EpochState(epochs=(Epoch(1, 0, "x"),), seen=1, own="x")
+
+
+def test_who_begins_an_epoch_and_with_which_number(tmp_path: Path) -> None:
+    """Without this a master that crashed would come back above the slave that was promoted meanwhile, or a
+    slave made master by its file alone would go on in its old master's epoch.
+    """
+    master, slave = (EpochFile(OsDisk(), tmp_path / name) for name in ("master.json", "slave.json"))
+    master.lead(0, "a", 1000, is_clean=True)
+    slave.save(EpochState(epochs=master.state.epochs, seen=1000))
+    slave.promote(50, "b", 5000)
+    master.load()
+    master.lead(80, "c", 9000, is_clean=False)
+    assert master.state.epochs == (Epoch(1000, 0, "a"), Epoch(1001, 80, "c"))
+    assert slave.state.seen == 5000
+    before = slave.state
+    slave.lead(60, "d", 6000, is_clean=True)
+    assert slave.state == before
+    slave.follow()
+    slave.lead(60, "e", 7000, is_clean=True)
+    assert slave.state.epochs[-1] == Epoch(7000, 60, "e")
 
 
 def test_common_end_against_real_histories() -> None:

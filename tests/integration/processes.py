@@ -1,0 +1,40 @@
+"""The command rocketpy-broker in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+
+_COMMAND = (sys.executable, "-m", "rocketpy_broker.cli")
+
+
+async def start(*arguments: str) -> tuple[Process, str]:
+    """A server's process, and the address in the line that says it is ready."""
+    process = await asyncio.create_subprocess_exec(*_COMMAND, *arguments, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        line = (await process.stdout.readline()).decode()
+    assert " ready at " in line, (line, await process.communicate())
+    return process, line.split()[-1]
+
+
+async def stop(process: Process, number: int = signal.SIGTERM) -> int:
+    """Its exit status after a signal."""
+    process.send_signal(number)
+    async with asyncio.timeout(60):
+        await process.communicate()
+    assert process.returncode is not None
+    return process.returncode
+
+
+async def output_of(*arguments: str, **environment: str) -> tuple[int | None, str]:
+    """Exit status and output, errors among it, of a command that ends by itself."""
+    process = await asyncio.create_subprocess_exec(
+        *_COMMAND, *arguments, stdout=PIPE, stderr=STDOUT, env={**os.environ, **environment}
+    )
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    return process.returncode, output.decode()
