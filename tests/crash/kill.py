@@ -35,11 +35,11 @@ from rocketpy_broker.store.checker import check_store
 from rocketpy_broker.store.log_scan import LogScan
 from tests.integration.raw_client import RawClient
 
-__all__ = ["Rounds"]
+__all__ = ["CONF", "Rounds", "start_broker"]
 
 _QUEUES = 4
 _CONNECTIONS = 4
-_CONF = """brokerName=killed
+CONF = """brokerName=killed
 storePathRootDir={root}/store
 mappedFileSizeCommitLog=262144
 mappedFileSizeConsumeQueue=2000
@@ -64,8 +64,8 @@ class Rounds:
     async def run(self) -> None:
         """One round: start (and so recover), load, kill, look."""
         conf = self.root / "broker.conf"
-        conf.write_text(_CONF.format(root=self.root, flush=("ASYNC_FLUSH", "SYNC_FLUSH")[self.kills % 2]))
-        process, address = await _start(conf)
+        conf.write_text(CONF.format(root=self.root, flush=("ASYNC_FLUSH", "SYNC_FLUSH")[self.kills % 2]))
+        process, address = await start_broker(conf)
         load = [asyncio.create_task(self._send(address)) for _ in range(_CONNECTIONS)]
         try:
             await asyncio.sleep(self.random.uniform(0.02, 0.5))
@@ -147,7 +147,8 @@ def _store_config(root: Path) -> StoreConfig:
     )
 
 
-async def _start(conf: Path) -> tuple[Process, str]:
+async def start_broker(conf: Path) -> tuple[Process, str]:
+    """A broker's process and address, once it serves."""
     command = ("-m", "rocketpy_broker.cli", "broker", "-c", str(conf), "--listen", "127.0.0.1:0")
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=DEVNULL)
     assert process.stdout is not None
