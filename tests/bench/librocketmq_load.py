@@ -1,7 +1,7 @@
 """The benchmark's client process for the PyPI package `rocketmq`: threads of sends over librocketmq.
 
-Speaks as sdk_load.py does; {"threads"} of a request says how many. The library has one client instance a
-process and name server, so a producer group is made for each.
+Speaks as sdk_load.py does; {"threads"} of a request says how many. All producers of a process share one
+client instance of the library, which stays with the first name server, so a process drives one server.
 """
 
 from __future__ import annotations
@@ -55,16 +55,15 @@ def stretch(producer: Any, what: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answer requests until the input ends."""
-    producers: dict[str, Any] = {}
+    producer: Any = None
     for line in sys.stdin:
         what = json.loads(line)
-        namesrv = what["namesrv"]
-        if namesrv not in producers:
-            producers[namesrv] = rocketmq.Producer(f"bench_librocketmq_{namesrv.rpartition(':')[2]}")
-            producers[namesrv].set_namesrv_addr(namesrv)
-            producers[namesrv].start()
-        print(json.dumps(stretch(producers[namesrv], what)), flush=True)
-    for producer in producers.values():
+        if producer is None:
+            producer = rocketmq.Producer("bench_librocketmq")
+            producer.set_namesrv_addr(what["namesrv"])
+            producer.start()
+        print(json.dumps(stretch(producer, what)), flush=True)
+    if producer is not None:
         producer.shutdown()
 
 

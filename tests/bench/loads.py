@@ -7,8 +7,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -117,6 +117,25 @@ def official(peer: JavaPeer, run: Path, server: Server, threads: int) -> Sample:
         client_cpu_us=(client.cpu_s - client_before.cpu_s) / (rate * seconds) * 1e6,
         broker_resident_bytes=after.resident_bytes,
     )
+
+
+class ProcessPerServer:
+    """A client process for each server, for a library that stays with its process's first name server.
+
+    start: makes one, on `stack`.
+    """
+
+    def __init__(self, stack: ExitStack, start: Callable[[], LoadProcess]) -> None:
+        self._stack = stack
+        self._start = start
+        self._processes: dict[str, LoadProcess] = {}
+
+    def measure(self, server: Server, **what: Any) -> Sample:
+        """See `LoadProcess.measure`."""
+        process = self._processes.get(server.name)
+        if process is None:
+            process = self._processes[server.name] = self._stack.enter_context(self._start())
+        return process.measure(server, **what)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import machine
-from tests.bench.loads import LoadProcess, official
+from tests.bench.loads import LoadProcess, ProcessPerServer, official
 from tests.bench.results import Key, Results, Sample
 from tests.bench.servers import JAVA, QUEUES, TOPIC, Server, servers
 from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
@@ -138,13 +138,13 @@ def drive(loads: list[Load], running: list[Server], number: int, seconds: float,
 
 def warm_loads(stack: ExitStack, peer: JavaPeer, run: Path, options: argparse.Namespace) -> Iterator[Load]:
     """Loads whose client process lives for the whole run."""
-    threaded = {}
+    threaded: dict[str, LoadProcess | ProcessPerServer] = {}
     if options.threads:
         threaded[JAVA_CLIENT] = stack.enter_context(LoadProcess.java(peer, run))
         if importlib.util.find_spec("rocketmq") is None:
             print("PyPI's rocketmq: NOT RUN, it is not installed; its only wheel is for Linux on x86-64")
         else:
-            threaded["PyPI's rocketmq"] = stack.enter_context(LoadProcess.librocketmq(run))
+            threaded["PyPI's rocketmq"] = ProcessPerServer(stack, lambda: LoadProcess.librocketmq(run))
     sdks = {loop: stack.enter_context(LoadProcess.sdk(run, loop)) for loop in options.sdk_loops}
     for size in options.bytes:
         for name, client in threaded.items():
@@ -162,7 +162,7 @@ def warm_loads(stack: ExitStack, peer: JavaPeer, run: Path, options: argparse.Na
                 yield process_load(sdk, title, concurrency=4, batch=options.batch, bytes=size)
 
 
-def process_load(client: LoadProcess, name: str, **what: Any) -> Load:
+def process_load(client: LoadProcess | ProcessPerServer, name: str, **what: Any) -> Load:
     """A load done by a client process."""
     return Load(name, lambda server, seconds: client.measure(server, seconds=seconds, **what))
 
