@@ -1,8 +1,8 @@
 """A SYNC_MASTER under load, killed for good: `python -m tests.crash.ha_kill --rounds 100`.
 
-Each round has a new master and a new slave, in processes of their own. The master is killed at a random instant;
-then the slave is killed, or stopped, and its store opened: every message that the master answered with SEND_OK
-must be in it, at the place that the answer named.
+Each round has a new master and a new slave, in processes of their own. The master is killed at a random
+instant; then the slave is killed, or stopped, and its store opened: every message that the master answered
+with SEND_OK must be in it, at the place that the answer named.
 """
 
 from __future__ import annotations
@@ -40,28 +40,33 @@ class HaRounds(Rounds):
         conf = CONF.format(root=self.root / "lost", flush=flush) + _ROLE.format(role="SYNC_MASTER", id=0)
         (self.root / "master.conf").write_text(conf)
         master, address = await start_broker(self.root / "master.conf")
+        processes = [master]
         load: list[asyncio.Task[None]] = []
         try:
             conf = CONF.format(root=self.root, flush=flush) + _ROLE.format(role="SLAVE", id=1)
             conf += f"haMasterAddress={(await _info(address))['haAddress']}\n"
             (self.root / "slave.conf").write_text(conf)
             slave, _ = await start_broker(self.root / "slave.conf")
+            processes.append(slave)
             async with asyncio.timeout(60):
-                while (await _info(address))["haAckedOffset"] == "-1":
+                while (await _info(address))["haAckedOffset"] == "-1":  # noqa: ASYNC110 - as below
                     await asyncio.sleep(0.02)
-            load = [asyncio.create_task(self._send(address)) for _ in range(_CONNECTIONS)]
+            load += [asyncio.create_task(self._send(address)) for _ in range(_CONNECTIONS)]
             async with asyncio.timeout(60):
-                while not self.acknowledged:
+                while not self.acknowledged:  # noqa: ASYNC110 - what it waits for has no event of its own
                     await asyncio.sleep(0.01)
             await asyncio.sleep(self.random.uniform(0, 0.7))
+            master.kill()
+            self.kills += 1
+            await asyncio.wait_for(asyncio.gather(*load), 20)
+            self.answered = len(self.acknowledged)
+            slave.send_signal(self.random.choice((signal.SIGKILL, signal.SIGTERM)))
+            await slave.wait()
         finally:
-            master.send_signal(signal.SIGKILL)
-            await master.wait()
-        self.kills += 1
-        await asyncio.wait_for(asyncio.gather(*load), 20)
-        self.answered = len(self.acknowledged)
-        slave.send_signal(self.random.choice((signal.SIGKILL, signal.SIGTERM)))
-        await slave.wait()
+            for process in processes:
+                if process.returncode is None:
+                    process.kill()
+                await process.wait()
         await asyncio.to_thread(self._look)
 
 
