@@ -5,7 +5,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test planted check format docs docs-serve interop bench soak faults spark spark-demo constraints clean distclean
+.PHONY: help demo test slow planted check format docs docs-serve interop bench soak faults spark spark-demo constraints clean distclean
 
 VENV := .venv
 export NO_MKDOCS_2_WARNING := 1
@@ -29,6 +29,9 @@ demo: $(VENV)/.ready-demo ## events through name server, broker and store and ba
 
 test: $(VENV)/.ready-test ## unit, property and integration tests, on every core
 	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
+
+slow: $(VENV)/.ready-test ## the tests that take longer: simulations by the seed, real processes killed
+	@$(PY) -m pytest -n auto --dist worksteal -m "slow and not planted and not soak and not interop and not spark" $(ARGS)
 
 planted: $(VENV)/.ready-test ## whether the crash tests and simulations catch defects that are planted
 	@$(PY) -m pytest -m planted $(ARGS)

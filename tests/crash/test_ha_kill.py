@@ -3,9 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from tests.crash.ha_kill import HaRounds
 
 
+@pytest.mark.slow
 async def test_a_slave_has_what_a_killed_sync_master_acknowledged(tmp_path: Path) -> None:
     """SEND_OK of a SYNC_MASTER would not survive the loss of its machine."""
     answered = 0

@@ -5,6 +5,8 @@ import signal
 from asyncio.subprocess import Process
 from pathlib import Path
 
+import pytest
+
 from rocketpy import Message, MessageQueue, Producer, ProducerConfig, PullConsumer, SendStatus
 from rocketpy_broker.replicas import ask_broker
 from tests.integration.processes import output_of, start, stop
@@ -77,6 +79,7 @@ async def counts(machine: Machine, slaves: int) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.slow
 async def test_the_furthest_slave_takes_over_and_the_old_master_follows(tmp_path: Path) -> None:
     """Without this a dead master's messages would be on its slaves and nobody could send any more; or a slave
     that lacks acknowledged ones is promoted, or the old master's own ones come back among them.

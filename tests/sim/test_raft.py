@@ -14,6 +14,7 @@ SEEDS = 500
 PLANTED_SEEDS = 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, 50))
 def test_every_promise_holds_in_every_seed(first: int) -> None:
     """An acknowledged message could be lost, or two peers lead at once."""
