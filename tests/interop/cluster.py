@@ -22,9 +22,12 @@ from tests.interop.processes import (
 
 Make = Literal["java", "our"]
 BINARY_HEADERS: Mapping[str, str] = {"rocketmq.serialize.type": "ROCKETMQ"}
+PATIENT: Mapping[str, object] = {
+    "waitTimeMillsInSendQueue": 10_000,  # with other cases beside it a broker is late by more than its 200 ms
+}
 JAVA_CONF: Mapping[str, object] = {
+    **PATIENT,
     "longPollingEnable": "false",  # an empty pull is answered after one second and not after twenty
-    "waitTimeMillsInSendQueue": 10_000,  # a cold JVM on a busy machine takes longer than its 200 ms
 }
 _names = itertools.count(1)
 
@@ -160,7 +163,7 @@ def new_broker(
 ) -> BrokerProcess:
     """A broker of either make, not started. `properties` matter to Java's only."""
     if make == "our":
-        return OurBroker(run, namesrv, store=store, port=port, conf=conf)
+        return OurBroker(run, namesrv, store=store, port=port, conf={**PATIENT, **(conf or {})})
     quick = {**JAVA_CONF, **(conf or {})}
     return JavaBroker(peer, run, namesrv, store=store, port=port, conf=quick, properties=properties)
 
