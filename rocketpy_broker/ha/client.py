@@ -185,7 +185,8 @@ class _Wire(StreamProtocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._data = bytearray()
+        self._data: list[bytes] = []
+        self._size = 0
         self._is_news = asyncio.Event()
         self._lost: Exception | None = None
 
@@ -195,9 +196,10 @@ class _Wire(StreamProtocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._data += data
+        self._data.append(data)
+        self._size += len(data)
         self._is_news.set()
-        if len(self._data) > _BUFFER_MAX and self._transport is not None:
+        if self._size > _BUFFER_MAX and self._transport is not None:
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -213,8 +215,9 @@ class _Wire(StreamProtocol):
         self._is_news.clear()
         if not self._data and self._lost is not None:
             raise ConnectionLost(str(self._lost))
-        data = bytes(self._data)
+        data = b"".join(self._data)
         self._data.clear()
+        self._size = 0
         if len(data) > _BUFFER_MAX and self._transport is not None and self._lost is None:
             self._transport.resume_reading()
         return data

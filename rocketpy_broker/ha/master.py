@@ -23,6 +23,7 @@ from rocketpy_broker.ha.wire import (
     ReportReader,
     Welcome,
     frame,
+    frames,
     note_to_slave,
     proof,
 )
@@ -39,7 +40,10 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Time has passed, the log has grown, or what was sent has left. room: bytes that may be sent now."""
+    """Time has passed, the log has grown, or what was sent has left.
+
+    room: bytes that may be sent now; it is 1 frame at least.
+    """
 
     room: int = 1 << 20
 
@@ -241,8 +245,9 @@ class MasterLink:
             pieces.append(frame(self.next_offset, b""))
         end = log.max_offset
         while self.next_offset < end and room > 0:
-            body = log.read(self.next_offset, min(settings.batch_bytes, end - self.next_offset))
-            pieces.append(frame(self.next_offset, body))
+            wanted = max(1, room // settings.batch_bytes) * settings.batch_bytes
+            body = log.read(self.next_offset, min(wanted, end - self.next_offset))
+            pieces.append(frames(self.next_offset, body, settings.batch_bytes))
             self.next_offset += len(body)
             room -= len(body)
         if not pieces:

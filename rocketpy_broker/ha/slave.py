@@ -64,7 +64,7 @@ class SlaveLink:
         self._heard_ms = self._opened_ms = now_ms
         self._sent_ms = float("-inf")
         self._reported = (-1, -1)
-        self._pieces: list[bytes] = []
+        self._pieces: list[memoryview] = []
         self._pieces_at = 0
         self._pieces_bytes = 0
         self.is_joined = False

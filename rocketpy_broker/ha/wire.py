@@ -41,6 +41,7 @@ __all__ = [
     "Welcome",
     "ack",
     "frame",
+    "frames",
     "note_to_master",
     "note_to_slave",
     "proof",
@@ -109,6 +110,18 @@ def frame(offset: int, body: bytes) -> bytes:
     return _HEADER.pack(offset, len(body)) + body
 
 
+def frames(offset: int, body: bytes, size_max: int) -> bytes:
+    """Return a longer piece of the log as frames with bodies of at most `size_max`."""
+    if len(body) <= size_max:
+        return frame(offset, body)
+    pieces: list[bytes | memoryview] = []
+    view = memoryview(body)  # slices of bytes would be copies
+    for at in range(0, len(body), size_max):
+        part = view[at : at + size_max]
+        pieces += (_HEADER.pack(offset + at, len(part)), part)
+    return b"".join(pieces)
+
+
 def note_to_slave(note: Note) -> bytes:
     """Return a note as a master sends it."""
     return frame(CONTROL, msgspec.json.encode(note))
@@ -140,10 +153,10 @@ def _note(data: bytes) -> Note:
 
 
 class Frame(NamedTuple):
-    """One frame of a master. body: None when only the header has come so far."""
+    """One frame of a master. body: part of what came; None when only the header has come so far."""
 
     offset: int
-    body: bytes | None
+    body: memoryview | None
 
 
 class FrameReader:
@@ -158,6 +171,7 @@ class FrameReader:
         Raises RemoteProtocolError for what no master sends; nothing more can be read then.
         """
         data = self._data + data if self._data else data
+        view = memoryview(data)
         position = 0
         try:
             while len(data) - position >= HEADER_BYTES:
@@ -170,8 +184,8 @@ class FrameReader:
                         yield Frame(offset, None)
                     return
                 position = begin + size
-                body = data[begin:position]
-                yield _note(body) if offset == CONTROL else Frame(offset, body)
+                body = view[begin:position]
+                yield _note(bytes(body)) if offset == CONTROL else Frame(offset, body)
         finally:
             self._data = data[position:]
 

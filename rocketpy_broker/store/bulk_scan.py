@@ -21,11 +21,11 @@ from rocketpy_broker.store.dispatch import Dispatcher
 from rocketpy_broker.store.index_service import IndexRow, IndexRows, IndexService
 from rocketpy_broker.store.queue_table import QueueCursor
 
-__all__ = ["BulkScan"]
+__all__ = ["PLAIN_HEAD", "PLAIN_HEAD_BYTES", "BulkScan"]
 
 # size, magic, crc, queue id, queue offset, physical offset, sysFlag, store timestamp, body length
-_HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
-_HEAD_BYTES: Final = 88
+PLAIN_HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
+PLAIN_HEAD_BYTES: Final = PLAIN_HEAD.size
 _CRC_MASK: Final = 0x7FFFFFFF
 _CARE: Final = MessageSysFlag.TRANSACTION_MASK | MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 _ROWS_MAX: Final = 8192
@@ -97,10 +97,10 @@ class BulkScan:
         base: physical offset of the window's first byte. Raises DiskFull, StoreError.
         """
         start = at
-        end = len(window) - _HEAD_BYTES
+        end = len(window) - PLAIN_HEAD_BYTES
         queues = self._queues
         check_crc = self._check_crc
-        unpack = _HEAD.unpack_from
+        unpack = PLAIN_HEAD.unpack_from
         fields = self._dispatcher.fields
         tag_codes, tags_code = self._dispatcher.tag_codes, self._dispatcher.tags_code
         rows = self._rows

@@ -18,6 +18,7 @@ from rocketpy.protocol.record import BLANK_MAGIC, MIN_BLANK_BYTES, RecordView, p
 from rocketpy_broker.store.log_scan import LogScan, LogTail
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.messages import DispatchRequest
+from rocketpy_broker.store.plain_records import PlainRecords
 from rocketpy_broker.store.queue_table import check_topic
 from rocketpy_broker.store.state_file import save_state
 
@@ -42,6 +43,7 @@ class ReplicaLog:
         """What came behind the log's end on disk."""
         self._wanted = MIN_BLANK_BYTES
         """So many bytes must be held before there can be news."""
+        self._plain = PlainRecords()
 
     @property
     def is_empty(self) -> bool:
@@ -66,19 +68,21 @@ class ReplicaLog:
             self._begin(offset)
         if offset != self.max_offset:
             raise StoreError(f"bytes for offset {offset}, but the log ends at {self.max_offset}")
+        before = len(self._held)
         self._held += data
         if len(self._held) < self._wanted:
             return 0
-        requests, size = self._whole_records(bytes(self._held))
+        whole = bytes(self._held) if before else data
+        requests, size = self._whole_records(whole)
         if not requests:
             return 0
         try:
-            self._write(bytes(self._held[:size]))
+            self._write(whole[:size])
         except StoreError:
-            del self._held[len(self._held) - len(data) :]
+            del self._held[before:]
             self._wanted = MIN_BLANK_BYTES
             raise
-        del self._held[:size]
+        self._held = bytearray(whole[size:])
         self._publish(requests)
         return len(requests)
 
@@ -133,6 +137,9 @@ class ReplicaLog:
         base, position, end = self._files.max_offset, 0, 0
         try:
             while True:
+                plain = self._take_plain(data, position, base, requests)
+                if plain > position:
+                    position = end = plain
                 size = self._size(data, position, base + position)
                 self._wanted = position + (size or MIN_BLANK_BYTES) - end
                 if not size or len(data) - position < size:
@@ -148,6 +155,11 @@ class ReplicaLog:
             self._store.failure = failure
             raise failure from error
         return requests, end
+
+    def _take_plain(self, data: bytes, position: int, base: int, requests: list[DispatchRequest]) -> int:
+        """Take what is plain of this file's records; return the position of the rest."""
+        room = self._files.segment_bytes - (base + position) % self._files.segment_bytes
+        return self._plain.take(data, position, min(len(data), position + room), base, requests)
 
     def _size(self, data: bytes, position: int, place: int) -> int:
         """Return the size of the record at `position`, which belongs at `place`; 0 when it cannot be told."""
@@ -165,9 +177,11 @@ class ReplicaLog:
         if view.physical_offset != place:
             raise RecordCorrupt(place, f"it says it belongs at {view.physical_offset}")
         check_topic(view.topic, view.queue_id)
+        cursor = self._store.table[view.topic, view.queue_id]
+        self._plain.learn(cursor)
         return (
-            self._store.table[view.topic, view.queue_id], place, view.size, view.store_timestamp,
-            view.queue_offset, view.sys_flag, view.properties,
+            cursor, place, view.size, view.store_timestamp, view.queue_offset, view.sys_flag,
+            view.properties,
         )  # fmt: skip
 
     # -- cutting ------------------------------------------------------------------------------
