@@ -26,6 +26,13 @@ class StoredLedger(Protocol):
     def end_index(self) -> int:
         """Of the newest."""
 
+    @property
+    def start_pos(self) -> int:
+        """Where the first entry goes while there is none, in bytes.
+
+        Not 0 in a store that began without DLedger: there it is behind the old log.
+        """
+
     def get(self, index: int) -> Entry:
         """Return an entry between the two."""
 
@@ -34,7 +41,8 @@ class StoredLedger(Protocol):
 class Write:
     """One change to what is stored, to be made in this order and then flushed.
 
-    is_reset: everything goes, and the ledger begins again with `entries`. keep_until: entries behind this
+    is_reset: everything goes, and the ledger begins again with `entries`, which come with it or later, then
+    where it began before. keep_until: entries behind this
     index go; None: none do. entries: go to the end.
     """
 
@@ -53,6 +61,8 @@ class LedgerView:
         self._stored = stored
         self._file_bytes = file_bytes
         self._begin = stored.begin_index
+        self._start_pos = stored.start_pos
+        """Where the first entry goes while there is none."""
         self._stored_end = stored.end_index
         """Up to here the stored entries are this ledger's, and durable."""
         self._tail: list[Entry] = []
@@ -94,7 +104,7 @@ class LedgerView:
 
     def place(self, body_bytes: int) -> int:
         """Return where the next entry goes, with a body of so many bytes."""
-        end = self.get(self.end_index).end_pos if self._begin >= 0 else 0
+        end = self.get(self.end_index).end_pos if self._begin >= 0 else self._start_pos
         return next_pos(end, HEADER_BYTES + body_bytes, self._file_bytes)
 
     def append(self, entry: Entry) -> None:
@@ -109,6 +119,7 @@ class LedgerView:
         if index >= self.end_index:
             return
         if index < self._begin:
+            self._start_pos = self.get(self._begin).pos
             self.reset_to(index + 1)
             return
         if index < self._stored_end + self._taken:
@@ -125,6 +136,11 @@ class LedgerView:
         self._taken = 0
         self._stored_end = index - 1
         self._begin = -1
+
+    def follow_retention(self) -> None:
+        """Take note of what is not stored any more, since it expired."""
+        if not self._is_reset and 0 <= self._begin < self._stored.begin_index <= self._stored_end:
+            self._begin = self._stored.begin_index
 
     def take(self) -> Write:
         """Return what is to be written now. `written` must follow before the next one is taken."""

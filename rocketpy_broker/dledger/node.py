@@ -94,6 +94,8 @@ class RaftNode:
         """Take an event."""
         match event:
             case Tick():
+                if not self._is_out:
+                    self.view.follow_retention()
                 self._elector.tick(now_ms)
                 self._follower.tick(now_ms)
             case Asked(token, message):

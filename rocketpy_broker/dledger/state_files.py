@@ -30,6 +30,7 @@ __all__ = [
     "decode_term",
     "encode_checkpoint",
     "encode_term",
+    "is_sealed",
     "seal",
 ]
 
@@ -79,6 +80,11 @@ def decode_checkpoint(data: bytes) -> LedgerCheckpoint:
 def seal(data: bytes) -> bytes:
     """Return a text of ours: with the checksum in a line that Java skips."""
     return data + b"# crc32 %08x\n" % zlib.crc32(data)
+
+
+def is_sealed(data: bytes) -> bool:
+    """Is a text ours? Java drops our last line when it writes the file."""
+    return _SEAL.search(data) is not None
 
 
 def _fields(data: bytes, name: str) -> dict[str, str]:

@@ -32,6 +32,10 @@ class RaftDisk:
     def end_index(self) -> int:
         return self.entries[-1].index if self.entries else -1
 
+    @property
+    def start_pos(self) -> int:
+        return 0
+
     def get(self, index: int) -> Entry:
         return self.entries[index - self.entries[0].index]
 

@@ -1,0 +1,322 @@
+"""The ledger's files on a real disk: Java's bytes, cuts, restarts, and what they are refused for."""
+
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import DiskFull, FlushFailed, StoreDamaged, StoreError
+from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.ledger_files import LedgerFiles
+from rocketpy_broker.dledger.ledger_view import LedgerView, Write
+from rocketpy_broker.dledger.state_files import LedgerCheckpoint, encode_checkpoint, seal
+from rocketpy_broker.store import CommitLogConfig
+from rocketpy_broker.store.disk import OsDisk
+from tests import golden_data
+
+STORES = golden_data.store_names("dledger")
+SMALL = CommitLogConfig(segment_bytes=1024, reserve_bytes=0)
+
+
+def opened(directory: Path, *, disk: OsDisk | None = None) -> LedgerFiles:
+    """A ledger with files that are full after a few entries."""
+    files = LedgerFiles(directory, SMALL, disk=disk, index_file_bytes=320)
+    files.open()
+    return files
+
+
+def grown(files: LedgerFiles, bodies: list[bytes], term: int = 0) -> list[Entry]:
+    """Append entries with these bodies, as a leader would."""
+    view = LedgerView(files, files.data.segment_bytes)
+    for body in bodies:
+        view.append(Entry.of(view.end_index + 1, term, view.place(len(body)), body))
+    write = view.take()
+    files.apply(write)
+    files.flush()
+    return list(write.entries)
+
+
+def contents(directory: Path, name: str) -> dict[str, bytes]:
+    """What the files of one kind begin with, without zeros: no recording has more than this in a file."""
+    found = {}
+    for path in sorted((directory / name).iterdir()):
+        with path.open("rb") as file:
+            found[path.name] = file.read(1 << 17).rstrip(b"\0")
+    return found
+
+
+def appending(entries: list[Entry]) -> Write:
+    """A change that puts these at the end."""
+    return Write(is_reset=False, keep_until=None, entries=tuple(entries))
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_what_java_wrote_is_opened_and_written_again_byte_for_byte(store: str, tmp_path: Path) -> None:
+    """QUIRKS 62, 63: a peer could not go on with the files of the other kind of broker."""
+    root = golden_data.extract_store(store, tmp_path / "java")
+    recorded = golden_data.parsed(store)["dledger"]
+    java = root / recorded["dir"]
+    config = CommitLogConfig(segment_bytes=65536, reserve_bytes=0)
+    theirs = LedgerFiles(java, config)
+    report = theirs.open()
+    indexes = [entry["index"] for file in recorded["data"] for entry in file["entries"] if "index" in entry]
+    assert (theirs.begin_index, theirs.end_index) == (0, max(indexes))
+    assert (report.cut_bytes, report.entries) == (0, len(indexes))
+    entries = [theirs.get(index) for index in range(theirs.end_index + 1)]
+    theirs.close()
+    ours = LedgerFiles(tmp_path / "ours", config)
+    ours.open()
+    for start in range(0, len(entries), 40):
+        ours.apply(appending(entries[start : start + 40]))
+    ours.close()
+    again = golden_data.extract_store(store, tmp_path / "again") / recorded["dir"]
+    assert contents(tmp_path / "ours", "data") == contents(again, "data") == contents(java, "data")
+    assert contents(tmp_path / "ours", "index") == contents(again, "index") == contents(java, "index")
+
+
+def test_entries_survive_a_restart_and_files_roll(tmp_path: Path) -> None:
+    """Without this a peer would come back with fewer entries than it acknowledged."""
+    files = opened(tmp_path)
+    entries = grown(files, [bytes([65 + n]) * (n * 7 % 90) for n in range(60)])
+    assert len(files.data.segments) > 3
+    assert len(files.index.segments) > 3
+    files.close()
+    again = opened(tmp_path)
+    assert (again.begin_index, again.end_index) == (0, 59)
+    assert [again.get(index) for index in range(60)] == entries
+    more = grown(again, [b"more"] * 9, term=1)
+    assert [again.get(entry.index) for entry in more] == more
+    again.close()
+
+
+def test_a_run_is_one_write_a_file(tmp_path: Path) -> None:
+    """Sixty system calls for sixty entries would cost more than their flush."""
+    calls: list[str] = []
+
+    class Counting(OsDisk):
+        def pwrite(self, handle: int, data: bytes, position: int) -> None:
+            calls.append(data[:4].hex())
+            super().pwrite(handle, data, position)
+
+    files = LedgerFiles(tmp_path, CommitLogConfig(reserve_bytes=0), disk=Counting())
+    files.open()
+    calls.clear()
+    grown(files, [b"x"] * 60)
+    assert len(calls) == 2
+    files.close()
+
+
+def test_what_is_cut_is_gone_from_both_kinds_of_file(tmp_path: Path) -> None:
+    """An old entry behind a cut would come back at the next start, behind entries of another leader."""
+    files = opened(tmp_path)
+    entries = grown(files, [b"." * 60] * 40)
+    files.apply(Write(is_reset=False, keep_until=11, entries=()))
+    assert (files.end_index, files.get(11)) == (11, entries[11])
+    other = grown(files, [b"another leader's"] * 3, term=3)
+    files.close()
+    again = opened(tmp_path)
+    assert again.end_index == 14
+    assert [again.get(index) for index in (12, 13, 14)] == other
+    assert contents(tmp_path, "index")["00000000000000000320"] == (tmp_path / "index" / "00000000000000000320"
+        ).read_bytes()[: 5 * 32].rstrip(b"\0")  # fmt: skip
+    again.close()
+
+
+def test_a_ledger_can_begin_anew_further_on(tmp_path: Path) -> None:
+    """A follower whose entries have all expired on the leader could never join again."""
+    files = opened(tmp_path)
+    grown(files, [b"." * 60] * 20)
+    first = Entry.of(1000, 4, 5 * 1024, b"the leader's oldest")
+    files.apply(Write(is_reset=True, keep_until=None, entries=(first,)))
+    entries = [first, *grown(files, [b"and so on"] * 4, term=4)]
+    files.close()
+    again = opened(tmp_path)
+    assert (again.begin_index, again.end_index) == (1000, 1004)
+    assert [again.get(index) for index in range(1000, 1005)] == entries
+    assert sorted(contents(tmp_path, "data")) == ["00000000000000005120"]
+    again.close()
+
+
+def test_the_first_entry_goes_behind_an_older_log(tmp_path: Path) -> None:
+    """A store that began without DLedger would hand out the same offset twice."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "00000000000000003072").write_bytes(bytes(1024))
+    files = opened(tmp_path)
+    assert (files.begin_index, files.start_pos) == (-1, 3072)
+    (entry,) = grown(files, [b"first"])
+    assert (entry.index, entry.pos) == (0, 3072)
+    files.close()
+    again = opened(tmp_path)
+    assert again.get(0) == entry
+    again.close()
+
+
+def test_expired_files_are_no_entries_any_more(tmp_path: Path) -> None:
+    """A leader would push entries from files that are gone, and retention could never end."""
+    files = opened(tmp_path)
+    entries = grown(files, [b"." * 60] * 60)
+    view = LedgerView(files, SMALL.segment_bytes)
+    expired = [files.data.take_first(), files.data.take_first()]
+    files.note_start()
+    view.follow_retention()
+    begin = files.begin_index
+    assert begin == view.begin_index > 0
+    assert view.find(begin - 1) is None
+    expired += files.take_expired_index()
+    for segment in expired:
+        segment.delete()
+    files.close()
+    again = opened(tmp_path)
+    assert (again.begin_index, again.end_index) == (begin, 59)
+    assert [again.get(index) for index in range(begin, 60)] == entries[begin:]
+    again.close()
+
+
+def test_the_index_is_made_from_the_data(tmp_path: Path) -> None:
+    """A peer that lost its index would have to be filled from the others."""
+    files = opened(tmp_path)
+    grown(files, [b"." * 30] * 30)
+    files.close()
+    whole = contents(tmp_path, "index")
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    again = opened(tmp_path)
+    assert again.get(29).index == 29
+    again.close()
+    assert contents(tmp_path, "index") == whole
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def _kill(files: LedgerFiles) -> None:
+    """End as a killed process does: nothing more is written."""
+    files.failure = StoreError("killed")
+    files.close()
+
+
+def _change(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
+    """A peer that was killed while it wrote would not start again."""
+    files = opened(tmp_path)
+    entries = grown(files, [b"." * 60] * 5)
+    torn = Entry.of(5, 0, entries[-1].end_pos, b"," * 60)
+    _kill(files)
+    _change(tmp_path / "data" / f"{0:020d}", torn.pos, b"\0\0\0\1\0\0\0\x6c\0\0\0")
+    again = opened(tmp_path)
+    assert again.end_index == 4
+    again.close()
+
+
+def test_damage_below_the_flushed_mark_is_refused(tmp_path: Path) -> None:
+    """A peer that forgets what it acknowledged may elect a leader that never had it."""
+    files = opened(tmp_path)
+    grown(files, [b"." * 60] * 5)
+    files.close()
+    _change(tmp_path / "data" / f"{0:020d}", 4 * 108, b"\x55")
+    with pytest.raises(StoreDamaged, match="it was flushed up to 540"):
+        opened(tmp_path)
+
+
+def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
+    """Without this the peer would go on with an empty ledger, and vote for anybody."""
+    files = opened(tmp_path)
+    grown(files, [b"." * 60] * 5)
+    files.close()
+    (tmp_path / "data" / f"{0:020d}").unlink()
+    with pytest.raises(StoreDamaged, match="there is no file"):
+        opened(tmp_path)
+
+
+def test_damage_in_front_of_a_whole_entry_is_refused_without_a_mark(tmp_path: Path) -> None:
+    """A flipped bit in files of Java's would silently cost everything behind it."""
+    files = opened(tmp_path)
+    grown(files, [b"." * 60] * 5)
+    files.close()
+    (tmp_path / "progress").unlink()
+    _change(tmp_path / "data" / f"{0:020d}", 2 * 108, b"\x55")
+    with pytest.raises(StoreDamaged, match="entry 3 follows at 324"):
+        opened(tmp_path)
+
+
+def test_marks_do_not_count_once_java_has_used_the_files(tmp_path: Path) -> None:
+    """A Java peer that cut its ledger would hand over a directory that ours refuses for ever."""
+    state = encode_checkpoint(LedgerCheckpoint(3, 4))
+    files = opened(tmp_path)
+    entries = grown(files, [b"." * 60] * 5)
+    files.close()
+    _change(tmp_path / "data" / f"{0:020d}", entries[3].pos, bytes(2 * 108))
+    (tmp_path / "checkpoint").write_bytes(seal(state))
+    with pytest.raises(StoreDamaged):
+        opened(tmp_path)
+    (tmp_path / "checkpoint").write_bytes(state)
+    again = opened(tmp_path)
+    assert again.end_index == 2
+    again.close()
+
+
+# -- disks that fail -----------------------------------------------------------------------------
+
+
+class Failing(OsDisk):
+    """Fails a kind of call as often as it is told."""
+
+    def __init__(self) -> None:
+        self.full = 0
+        self.broken_flushes = 0
+        self.let_through = 0
+
+    def pwrite(self, handle: int, data: bytes, position: int) -> None:
+        """Write a part, then run out of space."""
+        if self.full:
+            self.full -= 1
+            super().pwrite(handle, data[: self.let_through], position)
+            raise OSError(28, "No space left on device")
+        super().pwrite(handle, data, position)
+
+    def fdatasync(self, handle: int) -> None:
+        """Fail."""
+        if self.broken_flushes:
+            self.broken_flushes -= 1
+            raise OSError(5, "Input/output error")
+        super().fdatasync(handle)
+
+
+def test_a_change_that_met_a_full_disk_can_be_made_again(tmp_path: Path) -> None:
+    """Half an entry would stay in the file, and the next one would be written somewhere else."""
+    disk = Failing()
+    files = opened(tmp_path, disk=disk)
+    grown(files, [b"." * 60] * 5)
+    view = LedgerView(files, SMALL.segment_bytes)
+    for _ in range(12):
+        view.append(Entry.of(view.end_index + 1, 0, view.place(70), b"," * 70))
+    write = view.take()
+    for disk.let_through in (0, 1, 50, 200):
+        disk.full = 1
+        with pytest.raises(DiskFull):
+            files.apply(write)
+        assert files.end_index == 4
+        assert list(contents(tmp_path, "data")) == [f"{0:020d}"]
+    files.apply(write)
+    files.close()
+    again = opened(tmp_path)
+    assert [again.get(index) for index in range(5, 17)] == list(write.entries)
+    again.close()
+
+
+def test_a_flush_that_failed_is_never_tried_again(tmp_path: Path) -> None:
+    """The second flush would succeed without having written anything, and the entry be acknowledged."""
+    disk = Failing()
+    files = opened(tmp_path, disk=disk)
+    disk.broken_flushes = 1
+    with pytest.raises(FlushFailed):
+        grown(files, [b"x"])
+    with pytest.raises(FlushFailed):
+        files.flush()
+    with pytest.raises(StoreError, match="takes no entries"):
+        files.apply(appending([Entry.of(1, 0, 49, b"y")]))
+    files.close()
