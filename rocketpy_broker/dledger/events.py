@@ -15,6 +15,7 @@ __all__ = [
     "Asked",
     "Call",
     "Event",
+    "Expire",
     "Outbox",
     "Outcome",
     "Propose",
@@ -52,7 +53,17 @@ class Propose:
     body: bytes
 
 
-Event = Tick | Asked | Answered | Propose
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The shell wants to delete what is older than this entry, which is committed and stored.
+
+    It must wait until the node has been told: from then on nobody asks for those entries.
+    """
+
+    begin_index: int
+
+
+Event = Tick | Asked | Answered | Propose | Expire
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,9 @@ class Outbox:
         self.answers: list[Answer] = []
         self.outcomes: list[Outcome] = []
         self._number = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.calls or self.answers or self.outcomes)
 
     def call(self, peer: str, message: RaftMessage) -> int:
         """Ask a peer; return the number that its answer will name."""

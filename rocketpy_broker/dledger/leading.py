@@ -9,6 +9,9 @@ leader's own term is committed by counting (D#4), and what is counted is durable
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+
 from rocketpy_broker.dledger.codes import PushType, RaftResponseCode
 from rocketpy_broker.dledger.entry import Entry
 from rocketpy_broker.dledger.events import Outbox, Outcome
@@ -44,7 +47,7 @@ class PeerProgress:
         self.appends: dict[int, int] = {}
         """Index of the entry by the number of its open call."""
         self.sent_ms: dict[int, float] = {}
-        """When an entry that is not acknowledged was sent last, by its index."""
+        """When an entry that is not acknowledged was sent last, by its index, in order."""
         self.wait_until_ms = float("-inf")
         self.told_ms = float("-inf")
         """When the follower last heard how far the group is."""
@@ -65,7 +68,7 @@ class PeerProgress:
     def acknowledge(self, index: int) -> None:
         """Take note that the follower has everything up to `index`."""
         self.match_index = max(self.match_index, index)
-        for sent in [sent for sent in self.sent_ms if sent <= self.match_index]:
+        for sent in list(itertools.takewhile(self.match_index.__ge__, self.sent_ms)):
             del self.sent_ms[sent]
 
 
@@ -79,8 +82,8 @@ class Leader:
         self._outbox = outbox
         self.term = member.term
         self.followers = [PeerProgress(peer) for peer in settings.others]
-        self._pending: dict[int, tuple[int, float, int]] = {}
-        """Ticket, deadline and position of proposals that are not committed, by index, in order."""
+        self._pending: deque[tuple[int, int, float, int]] = deque()
+        """Index, ticket, deadline and position of proposals that are not committed, in order."""
         if settings.no_op is not None:
             self._append(settings.no_op)
 
@@ -92,7 +95,7 @@ class Leader:
             self._outbox.outcomes.append(Outcome(ticket, RaftResponseCode.LEADER_PENDING_FULL))
             return
         entry = self._append(body)
-        self._pending[entry.index] = ticket, now_ms + self._settings.append_wait_ms, entry.pos
+        self._pending.append((entry.index, ticket, now_ms + self._settings.append_wait_ms, entry.pos))
 
     def _append(self, body: bytes) -> Entry:
         entry = Entry.of(self._view.end_index + 1, self.term, self._view.place(len(body)), body)
@@ -101,26 +104,21 @@ class Leader:
 
     def count(self) -> None:
         """Commit what a majority has, and tell who waited for it."""
-        durable = sorted(
-            [self._view.durable_index, *(peer.match_index for peer in self.followers)], reverse=True
-        )
-        index = durable[self._settings.quorum - 1]
+        durable = sorted([self._view.durable_index, *(peer.match_index for peer in self.followers)])
+        index = durable[-self._settings.quorum]
         # Figure 8 of the raft paper: an old term's entry may be on a majority and still be replaced.
         if index > self._member.committed_index and self._view.get(index).term == self.term:
             self._member.commit(index)
-        while (first := self._first_pending()) is not None and first <= self._member.committed_index:
-            self._end(first, _SUCCESS)
+        while self._pending and self._pending[0][0] <= self._member.committed_index:
+            self._end_first(_SUCCESS)
 
     def abandon(self) -> None:
         """Another term has come: whether what waits will be committed is open."""
-        while (first := self._first_pending()) is not None:
-            self._end(first, RaftResponseCode.TERM_CHANGED)
+        while self._pending:
+            self._end_first(RaftResponseCode.TERM_CHANGED)
 
-    def _first_pending(self) -> int | None:
-        return next(iter(self._pending), None)
-
-    def _end(self, index: int, code: RaftResponseCode) -> None:
-        ticket, _, pos = self._pending.pop(index)
+    def _end_first(self, code: RaftResponseCode) -> None:
+        index, ticket, _, pos = self._pending.popleft()
         self._outbox.outcomes.append(Outcome(ticket, code, index, pos))
 
     # -- time ---------------------------------------------------------------------------------
@@ -128,8 +126,8 @@ class Leader:
     def tick(self, now_ms: float) -> None:
         """Push what is due, and end what has waited too long."""
         self.count()
-        while (first := self._first_pending()) is not None and self._pending[first][1] <= now_ms:
-            self._end(first, RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+        while self._pending and self._pending[0][2] <= now_ms:
+            self._end_first(RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
         self.push(now_ms)
 
     def push(self, now_ms: float) -> None:
@@ -148,6 +146,9 @@ class Leader:
 
     def _push_entries(self, follower: PeerProgress, now_ms: float) -> None:
         view = self._view
+        if follower.match_index + 1 < view.begin_index:
+            follower.compare_anew()  # what it lacks was deleted
+            return
         while follower.next_index <= view.end_index and len(follower.sent_ms) < self._settings.in_flight_max:
             self._push_entry(follower, follower.next_index, now_ms)
             follower.next_index += 1

@@ -102,6 +102,16 @@ class LedgerView:
             return self._tail[index - self._stored_end - 1]
         return self._stored.get(index)
 
+    def expire(self, index: int) -> None:
+        """Entries before this one, all committed, are about to be deleted: offer them no more."""
+        ensure(self._begin <= index <= self._stored_end, f"{index} of {self._begin} to {self._stored_end}")
+        self._begin = index
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether `take` would return any."""
+        return self._is_reset or self._keep_until is not None or self._taken < len(self._tail)
+
     def place(self, body_bytes: int) -> int:
         """Return where the next entry goes, with a body of so many bytes."""
         end = self.get(self.end_index).end_pos if self._begin >= 0 else self._start_pos

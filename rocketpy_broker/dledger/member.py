@@ -69,9 +69,13 @@ class Member:
         self.role, self.leader_id = Role.FOLLOWER, leader
 
     def lead(self) -> None:
-        """Lead this term."""
-        ensure(self.voted_for == self.self_id, f"term {self.term}: elected without its own vote")
+        """Lead this term. Its own vote may be another's: in a group of five, three others are a majority."""
         self.role, self.leader_id = Role.LEADER, self.self_id
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether `take_unsaved` would return something."""
+        return (self.term, self.voted_for) != self._saved
 
     def take_unsaved(self) -> TermState | None:
         """Return term and vote unless they are on disk as they are; from here on they count as saved."""

@@ -20,7 +20,17 @@ from collections.abc import Callable
 from rocketpy.errors import ensure
 from rocketpy_broker.dledger.codes import RaftResponseCode
 from rocketpy_broker.dledger.election import Elector
-from rocketpy_broker.dledger.events import Answered, Asked, Event, Outbox, Outcome, Propose, Ready, Tick
+from rocketpy_broker.dledger.events import (
+    Answered,
+    Asked,
+    Event,
+    Expire,
+    Outbox,
+    Outcome,
+    Propose,
+    Ready,
+    Tick,
+)
 from rocketpy_broker.dledger.following import Follower
 from rocketpy_broker.dledger.leading import Leader
 from rocketpy_broker.dledger.ledger_view import LedgerView, StoredLedger, Write
@@ -104,15 +114,18 @@ class RaftNode:
                 self._on_answer(call, message, now_ms)
             case Propose(ticket, body):
                 self._propose(ticket, body, now_ms)
+            case Expire(begin_index):
+                ensure(begin_index <= self.member.committed_index, f"{begin_index} is not committed")
+                self.view.expire(begin_index)
         self._settle(now_ms)
         if isinstance(event, Tick) and self._leader is not None:
             self._leader.tick(now_ms)
 
     def take_ready(self) -> Ready:
         """Return what is to be done; falsy when there is nothing, or the last one is still being done."""
-        if self._is_out:
-            return Ready(None, _NOTHING, (), (), (), self.member.committed_index)
         outbox = self._outbox
+        if self._is_out or not (outbox or self.view.has_changes or self.member.is_unsaved):
+            return Ready(None, _NOTHING, (), (), (), self.member.committed_index)
         ready = Ready(
             self.member.take_unsaved(),
             self.view.take(),
@@ -124,7 +137,7 @@ class RaftNode:
         outbox.calls.clear()
         outbox.answers.clear()
         outbox.outcomes.clear()
-        self._is_out = bool(ready)
+        self._is_out = True
         return ready
 
     def advance(self, now_ms: float) -> None:

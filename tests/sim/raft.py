@@ -29,6 +29,8 @@ def run_seed(seed: int) -> World:
         check(world.settle(), "I10: somebody did not catch up")
         check(not world.untold(), f"clients still wait for {world.untold()}")
         world.checker.finish({peer.name: peer.disk.entries for peer in world.peers.values()})
+        failure = world.checker.history.failure(world.checker.committed)
+        check(failure is None, str(failure))
     except Exception as error:
         raise Violation(f"python -m tests.sim.raft {seed} 1: {error!r}") from error
     return world

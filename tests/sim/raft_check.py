@@ -1,8 +1,10 @@
 """What must hold in a group whatever happens, looked at after each turn of each peer.
 
 I1 an acknowledged entry is never lost. I2 nothing is in a ledger that nobody sent. I3 an acknowledged index
-names one body for ever. I4 indexes and positions are dense. I6 one leader a term, log matching; term, vote
-and commit never go back. I7 equal below commit. I10, in `raft`: when faults stop, the group settles.
+names one body for ever. I4 indexes and positions are dense. I5 a client is served only what is committed.
+I6 one leader a term, log matching; term, vote and commit never go back. I7 equal below commit. In `raft`: I10
+when faults stop, the group settles; and what clients were told is linearizable. I8 and I9 are the files':
+see tests/crash.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from rocketpy_broker.dledger.events import Outcome
 from rocketpy_broker.dledger.member import Role
 from rocketpy_broker.dledger.node import RaftNode
 from tests.sim.raft_disk import RaftDisk
+from tests.sim.raft_history import Find, History
 
 __all__ = ["Checker", "Violation", "check"]
 
@@ -37,23 +40,27 @@ class Checker:
         self.acked: dict[int, bytes] = {}
         self.acked_index = -1
         self.outcomes: dict[int, RaftResponseCode] = {}
+        self.history = History()
+        self.served_count = 0
         self.committed: dict[int, Entry] = {}
         self._leaders: dict[int, str] = {}
         self._terms: dict[str, int] = {}
         self._votes: dict[tuple[str, int], str] = {}
         self._marks: dict[str, tuple[int, int]] = {}
         self._seen: dict[tuple[int, int], bytes] = {}
-        self._looked: dict[str, list[Entry]] = {}
+        self._looked: dict[str, tuple[int, list[Entry]]] = {}
 
     def sent(self, ticket: int, body: bytes) -> None:
         """A client asks for this."""
         self.bodies[ticket] = body
         self.known.add(body)
+        self.history.called(ticket, body)
 
-    def ended(self, outcome: Outcome) -> None:
-        """A client was answered."""
+    def ended(self, outcome: Outcome, find: Find) -> None:
+        """A client was answered. find: the entries of the peer that answered it."""
         check(outcome.ticket not in self.outcomes, f"ticket {outcome.ticket} was answered twice")
         self.outcomes[outcome.ticket] = outcome.code
+        self.history.ended(outcome, find)
         if outcome.code is not RaftResponseCode.SUCCESS:
             return
         body = self.bodies[outcome.ticket]
@@ -61,6 +68,11 @@ class Checker:
         self.acked_index = max(self.acked_index, outcome.index)
         entry = self.committed.get(outcome.index)
         check(entry is not None and entry.body == body, f"I1: {outcome.index} acknowledged, not committed")
+
+    def served(self, entry: Entry) -> None:
+        """A client was given an entry that it asked for."""
+        self.served_count += 1
+        check(self.committed.get(entry.index) == entry, f"I5: {entry.index} served, which is not committed")
 
     def look(self, name: str, life: int, node: RaftNode, disk: RaftDisk) -> None:
         """Look at a peer. life: how often it was started."""
@@ -80,11 +92,14 @@ class Checker:
             check(voted == member.voted_for, f"I6: {name} voted twice in term {member.term}")
 
     def _look_at_entries(self, name: str, disk: RaftDisk) -> None:
-        entries, looked = disk.entries, self._looked.get(name, [])
+        entries = disk.entries
+        version, looked = self._looked.get(name, (-1, []))
+        if version == disk.version:
+            return
         start = min(len(entries), len(looked))
         while start and entries[start - 1] is not looked[start - 1]:
             start -= 1
-        self._looked[name] = list(entries)
+        self._looked[name] = disk.version, list(entries)
         for at in range(start, len(entries)):
             entry = entries[at]
             seen = self._seen.setdefault((entry.index, entry.term), entry.body)
@@ -104,6 +119,8 @@ class Checker:
         else:
             mark = -1
         self._marks[name] = life, committed
+        if committed == mark:
+            return
         for index in range(max(mark + 1, node.view.begin_index), committed + 1):
             entry = node.view.find(index)
             check(entry is not None, f"I7: {name} has committed {index}, but lacks it")

@@ -20,9 +20,12 @@ class RaftDisk:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.version = 0
+        """Goes up with each change of the entries."""
         self.state = TermState()
         self.checkpoint = LedgerCheckpoint()
         self._flushed: tuple[list[Entry], TermState] = ([], TermState())
+        self._flushed_version = 0
 
     @property
     def begin_index(self) -> int:
@@ -43,6 +46,9 @@ class RaftDisk:
         """Make a Ready's changes, in memory."""
         if state is not None:
             self.state = state
+        if not write:
+            return
+        self.version += 1
         if write.is_reset:
             self.entries = []
         if write.keep_until is not None:
@@ -51,7 +57,10 @@ class RaftDisk:
 
     def flush(self) -> None:
         """Make them durable."""
-        self._flushed = list(self.entries), self.state
+        if self._flushed_version != self.version:
+            self._flushed = list(self.entries), self.state
+            self._flushed_version = self.version
+        self._flushed = self._flushed[0], self.state
 
     def cut_power(self, random: Random) -> None:
         """Lose what was not flushed, or a part of it."""
@@ -64,10 +73,12 @@ class RaftDisk:
         elif common == len(entries):
             self.entries = self.entries[: random.randint(common, len(self.entries))]
             self.state = state
+        self.version += 1
         self.flush()
 
-    def expire(self) -> None:
-        """Retention, while the peer is down: of what was committed only the newest entry stays."""
-        kept = [entry for entry in self.entries if entry.index >= self.checkpoint.committed_index]
+    def expire(self, begin_index: int) -> None:
+        """Retention: delete what is older than this entry; the newest always stays."""
+        kept = [entry for entry in self.entries if entry.index >= begin_index]
         self.entries = kept or self.entries[-1:]
+        self.version += 1
         self.flush()

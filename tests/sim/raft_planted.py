@@ -10,15 +10,24 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import PropertyMock, patch
 
+from rocketpy.errors import ensure
 from rocketpy_broker.dledger.codes import RaftResponseCode, VoteResult
 from rocketpy_broker.dledger.election import Elector
 from rocketpy_broker.dledger.entry import Entry
 from rocketpy_broker.dledger.events import Outbox
 from rocketpy_broker.dledger.following import Follower
 from rocketpy_broker.dledger.leading import Leader, PeerProgress
+from rocketpy_broker.dledger.ledger_view import LedgerView
 from rocketpy_broker.dledger.member import Member
+from rocketpy_broker.dledger.node import RaftNode
 from rocketpy_broker.dledger.settings import RaftSettings
-from rocketpy_broker.dledger.wire import PushEntryRequest, VoteRequest
+from rocketpy_broker.dledger.wire import (
+    GetEntriesRequest,
+    GetEntriesResponse,
+    PushEntryRequest,
+    RaftMessage,
+    VoteRequest,
+)
 from tests.sim.raft_disk import RaftDisk
 
 __all__ = ["DEFECTS"]
@@ -84,8 +93,7 @@ def _hear_anybody(self: Elector, leader: str, term: int, now_ms: float) -> RaftR
 
 
 def _time_out_as_success(self: Leader, now_ms: float) -> None:
-    for index, (ticket, deadline_ms, pos) in list(self._pending.items()):
-        self._pending[index] = ticket, deadline_ms, pos
+    for index, _, deadline_ms, _ in self._pending:
         if deadline_ms <= now_ms:
             self._member.commit(index)
     _tick(self, now_ms)
@@ -95,14 +103,70 @@ def _write_without_flush(self: RaftDisk) -> None:
     """Answers leave all the same."""
 
 
-def _keep_for_the_next_term(self: Leader) -> None:
-    """Whoever waits is never told."""
+def _elected_by_own_vote_only(self: Member) -> None:
+    ensure(self.voted_for == self.self_id, f"term {self.term}: elected without its own vote")
+    _lead(self)
+
+
+def _vote_for_itself_too(self: Elector, now_ms: float) -> None:
+    self._member.voted_for = None
+    _ask(self, now_ms)
+
+
+def _stand_in_the_same_term(self: Elector, *arguments: Any) -> None:
+    _elector(self, *arguments)
+    self._must_raise = False
+
+
+def _keep_what_matched(self: Follower, request: PushEntryRequest, now_ms: float) -> RaftResponseCode:
+    matched, is_compared = self._matched, self._is_compared
+    code = _recognise_push(self, request, now_ms)
+    self._matched, self._is_compared = max(self._matched, matched), is_compared
+    return code
+
+
+def _all_is_committed(self: RaftNode, *arguments: Any) -> None:
+    _node(self, *arguments)
+    self.member.commit(self.view.end_index)
+
+
+def _serve_everything(self: RaftNode, request: GetEntriesRequest) -> RaftMessage:
+    entry = self.view.find(request.begin_index or 0)
+    return GetEntriesResponse(entries=[entry] if entry is not None else [])
+
+
+def _keep_durable_mark(self: LedgerView, index: int) -> None:
+    before = self._stored_end
+    _keep_until(self, index)
+    if index < before and not self._is_reset:
+        self._stored_end = before
+
+
+def _append_behind_other_end(self: PeerProgress, index: int) -> None:
+    _append_behind(self, index + 1)
+
+
+def _commit_own_end(self: Leader) -> None:
+    self._member.commit(self._view.end_index)
+    _count(self)
+
+
+def _refuse_what_was_appended(self: Leader) -> None:
+    while self._pending:
+        self._end_first(RaftResponseCode.NOT_LEADER)
+
+
+def _say_nothing(*_: Any) -> None:
+    """Not done."""
 
 
 _count, _tick = Leader.count, Leader.tick
 _vote, _recognise = Elector._vote, Elector.recognise
 _append, _truncate, _compare = Follower._append, Follower._truncate, Follower._compare
-_acknowledge, _call = PeerProgress.acknowledge, Outbox.call
+_acknowledge, _append_behind = PeerProgress.acknowledge, PeerProgress.append_behind
+_call, _lead, _keep_until = Outbox.call, Member.lead, LedgerView.keep_until
+_ask, _elector, _node = Elector._ask, Elector.__init__, RaftNode.__init__
+_recognise_push = Follower._recognise
 
 
 def _replaced(owner: type, name: str, value: Any) -> Defect:
@@ -124,5 +188,18 @@ DEFECTS: dict[str, Defect] = {
     "time_out_counts_as_success": _replaced(Leader, "tick", _time_out_as_success),
     "acknowledged_before_flush": _replaced(RaftDisk, "flush", _write_without_flush),
     "majority_is_one_less": _replaced(RaftSettings, "quorum", PropertyMock(return_value=1)),
-    "who_waited_is_never_told": _replaced(Leader, "abandon", _keep_for_the_next_term),
+    "who_waited_is_never_told": _replaced(Leader, "abandon", _say_nothing),
+    "who_waited_is_refused": _replaced(Leader, "abandon", _refuse_what_was_appended),
+    "elected_by_own_vote_only": _replaced(Member, "lead", _elected_by_own_vote_only),
+    "votes_for_itself_too": _replaced(Elector, "_ask", _vote_for_itself_too),
+    "stands_in_the_same_term": _replaced(Elector, "__init__", _stand_in_the_same_term),
+    "matched_another_leader": _replaced(Follower, "_recognise", _keep_what_matched),
+    "all_is_committed_at_start": _replaced(RaftNode, "__init__", _all_is_committed),
+    "serves_uncommitted_entries": _replaced(RaftNode, "_get", _serve_everything),
+    "cut_entries_stay_durable": _replaced(LedgerView, "keep_until", _keep_durable_mark),
+    "appends_behind_a_gap": _replaced(PeerProgress, "append_behind", _append_behind_other_end),
+    "commits_without_majority": _replaced(Leader, "count", _commit_own_end),
+    "never_stands": _replaced(Elector, "_tick_candidate", _say_nothing),
+    "never_cuts": _replaced(LedgerView, "keep_until", _say_nothing),
+    "deletes_before_it_says_so": _replaced(LedgerView, "expire", _say_nothing),
 }

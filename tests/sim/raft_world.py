@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from rocketpy_broker.dledger.events import Answered, Asked, Event, Propose, Ready, Tick
+from rocketpy_broker.dledger.events import Answered, Asked, Event, Expire, Propose, Ready, Tick
 from rocketpy_broker.dledger.member import Role
 from rocketpy_broker.dledger.node import RaftNode
 from rocketpy_broker.dledger.settings import RaftSettings
-from rocketpy_broker.dledger.wire import RaftMessage
+from rocketpy_broker.dledger.wire import GetEntriesRequest, GetEntriesResponse, RaftMessage
 from tests.sim.raft_check import Checker
 from tests.sim.raft_disk import RaftDisk
 
@@ -147,6 +147,7 @@ class World:
                     self.peers[name].inbox.append(event)
             if load and self.random.random() < load:
                 self.propose()
+                self._get()
             for peer in self.peers.values():
                 self._turn(peer)
 
@@ -157,11 +158,19 @@ class World:
         if peer is None:
             return None
         ticket = next(self._tickets)
-        body = body or b"entry %d " % ticket + b"." * self.random.randrange(0, 300)
+        body = body or self.checker.history.body(ticket, self.random)
         self.checker.sent(ticket, body)
         self.asked[ticket] = peer.name, peer.life
         peer.inbox.append(Propose(ticket, body))
         return ticket
+
+    def _get(self) -> None:
+        """A client asks some peer for an entry near its end."""
+        peer = self.random.choice(list(self.peers.values()))
+        if peer.node is not None:
+            index = peer.node.view.end_index - self.random.randrange(3)
+            message = GetEntriesRequest(group="g", remote_id=peer.name, begin_index=index)
+            peer.inbox.append(Asked(next(self._count), message))
 
     def _turn(self, peer: Peer) -> None:
         node = peer.node
@@ -172,15 +181,17 @@ class World:
         events, peer.inbox = peer.inbox, []
         if self.ticking is None or peer.name in self.ticking:
             events.append(Tick())
+        is_idle = len(events) < 2 and peer.flushing is None
         for event in events:
             node.step(event, self.clock(peer))
         # Half of the flushes end in the same tick; the others are cut short by a crash, if there is one.
         while peer.flushing is None and (ready := node.take_ready()):
             peer.disk.write(ready.term_state, ready.write)
-            peer.flushing = ready
+            peer.flushing, is_idle = ready, False
             if self.random.random() < 0.5:
                 self._flushed(peer, ready)
-        self.checker.look(peer.name, peer.life, node, peer.disk)
+        if not is_idle:
+            self.checker.look(peer.name, peer.life, node, peer.disk)
 
     def _flushed(self, peer: Peer, ready: Ready) -> None:
         peer.disk.flush()
@@ -197,8 +208,12 @@ class World:
             if answer.token in self._tokens:
                 self._return(peer, answer.token, answer.message)
         self.checker.look(peer.name, peer.life, node, peer.disk)
+        for answer in ready.answers:
+            if isinstance(answer.message, GetEntriesResponse):
+                for entry in answer.message.entries:
+                    self.checker.served(entry)
         for outcome in ready.outcomes:
-            self.checker.ended(outcome)
+            self.checker.ended(outcome, node.view.find)
         node.advance(self.clock(peer))
 
     # -- the network --------------------------------------------------------------------------
@@ -239,15 +254,25 @@ class World:
         for peer in self.peers.values():
             if peer.node is None and 0 <= peer.down_until <= self.now:
                 if random.random() < faults.expire:
-                    peer.disk.expire()
+                    peer.disk.expire(peer.disk.checkpoint.committed_index)
                 self.start(peer.name)
         if random.random() < faults.partition:
             self.cut = set() if self.cut else self._some_cut()
         for peer in self.peers.values():
             if peer.node is not None and random.random() < faults.crash:
                 self.crash(peer.name, power=random.random() < 0.7, for_ms=random.random() * 10_000)
+            if peer.node is not None and random.random() < faults.expire / 100:
+                self._expire(peer, peer.node)
             if random.random() < faults.pause:
                 peer.paused_until = self.now + random.random() * 12_000
+
+    def _expire(self, peer: Peer, node: RaftNode) -> None:
+        """Retention, while the peer is up."""
+        oldest, newest = node.view.begin_index, min(node.view.durable_index, node.member.committed_index)
+        if peer.flushing is None and 0 <= oldest < newest:
+            begin = self.random.randint(oldest, newest)
+            node.step(Expire(begin), self.clock(peer))
+            peer.disk.expire(begin)
 
     def _some_cut(self) -> set[tuple[str, str]]:
         side = {name for name in self.peers if self.random.random() < 0.5}

@@ -3,6 +3,7 @@ r"""Plays a text of `tests/scenarios` in a world without faults. One command a l
 | command | does |
 |---|---|
 | ``group SIZE [no-op]`` | makes the group; with `no-op`, leaders begin their terms with an entry |
+| ``holds PEER term T TERM:BODY …`` | starts that peer anew, in that term and with that ledger |
 | ``elect PEER`` | lets time pass for that peer only, until it leads |
 | ``stand PEER`` | lets time pass for that peer only, for 20 s |
 | ``run PEER`` | lets time pass for that peer only, for 3 s: a leader pushes, nobody else stands |
@@ -13,6 +14,7 @@ r"""Plays a text of `tests/scenarios` in a world without faults. One command a l
 | ``push PEER from PEER term T TYPE [INDEX] commit C`` | a push arrives late; the entry is the sender's |
 | ``expect PEER TERM:BODY … \\| committed INDEX`` | what its ledger holds |
 | ``expect-not-leading PEER`` | it does not lead |
+| ``expect-leading PEER TERM`` | it leads that term |
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from rocketpy_broker.dledger.codes import PushType
+from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.ledger_view import Write
 from rocketpy_broker.dledger.member import Role
+from rocketpy_broker.dledger.state_files import TermState
 from rocketpy_broker.dledger.wire import PushEntryRequest
 from tests.sim.raft_check import Violation
 from tests.sim.raft_world import TICK_MS, World
@@ -37,8 +42,8 @@ def play(path: Path) -> World:
             continue
         try:
             getattr(script, command.replace("-", "_"))(*words)
-        except Violation as violation:
-            raise Violation(f"{path.name}:{number}: {line}: {violation}") from violation
+        except Exception as error:
+            raise Violation(f"{path.name}:{number}: {line}: {error!r}") from error
     return script.world
 
 
@@ -50,6 +55,17 @@ class _Script:
     def group(self, size: str, no_op: str = "") -> None:
         self.world = World(1, int(size), no_op=no_op.encode() or None)
         self.world.ticking = set()
+
+    def holds(self, name: str, _term: str, term: str, *words: str) -> None:
+        disk = self.world.peers[name].disk
+        entries: list[Entry] = []
+        for index, (of, body) in enumerate(word.split(":") for word in words):
+            pos = entries[-1].end_pos if entries else 0
+            entries.append(Entry.of(index, int(of), pos, body.encode()))
+            self.world.checker.known.add(body.encode())
+        disk.write(TermState(int(term)), Write(is_reset=True, keep_until=None, entries=tuple(entries)))
+        disk.flush()
+        self.world.start(name)
 
     def elect(self, name: str) -> None:
         self.world.ticking = {name}
@@ -123,3 +139,8 @@ class _Script:
         node = self.world.peers[name].node
         if node is not None and node.role is Role.LEADER:
             raise Violation(f"{name} leads term {node.member.term}")
+
+    def expect_leading(self, name: str, term: str) -> None:
+        node = self.world.peers[name].node
+        if node is None or node.role is not Role.LEADER or node.member.term != int(term):
+            raise Violation(f"{name} does not lead term {term}")

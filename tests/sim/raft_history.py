@@ -1,0 +1,95 @@
+"""What the clients of a group asked and were told, in one order of moments.
+
+Every append's place in the log is recorded, and three kinds of clients share it: some append anything; others
+write or read one of a few registers. A read is an entry too: its value is what the last write before it in
+the ledger of the peer that acknowledged it says. So reads are as linearizable as appends are, or neither is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from random import Random
+
+from rocketpy_broker.dledger.codes import RaftResponseCode
+from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.events import Outcome
+from tests.sim.linearizable import UNKNOWN, Appended, Operation, misplaced_append, unlinearizable_key
+
+__all__ = ["REFUSED", "History"]
+
+REFUSED = (RaftResponseCode.NOT_LEADER, RaftResponseCode.LEADER_PENDING_FULL)
+"""Codes that promise that the entry is not, and never will be, in the ledger."""
+KEYS = 3
+Find = Callable[[int], Entry | None]
+
+
+class History:
+    """Bodies are `entry N …`, `write N KEY …` and `read N KEY …`, N being the ticket; a value is a ticket."""
+
+    def __init__(self) -> None:
+        self._moments = itertools.count()
+        self._called: dict[int, tuple[float, list[bytes]]] = {}
+        self._answered: dict[int, float] = {}
+        self._refused: set[int] = set()
+        self._reads: list[Operation] = []
+
+    def body(self, ticket: int, random: Random) -> bytes:
+        """Draw what a client asks for."""
+        kind, key = random.choice((b"entry", b"write", b"read")), random.randrange(KEYS)
+        return b"%s %d %d " % (kind, ticket, key) + b"." * random.randrange(0, 300)
+
+    def called(self, ticket: int, body: bytes) -> None:
+        """A client asks."""
+        self._called[ticket] = next(self._moments), body.split(b" ")[:3]
+
+    def ended(self, outcome: Outcome, find: Find) -> None:
+        """A client is answered. find: the entries of the peer that answers."""
+        ticket = outcome.ticket
+        if outcome.code in REFUSED:
+            self._refused.add(ticket)
+        if outcome.code is not RaftResponseCode.SUCCESS:
+            return
+        called, (kind, *words) = self._called[ticket]
+        self._answered[ticket] = moment = next(self._moments)
+        if kind == b"read":
+            key = int(words[1])
+            is_whole, value = _value(find, outcome.index, key)
+            if is_whole:  # else the older entries were deleted, and the client learned nothing
+                self._reads.append(Operation("read", key, value, called, moment))
+
+    def failure(self, committed: dict[int, Entry]) -> str | None:
+        """Say what is wrong with the history. committed: the log as it turned out to be."""
+        log = []
+        for index, entry in committed.items():
+            _, ticket, *_ = [*entry.body.split(b" "), b""]
+            if not ticket.isdigit() or int(ticket) not in self._called:
+                continue
+            if int(ticket) in self._refused:
+                return f"{entry.body!r:.40} was refused, and is entry {index}"
+            called, answered = self._called[int(ticket)][0], self._answered.get(int(ticket), UNKNOWN)
+            log.append(Appended(index, called, answered))
+        misplaced = misplaced_append(log)
+        if misplaced is not None:
+            return f"{misplaced} lies behind what was called for later"
+        key = unlinearizable_key([*self._writes(), *self._reads])
+        return None if key is None else f"register {key} is not linearizable"
+
+    def _writes(self) -> list[Operation]:
+        return [
+            Operation("write", int(words[2]), ticket, called, self._answered.get(ticket, UNKNOWN))
+            for ticket, (called, words) in self._called.items()
+            if words[0] == b"write" and ticket not in self._refused
+        ]
+
+
+def _value(find: Find, index: int, key: int) -> tuple[bool, int | None]:
+    """Return whether the entries before `index` tell a register's value, and which it is."""
+    while (index := index - 1) >= 0:
+        entry = find(index)
+        if entry is None:
+            return False, None
+        match entry.body.split(b" ", 3):
+            case [b"write", ticket, of, *_] if int(of) == key:
+                return True, int(ticket)
+    return True, None
