@@ -45,6 +45,7 @@ _NOT_IN_QUEUE: Final = 0x4
 _V6_EXTRA: Final = 12
 _BLANK_START: Final = Struct(">iI")
 """The bytes of a blank record that mean something; the rest of the file is zeros already."""
+_READ_BYTES: Final = 1024
 _NUL_IN_PROPERTIES: Final = (
     "a property holds U+0000; recovery could not tell it from a sector that never reached the disk"
 )
@@ -282,10 +283,12 @@ class CommitLog:
 
     def _parts(self) -> list[tuple[Segment, bytes, bool]]:
         """The run as (file, bytes, does it end the file)."""
-        parts = [(segment, b"".join(pieces), True) for segment, pieces in self._sealed]
-        last = self.files.last
-        if last is not None and self._run:
-            parts.append((last, b"".join(self._run), False))
+        run, segments = self._run, self.files.segments
+        parts = []
+        if self._sealed:
+            parts = [(segment, b"".join(pieces), True) for segment, pieces in self._sealed]
+        if run and segments:
+            parts.append((segments[-1], run[0] if len(run) == 1 else b"".join(run), False))
         return parts
 
     def _undo(self, parts: list[tuple[Segment, bytes, bool]]) -> None:
@@ -315,6 +318,28 @@ class CommitLog:
         if offset == 0:
             offset = self.files.min_offset
         return self.files.read(offset, size)
+
+    def read_record(self, offset: int, size: int | None = None) -> bytes | None:
+        """As many bytes as the record at that offset says it has; None when they are not all there.
+
+        size: when known. Offset 0 as with `read`. Nothing is checked.
+        """
+        if offset == 0:
+            offset = self.files.min_offset
+        segment = self.files.find(offset)
+        if segment is None:
+            return None
+        position = offset - segment.start
+        there = segment.wrote - position
+        if size is None:  # a guess saves most records a second look
+            size = min(there, _READ_BYTES)
+            if size < FIXED_BYTES:
+                return None
+            data = segment.read(position, size)
+            size = int.from_bytes(data[:4], "big")
+            if size <= len(data):
+                return data[:size]
+        return segment.read(position, size) if 0 < size <= there else None
 
     def store_timestamp(self, offset: int) -> int:
         """When the record at that offset was stored, ms; -1 when there is none."""

@@ -157,12 +157,13 @@ class Dispatcher:
         """What waits, without its first `count`."""
         return self._waiting[count:]
 
-    def add(self, requests: list[DispatchRequest]) -> None:
-        """Take requests in log order, for the next `run`."""
+    def add(self, requests: list[DispatchRequest]) -> int:
+        """Take requests in log order, for the next `run`; returns how many wait now."""
         if self._waiting:
             self._waiting += requests
         else:
             self._waiting = requests
+        return len(self._waiting)
 
     def run(self, until: int | None = None) -> int:
         """Dispatch what waits; returns how many records.
@@ -171,6 +172,8 @@ class Dispatcher:
         Raises DiskFull, StoreError: what was not dispatched waits on, and doing it again does no harm.
         """
         requests, rest = self._waiting, []
+        if not requests:
+            return 0
         if self.limit is not None:
             until = self.limit() if until is None else min(until, self.limit())
         if until is not None:
@@ -178,12 +181,13 @@ class Dispatcher:
             while split and requests[split - 1][1] + requests[split - 1][2] > until:
                 split -= 1
             requests, rest = requests[:split], requests[split:]
-        if not requests:
-            return 0
+            if not requests:
+                return 0
         touched = self.put(requests)
         self._waiting = rest
-        _, offset, size, self.last_store_timestamp, *_ = requests[-1]
-        self.offset = offset + size
+        last = requests[-1]
+        self.offset = last[1] + last[2]
+        self.last_store_timestamp = last[3]
         if self.arrivals is not None:
             for queue in touched:
                 self.arrivals(queue.topic, queue.queue_id, queue.next_offset)

@@ -40,7 +40,7 @@ ENTRY_BYTES = ENTRY.size
 _ENTRY_HASH = struct.Struct(">i16x")
 _SECONDS_MAX = 0x7FFFFFFF
 _CHUNK_SLOTS = 1 << 18
-_pack_entry = ENTRY.pack
+_pack_entry, _unpack_entry = ENTRY.pack, ENTRY.unpack
 
 
 class IndexFile:
@@ -150,6 +150,11 @@ class IndexFile:
         except OSError as error:
             raise store_error("flush", self.path, error) from error
 
+    def keep_slots(self) -> None:
+        """Have the slots in memory, as they are in a file that is written: a look-up then reads less."""
+        if self._slots is None:
+            self._load_slots()
+
     def _load_slots(self) -> memoryview:
         values = array("i")
         ensure(values.itemsize == SLOT_BYTES, "C int has another size here")
@@ -221,9 +226,9 @@ class IndexFile:
         self.is_dirty = True
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes of entries that wait in memory."""
-        return len(self._pending) * ENTRY_BYTES
+    def pending(self) -> int:
+        """Entries that wait in memory."""
+        return len(self._pending)
 
     def write_entries(self) -> None:
         """Write the waiting entries, in one call. Raises DiskFull, StoreError; then they stay waiting."""
@@ -276,15 +281,17 @@ class IndexFile:
 
         Other keys may share the hash; the time is exact to the second.
         """
-        self.write_entries()
+        if self._pending:
+            self.write_entries()
         found: list[int] = []
         number = self._slot(key_hash % self._slot_count)
+        read, entries_at, began = self._read, self._entries_at, self.begin_timestamp
         while 0 < number < self.next_entry and len(found) < count:
-            entry = self._read(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
-            entry_hash, offset, seconds, previous = ENTRY.unpack(entry)
+            entry = read(entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
+            entry_hash, offset, seconds, previous = _unpack_entry(entry)
             if seconds < 0:
                 break
-            time = self.begin_timestamp + seconds * 1000
+            time = began + seconds * 1000
             if entry_hash == key_hash and begin <= time <= end:
                 found.append(offset)
             if time < begin or previous >= number:

@@ -15,7 +15,7 @@ from typing import Final
 
 from rocketpy.protocol.java import utf8_hash
 
-__all__ = ["key_hashes", "positive_hash"]
+__all__ = ["joined_hash", "key_hashes", "positive_hash"]
 
 _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
@@ -88,7 +88,17 @@ def _lane_mask(count: int) -> int:
 
 
 def _hash_slowly(head: int, key: bytes) -> int:
-    text = key.decode("utf-8", "replace")
-    units = len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
-    code = (head * pow(31, units, 1 << 32) + utf8_hash(key)) & _MASK
+    code = joined_hash(head, key)
     return code if code < _SIGN else -code & 0x7FFFFFFF
+
+
+def joined_hash(head: int, text: bytes) -> int:
+    """Java's hash, as 32 bits without a sign, of a text that begins with another. head: that one's hash.
+
+    text: the rest, in UTF-8.
+    """
+    units = len(text)
+    if not text.isascii():
+        units = len(text.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")) // 2
+    power = _POWERS[units] if units <= _LENGTH_MAX else pow(31, units, 1 << 32)
+    return (head * power + utf8_hash(text)) & _MASK

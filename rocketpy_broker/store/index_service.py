@@ -9,9 +9,8 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import compress
-from operator import mul
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, StoreError
@@ -21,20 +20,20 @@ from rocketpy_broker.store.clock import Clock
 from rocketpy_broker.store.config import IndexConfig
 from rocketpy_broker.store.disk import Disk, store_error
 from rocketpy_broker.store.index_file import IndexFile
-from rocketpy_broker.store.index_hash import key_hashes, positive_hash
+from rocketpy_broker.store.index_hash import joined_hash, key_hashes
 
 __all__ = ["IndexQueryResult", "IndexRow", "IndexRows", "IndexService", "index_file_name"]
 
 logger = logging.getLogger(__name__)
 
 _NAME_LENGTH = 17
-_PENDING_BYTES_MAX = 1 << 16
-# Ids of one client share all but their last digits for a minute or so: the hash of that part is remembered.
-_HEAD_BYTES = 24
-_HEADS_MAX = 4096
-_POWERS_MAX = 65
-_POWERS = [tuple(pow(31, length - 1 - k, 1 << 32) for k in range(length)) for length in range(_POWERS_MAX)]
-"""By length of a text, what to multiply each of its bytes with."""
+_PENDING_MAX = 3276
+"""Entries; 64 KiB."""
+# Ids that one client gives in a row share all but their last digits: the hash of that part is remembered.
+_TAILS = {bytes((high, low)): high * 31 + low for high in range(128) for low in range(128)}
+"""Java's hash of each ASCII text of two characters."""
+_HEADS_MAX = 1 << 14
+_TOPICS_MAX = 4096
 
 
 def index_file_name(now_ms: int) -> str:
@@ -51,9 +50,9 @@ class IndexQueryResult:
     last_update_timestamp, last_update_offset: the newest record in the index.
     """
 
-    offsets: list[int] = field(default_factory=list)
-    last_update_timestamp: int = 0
-    last_update_offset: int = 0
+    offsets: list[int]
+    last_update_timestamp: int
+    last_update_offset: int
 
 
 IndexRow = tuple[int, bytes, bytes, int, int]
@@ -76,7 +75,11 @@ class IndexService:
         """Are there names that may not be durable?"""
         self.full: list[IndexFile] = []
         """Full files whose slots are not written yet; see `IndexFile.write_slots`."""
+        self._topics: dict[bytes, int] = {}
+        """Java's hash of `topic#` by topic."""
         self._heads: dict[bytes, dict[bytes, int]] = {}
+        """By topic and all of a key but its tail: what Java's hash of these adds to that of the whole."""
+        self._heads_count = 0
 
     @property
     def end_offset(self) -> int:
@@ -198,28 +201,19 @@ class IndexService:
         Raises DiskFull, StoreError.
         """
         files = self.files
-        if files and offset < files[-1].end_offset:
-            return
-        heads = self._heads.get(topic)
-        if heads is None:
-            heads = self._add_topic(topic)
-        hashes = []
-        all_keys = (unique_key, keys) if b" " not in keys else (unique_key, *keys.split(b" "))
-        for key in all_keys:
-            if key:
-                head, tail = key[:_HEAD_BYTES], key[_HEAD_BYTES:]
-                if not tail:
-                    head, tail = b"", key
-                head_hash = heads.get(head)
-                if head_hash is None or not tail.isascii() or len(tail) >= _POWERS_MAX:
-                    hashes.append(self._hash_slowly(topic, key, heads))
-                    continue
-                # The hash of two texts in a row is that of the first, times 31 ** length, plus the second's.
-                powers = _POWERS[len(tail)]
-                code = (head_hash * powers[0] * 31 + sum(map(mul, tail, powers))) & 0xFFFFFFFF
-                hashes.append(code if code < 0x80000000 else -code & 0x7FFFFFFF)
         file = files[-1] if files else self._add_file()
-        if len(hashes) <= file.room:
+        if offset < file.end_offset:
+            return
+        heads = self._heads.get(topic) or {}
+        hashes: list[int] = []
+        for key in (unique_key, keys) if b" " not in keys else (unique_key, *keys.split(b" ")):
+            if key:
+                try:
+                    code = heads[key[:-2]] + _TAILS[key[-2:]] & 0xFFFFFFFF
+                except KeyError:
+                    code = self._learn(topic, key)
+                hashes.append(code if code < 0x80000000 else -code & 0x7FFFFFFF)
+        if file.next_entry + len(hashes) <= file.entry_limit:
             file.put(hashes, offset, timestamp)
         else:
             self._put_across(hashes, offset, timestamp)
@@ -272,22 +266,35 @@ class IndexService:
 
     def topic_head(self, topic: bytes) -> int:
         """What `put_many` wants to know of a topic (UTF-8)."""
-        return (self._heads.get(topic) or self._add_topic(topic))[b""]
+        head = self._topics.get(topic)
+        if head is None:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            head = self._topics[topic] = utf8_hash(topic + b"#")
+        return head
 
-    def _hash_slowly(self, topic: bytes, key: bytes, heads: dict[bytes, int]) -> int:
-        """The hash of a key whose beginning is new, or which is not plain ASCII."""
-        if len(key) > _HEAD_BYTES and key.isascii():
-            if len(heads) >= _HEADS_MAX:
-                heads.clear()
-                heads[b""] = utf8_hash(topic + b"#")
-            heads[key[:_HEAD_BYTES]] = utf8_hash(topic + b"#" + key[:_HEAD_BYTES])
-        return positive_hash(utf8_hash(topic + b"#" + key))
+    def _hash(self, topic: bytes, key: bytes) -> int:
+        """The hash that a file has for `topic#key`."""
+        try:
+            code = self._heads[topic][key[:-2]] + _TAILS[key[-2:]] & 0xFFFFFFFF
+        except KeyError:
+            code = self._learn(topic, key)
+        return code if code < 0x80000000 else -code & 0x7FFFFFFF
 
-    def _add_topic(self, topic: bytes) -> dict[bytes, int]:
-        if len(self._heads) >= _HEADS_MAX:
+    def _learn(self, topic: bytes, key: bytes) -> int:
+        """Java's hash of `topic#key`, as 32 bits; if its end is plain ASCII, the rest is remembered."""
+        tail = _TAILS.get(key[-2:])
+        if tail is None:
+            return utf8_hash(topic + b"#" + key) & 0xFFFFFFFF
+        if self._heads_count >= _HEADS_MAX:
+            self._heads_count = 0
             self._heads.clear()
-        heads = self._heads[topic] = {b"": utf8_hash(topic + b"#")}
-        return heads
+        self._heads_count += 1
+        head = key[:-2]
+        # The hash of two texts in a row is that of the first, times 31 ** length, plus the second's.
+        added = joined_hash(self.topic_head(topic), head) * 31 * 31
+        self._heads.setdefault(topic, {})[head] = added
+        return added + tail & 0xFFFFFFFF
 
     def _put_across(self, hashes: list[int], offset: int, timestamp: int) -> None:
         """Put entries one by one, beginning a new file where one is full."""
@@ -313,7 +320,7 @@ class IndexService:
 
     def write_many(self) -> None:
         """Write what `put` keeps waiting if it is much. Raises DiskFull, StoreError."""
-        if self.files and self.files[-1].pending_bytes >= _PENDING_BYTES_MAX:
+        if self.files and self.files[-1].pending >= _PENDING_MAX:
             self.files[-1].write_entries()
 
     def write_entries(self) -> None:
@@ -335,18 +342,20 @@ class IndexService:
 
         Newest files first. Other keys with the same hash may be among them.
         """
-        result = IndexQueryResult()
+        files = self.files
+        if not files:
+            return IndexQueryResult([], 0, 0)
         count = min(count, self._config.query_count_max)
-        key_hash = positive_hash(utf8_hash(f"{topic}#{key}".encode()))
-        for file in reversed(self.files):
-            if file is self.files[-1]:
-                result.last_update_timestamp = file.end_timestamp
-                result.last_update_offset = file.end_offset
+        key_hash = self._hash(topic.encode(), key.encode())
+        last = files[-1]
+        last.keep_slots()
+        offsets: list[int] = []
+        for file in reversed(files):
             if file.overlaps(begin, end):
-                result.offsets += file.find(key_hash, count - len(result.offsets), begin, end)
-            if file.begin_timestamp < begin or len(result.offsets) >= count:
+                offsets += file.find(key_hash, count - len(offsets), begin, end)
+            if file.begin_timestamp < begin or len(offsets) >= count:
                 break
-        return result
+        return IndexQueryResult(offsets, last.end_timestamp, last.end_offset)
 
     # -- ending ----------------------------------------------------------------------------------
 

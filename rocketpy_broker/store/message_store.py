@@ -15,8 +15,8 @@ from collections.abc import Set as AbstractSet
 from types import TracebackType
 from typing import Self
 
-from rocketpy.errors import DiskFull, FlushFailed, RecordCorrupt, StoreError
-from rocketpy.protocol.record import peek, read_start
+from rocketpy.errors import DiskFull, FlushFailed, StoreError
+from rocketpy.protocol.record import is_intact
 from rocketpy_broker.store.busy import BusyWatch, StoreBusy
 from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile, Progress
 from rocketpy_broker.store.clock import Clock, system_clock
@@ -235,9 +235,9 @@ class MessageStore:
                 self._fail(self.commit_log.undo_failure)
             raise
         if requests:
-            self.dispatcher.add(requests)
+            waiting = self.dispatcher.add(requests)
             taken_ms = self.clock() - begin
-            self.stats.count_run(requests, taken_ms, self.dispatcher.waiting)
+            self.stats.count_run(requests, taken_ms, waiting)
             if taken_ms > _SLOW_WRITE_MS:
                 self.set_busy(self.busy_watch.wrote(taken_ms))
 
@@ -564,18 +564,9 @@ class MessageStore:
 
         size: when known. Offset 0 means the oldest record once the log starts later (QUIRKS 36).
         """
-        start = self.commit_log.read(physical_offset, 8)
-        if start is None:
-            return None
-        record = self.commit_log.read(physical_offset, read_start(start)[0] if size is None else size)
-        if record is None:
-            return None
-        try:
-            view = peek(record, check_crc=True)
-        except RecordCorrupt:
-            return None
+        record = self.commit_log.read_record(physical_offset, size)
         expected = physical_offset or self.commit_log.min_offset
-        return record if view.physical_offset == expected and view.size == len(record) else None
+        return record if record is not None and is_intact(record, expected) else None
 
     def read_log(self, physical_offset: int, size: int) -> bytes | None:
         """Bytes of the commit log within one file, whatever records they belong to; for replication."""
@@ -587,13 +578,10 @@ class MessageStore:
         Keys with the same hash are not told apart, as in 4.6.0: clients compare them. Empty when the index is
         switched off.
         """
-        result = QueryMessageResult()
         if self.index is None:
-            return result
+            return QueryMessageResult([], 0, 0)
         self._catch_up()
         found = self.index.query(topic, key, max_count, begin, end)
-        result.index_last_update_timestamp = found.last_update_timestamp
-        result.index_last_update_offset = found.last_update_offset
-        records = (self.look_message(offset) for offset in sorted(found.offsets))
-        result.records = [record for record in records if record is not None]
-        return result
+        looked = map(self.look_message, sorted(found.offsets))
+        records = [record for record in looked if record is not None]
+        return QueryMessageResult(records, found.last_update_timestamp, found.last_update_offset)

@@ -62,9 +62,9 @@ class GetMessageResult:
 class QueryMessageResult:
     """Records found by key, oldest first, and how far the index reaches."""
 
-    records: list[bytes] = field(default_factory=list)
-    index_last_update_timestamp: int = 0
-    index_last_update_offset: int = 0
+    records: list[bytes]
+    index_last_update_timestamp: int
+    index_last_update_offset: int
 
 
 class QueueReader:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rocketpy.errors import ensure
+from rocketpy.errors import InvariantError
 from rocketpy_broker.store.disk import Disk, store_error
 
 __all__ = ["Segment", "segment_name"]
@@ -65,7 +65,8 @@ class Segment:
     def handle(self) -> int:
         """The open file; opened at first use, so that old files of a large store cost no handle."""
         if self._handle < 0:
-            ensure(not self._retired, f"{self.path} was deleted and is used")
+            if self._retired:
+                raise InvariantError(f"{self.path} was deleted and is used")
             try:
                 self._handle = self._disk.open(self.path)
             except OSError as error:
@@ -110,16 +111,17 @@ class Segment:
 
         Raises DiskFull, StoreError; then any part may have reached the file.
         """
-        ensure(position + len(data) <= self.size, f"write past the end of {self.path}")
+        if position + len(data) > self.size:
+            raise InvariantError(f"write past the end of {self.path}")
         try:
-            self._disk.pwrite(self.handle, data, position)
+            self._disk.pwrite(self._handle if self._handle >= 0 else self.handle, data, position)
         except OSError as error:
             raise store_error(f"write {len(data)} bytes at {position} of", self.path, error) from error
 
     def read(self, position: int, size: int) -> bytes:
         """Bytes at `position`, whether part of the log or not; fewer where the file ends."""
         try:
-            return self._disk.pread(self.handle, size, position)
+            return self._disk.pread(self._handle if self._handle >= 0 else self.handle, size, position)
         except OSError as error:
             raise store_error(f"read {size} bytes at {position} of", self.path, error) from error
 

@@ -62,12 +62,16 @@ class StoreStats:
     def count_run(self, requests: Sequence[DispatchRequest], taken_ms: int, waiting: int) -> None:
         """Count the messages of one write. waiting: records that wait for dispatch behind it."""
         count = len(requests)
+        last = requests[-1]
         self.runs += 1
         self.put_times += count
-        self.put_bytes += requests[-1][1] + requests[-1][2] - requests[0][1]
-        self.put_ms_max = max(self.put_ms_max, taken_ms)
+        self.put_bytes += last[1] + last[2] - requests[0][1]
         self.dispatch_waiting_max = max(self.dispatch_waiting_max, waiting)
-        self.times_by_duration[bisect_left(PUT_BOUNDS_MS, taken_ms) if taken_ms > 0 else 0] += count
+        if taken_ms <= 0:  # nearly always
+            self.times_by_duration[0] += count
+            return
+        self.put_ms_max = max(self.put_ms_max, taken_ms)
+        self.times_by_duration[bisect_left(PUT_BOUNDS_MS, taken_ms)] += count
 
     def count_read(self, count: int) -> None:
         """Count a read that found so many messages."""

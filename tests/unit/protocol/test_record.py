@@ -162,6 +162,30 @@ def test_peek_sees_what_decode_sees() -> None:
         assert data[view.body_at : view.body_at + view.body_length] == whole.body
 
 
+@pytest.mark.parametrize("sys_flag", [0, 0x10, 0x30])
+@pytest.mark.parametrize("topic", ["GoldenTopic", "主题", "x" * 127])
+def test_the_quick_check_agrees_with_peek(sys_flag: int, topic: str) -> None:
+    """A look-up by key would serve a damaged record, or hide a sound one."""
+
+    def found_by_peek(data: bytes) -> bool:
+        try:
+            view = record.peek(data, check_crc=True)
+        except (RecordCorrupt, TornTail):
+            return False
+        return (view.magic, view.size, view.physical_offset) == (MESSAGE_MAGIC, len(data), 1000)
+
+    sound = make(sys_flag=sys_flag, topic=topic.encode())
+    assert record.is_intact(sound, 1000)
+    assert not record.is_intact(sound, 1001)
+    damaged = [sound[:length] for length in range(len(sound))]
+    for position in range(len(sound)):
+        flipped = (bytes((sound[position] ^ mask,)) for mask in (0x01, 0x10, 0x80, 0xFF))
+        damaged += [sound[:position] + byte + sound[position + 1 :] for byte in flipped]
+    answers = [record.is_intact(data, 1000) for data in damaged]
+    assert answers == [found_by_peek(data) for data in damaged]
+    assert set(answers) == {True, False}
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer_will_do(kind: Any) -> None:
     """Recovery would have to copy whole files to read them."""

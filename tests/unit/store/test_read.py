@@ -179,6 +179,22 @@ def test_places_and_times_of_messages(store: MessageStore) -> None:
     store.close()
 
 
+def test_records_of_any_size_are_found_by_place_and_by_key(tmp_path: Path) -> None:
+    """A look-up would miss large messages, or the last one of the log, or after a restart all of them."""
+    sizes = (0, 700, 800, 900, 1500, 30_000, 60_000, 20)  # the seventh begins a file
+    with MessageStore(small_config(tmp_path)) as store:
+        receipts = [store.put_message(message(number, body=bytes(size))) for number, size in enumerate(sizes)]
+    with MessageStore(small_config(tmp_path)) as store:
+        for number, (receipt, size) in enumerate(zip(receipts, sizes, strict=True)):
+            record = store.look_message(receipt.physical_offset) or b""
+            assert len(decode_all(record)[0].body) == size
+            assert store.look_message(receipt.physical_offset, receipt.size) == record
+            assert store.look_message(receipt.physical_offset, receipt.size - 1) is None
+            assert store.query_message("T", f"{number:032X}", 10, 0, 1 << 62).records == [record]
+        assert store.look_message(store.max_physical_offset) is None
+        assert len(store.query_message("T", "all", 64, 0, 1 << 62).records) == len(sizes)
+
+
 def test_store_without_index_answers_queries_with_nothing(tmp_path: Path) -> None:
     """A broker with messageIndexEnable=false would fail on a query."""
     store = MessageStore(small_config(tmp_path, index=IndexConfig(enabled=False)))
