@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig
-from rocketpy.decoding import decode_message, decode_messages
+from rocketpy.decoding import decode_messages
 from rocketpy.errors import (
     BrokerError,
     ClientClosed,
@@ -28,8 +28,9 @@ from rocketpy.errors import (
     RocketError,
     RouteNotFound,
 )
+from rocketpy.lookup import view_by_offset
 from rocketpy.message import DEFAULT_TOPIC, MessageExt, check_topic
-from rocketpy.namespace import unwrap, wrap, wrap_queue
+from rocketpy.namespace import wrap, wrap_queue
 from rocketpy.protocol.bodies import BrokerData, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -46,10 +47,8 @@ from rocketpy.protocol.headers import (
     QueryMessageResponseHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
-    ViewMessageRequestHeader,
 )
-from rocketpy.protocol.message_id import decode_message_id, unique_id_time_ms
-from rocketpy.protocol.record import host_text
+from rocketpy.protocol.message_id import unique_id_time_ms
 from rocketpy.routing import publish_route
 from rocketpy.routing.routes import MASTER_ID
 
@@ -191,9 +190,9 @@ class Lookups:
         """One message by its id.
 
         Without a topic: by the broker's id (`SendResult.offset_message_id`), from the broker that the id
-        names. With one: by the unique id that its producer gave it (`SendResult.message_id`); when no
-        broker of the topic has it, as a broker's id. Of several messages with one unique id (a send that
-        was repeated) the first.
+        names, or from a replica when that is gone. With one: by the unique id that its producer gave it
+        (`SendResult.message_id`); when no broker of the topic has it, as a broker's id. Of several messages
+        with one unique id (a send that was repeated) the first.
 
         Raises RemoteProtocolError when the text is no id, BrokerError when there is no such message.
         Differs from RocketMQ, which tries a unique id as a broker's id first, and connects to what it reads
@@ -225,16 +224,14 @@ class Lookups:
         return await self._query(topic, key, max_count, begin_ms, end_ms, unique=False)
 
     async def _view_by_offset(self, message_id: str, *, only_known: bool = False) -> MessageExt:
-        store_host, offset = decode_message_id(message_id)
-        client = self._asking()
-        address = client.address_of(*host_text(store_host))
-        name = client.broker_name(address)
-        if name is None and only_known:
-            raise RouteNotFound(f"no route names a broker at {address}")
-        command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
-        answer = _check(await client.ask(address, command, _TIMEOUT_MS), name or address)
-        message = decode_message(answer.body, name or address, _MAX_BODY_BYTES, verify=True)
-        return message.with_topic(unwrap(client.config.namespace, message.topic))
+        return await view_by_offset(
+            self._asking(),
+            message_id,
+            timeout_ms=_TIMEOUT_MS,
+            max_body_bytes=_MAX_BODY_BYTES,
+            verify=True,
+            only_known=only_known,
+        )
 
     async def _query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, unique: bool

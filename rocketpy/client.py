@@ -30,7 +30,7 @@ from rocketpy.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.name_servers import NameServers, split_addresses
 from rocketpy.namespace import wrap
 from rocketpy.protocol.acl import Signer
-from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRouteData
+from rocketpy.protocol.bodies import BrokerData, ConsumerData, HeartbeatData, ProducerData, TopicRouteData
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import UnregisterClientRequestHeader
@@ -350,6 +350,12 @@ class ClientInstance:
         if not found and port == 0:
             found = [address for address in known if address.scheme == "memory"]
         return str(found[0]) if len(found) == 1 else str(Address("tcp", host, port))
+
+    async def brokers(self) -> list[BrokerData]:
+        """Every broker that a name server knows. Raises TransportError, BrokerError, ClientClosed."""
+        if self._name_servers is None:
+            raise ClientClosed("the client was not started")
+        return await self._name_servers.brokers()
 
     def broker_name(self, address: str) -> str | None:
         """The name of the broker at an address, if some route tells it."""

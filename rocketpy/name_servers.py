@@ -17,7 +17,7 @@ from rocketpy.errors import (
     TransportError,
 )
 from rocketpy.links import Link, Links
-from rocketpy.protocol.bodies import TopicRouteData
+from rocketpy.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, Header
@@ -80,6 +80,14 @@ class NameServers:
             unknown = RouteNotFound(f"name server {self.current.address} knows no broker for topic {topic}")
             self._turn()
         raise unknown or RouteNotFound(f"no name server was asked for topic {topic}")
+
+    async def brokers(self) -> list[BrokerData]:
+        """Every broker of every cluster, in order of names. Raises TransportError, BrokerError."""
+        answer = await self.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
+        table = ClusterInfo.decode(answer.body).broker_addr_table
+        return [data for _, data in sorted(table.items())]
 
     def _turn(self) -> None:
         self._current = (self._current + 1) % len(self.addresses)

@@ -13,19 +13,16 @@ from typing import Final, Self
 
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig, ConsumerConfig
-from rocketpy.consumer.asking import Asking, Pulled, refusal
+from rocketpy.consumer.asking import Asking, Pulled
 from rocketpy.consumer.listening import ReceiveListeners
-from rocketpy.decoding import decode_message, decode_messages
+from rocketpy.decoding import decode_messages
 from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
+from rocketpy.lookup import view_by_offset
 from rocketpy.message import MessageExt, check_group
-from rocketpy.namespace import unwrap, wrap, wrap_queue
+from rocketpy.namespace import wrap, wrap_queue
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command
-from rocketpy.protocol.headers import PullMessageRequestHeader, ViewMessageRequestHeader
-from rocketpy.protocol.message_id import decode_message_id
-from rocketpy.protocol.record import host_text
+from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.results import PullResult, PullStatus
 from rocketpy.routing import subscribe_queues
@@ -176,24 +173,21 @@ class PullConsumer:
         return await self._asking().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
 
     async def view_message(self, offset_message_id: str) -> MessageExt:
-        """The message with a broker's id (`SendResult.offset_message_id`), from the broker that the id names.
+        """The message with a broker's id (`SendResult.offset_message_id`).
+
+        It comes from the broker that the id names, or from a replica when that is gone.
 
         Raises RemoteProtocolError when the text is no such id. A client's unique id has the same form but
         names no place: nothing listens there, or it finds nothing.
         """
-        store_host, physical_offset = decode_message_id(offset_message_id)
-        client = self._running()
-        address = client.address_of(*host_text(store_host))
-        command = Command.request(
-            RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=physical_offset)
-        )
-        answer = await client.ask(address, command, self.config.pull_timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, address)
         config = self.config
-        name = client.broker_name(address) or address
-        found = decode_message(answer.body, name, config.max_body_bytes, verify=config.verify_checksums)
-        return found.with_topic(unwrap(client.config.namespace, found.topic))
+        return await view_by_offset(
+            self._running(),
+            offset_message_id,
+            timeout_ms=config.pull_timeout_ms,
+            max_body_bytes=config.max_body_bytes,
+            verify=config.verify_checksums,
+        )
 
     # -- inside -------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import Message, MessageQueue, Producer, PullConsumer, SendStatus
+from rocketpy import AdminClient, Message, MessageQueue, Producer, PullConsumer, SendStatus
+from rocketpy.errors import TransportError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
@@ -112,6 +113,31 @@ async def test_consumers_read_from_the_slave_when_the_master_is_gone(brokers: Pa
                 bodies |= {message.body for message in result.messages}
                 offset = result.next_offset
     assert len(bodies) == 50
+
+
+async def test_a_look_up_by_id_finds_a_replica(brokers: Pair) -> None:
+    """Without this a message could not be looked up while its master is away, or another's came instead."""
+    master = await brokers.master()
+    slave = await brokers.slave()
+    other = await brokers.start("other", brokerName="other")
+    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+        queues = [MessageQueue("HaTopic", name, 0) for name in ("pair", "other")]
+        sends = [(Message("HaTopic", body), queue) for queue in queues for body in (b"first", b"second")]
+        ids = [(await producer.send(one, queue=queue)).offset_message_id for one, queue in sends]
+    await caught_up(master, slave)
+    await brokers.stop(master)
+    await brokers.stop(other)
+    async with (
+        PullConsumer("readers", namesrv=brokers.namesrv_address) as consumer,
+        AdminClient(brokers.namesrv_address) as admin,
+    ):
+        for look_up in (consumer.view_message, admin.view_message):
+            found = [await look_up(message_id) for message_id in ids[:2]]
+            assert [message.body for message in found] == [b"first", b"second"]
+            assert {message.queue.broker_name for message in found} == {"pair"}
+            with pytest.raises(TransportError):
+                await look_up(ids[2])
+        assert (await admin.view_message(ids[1], "HaTopic")).body == b"second"
 
 
 async def test_the_masters_crash_begins_an_epoch_and_a_slave_follows(brokers: Pair) -> None:
