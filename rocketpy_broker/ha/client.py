@@ -133,20 +133,26 @@ class HaClient:
         try:
             while not self._changed.is_set():
                 data = await wire.read(_TICK_S)
-                event = Received(data) if data else Poll()
-                if link.is_copying or not data:
-                    effects = link.step(event, loop.time() * 1000)
+                if not data:
+                    self._step(link, wire, Poll())
+                elif link.is_copying:
+                    self._step(link, wire, Received(data))
                 else:  # it may have to cut the log
                     async with self._driver.paused():
-                        effects = link.step(event, loop.time() * 1000)
-                self._obey(wire, effects)
-                if link.is_closed:
-                    raise ConnectionLost("the master does not answer")
-                if data:
-                    self._note_copied(link, wire)
+                        self._step(link, wire, Received(data))
+                if link.is_copying:
+                    wire.hand_over(lambda data: self._step(link, wire, Received(data)))
         finally:
             wire.close()
         raise ConnectionLost(f"{address} is no longer the master")
+
+    def _step(self, link: SlaveLink, wire: _Wire, event: Received | Poll) -> None:
+        """Raises ConnectionLost when the connection is to end."""
+        self._obey(wire, link.step(event, asyncio.get_running_loop().time() * 1000))
+        if link.is_closed:
+            raise ConnectionLost("the master does not answer")
+        if isinstance(event, Received):
+            self._note_copied(link, wire)
 
     def _obey(self, wire: _Wire, effects: list[Effect]) -> None:
         for effect in effects:
@@ -181,10 +187,11 @@ class HaClient:
 
 
 class _Wire(StreamProtocol):
-    """Bytes of one connection."""
+    """Bytes of one connection: they wait for `read`, until somebody takes them at once (`hand_over`)."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
+        self._taker: Callable[[bytes], None] | None = None
         self._data: list[bytes] = []
         self._size = 0
         self._is_news = asyncio.Event()
@@ -195,7 +202,18 @@ class _Wire(StreamProtocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio promises
         self._transport = transport
 
+    def hand_over(self, taker: Callable[[bytes], None]) -> None:
+        """Give what comes from now on to `taker`; when it raises ConnectionLost, `read` does so, too."""
+        self._taker = taker
+
     def data_received(self, data: bytes) -> None:
+        if self._taker is not None and not self._data:
+            try:
+                self._taker(data)
+            except ConnectionLost as error:
+                self.connection_lost(error)
+                self.close()
+            return
         self._data.append(data)
         self._size += len(data)
         self._is_news.set()
@@ -203,7 +221,8 @@ class _Wire(StreamProtocol):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = exc or ConnectionLost("the master closed the connection")
+        if self._lost is None:
+            self._lost = exc or ConnectionLost("the master closed the connection")
         self._is_news.set()
 
     async def read(self, timeout_s: float) -> bytes:
