@@ -1,5 +1,6 @@
 """Transports: how bytes reach a peer. The only place that touches sockets."""
 
+from rocketpy.transport.asking import AskingEnd
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
 from rocketpy.transport.channel import Channel, Endpoint
 from rocketpy.transport.opening import (
@@ -14,6 +15,7 @@ from rocketpy.transport.stream import StreamProtocol
 
 __all__ = [
     "Address",
+    "AskingEnd",
     "Channel",
     "ChannelOptions",
     "Endpoint",

@@ -2,7 +2,8 @@
 
 A candidate asks in rounds. Its first round after it lost a leader is held in the old term, where everybody
 has voted already: that finds out whether the others still hear the leader, and only when they do not is the
-term raised. A peer that has just started, or has just led, raises it at once: so nobody leads one term twice.
+term raised. A peer that was started again asks so, too, but does not lead that term, whatever it hears: it
+might have led it before. One that has just led raises the term at once: so nobody leads one term twice.
 
 Source: DLedgerLeaderElector of DLedger 0.1. Differs: the end of the ledger that a vote compares is its newest
 entry's own term (D#52), and a heartbeat of a higher term is followed at once.
@@ -62,9 +63,11 @@ def judge(results: Counter[VoteResult], quorum: int, *, is_over: bool) -> Verdic
 class _Round:
     """Questions to everybody, and what was answered."""
 
-    def __init__(self, term: int, began_ms: float) -> None:
+    def __init__(self, term: int, began_ms: float, *, is_probe: bool = False) -> None:
         self.term = term
         self.began_ms = began_ms
+        self.is_probe = is_probe
+        """Whether it can only find out that there is a leader."""
         self.open: set[int] = set()
         self.results: Counter[VoteResult] = Counter()
         self.beats: Counter[int] = Counter()
@@ -88,6 +91,7 @@ class Elector:
         self._outbox = outbox
         self._chance = chance
         self._must_raise = True
+        self._must_probe = member.term >= 0
         self._ballot: _Round | None = None
         self._beat: _Round | None = None
         self._vote_cost_ms = 0.0
@@ -158,7 +162,7 @@ class Elector:
         if member.leader_id is None:
             member.follow(leader)
             self._ballot = self._beat = None
-            self._must_raise = False
+            self._must_raise = self._must_probe = False
             self._heard_ms = now_ms
         return (
             RaftResponseCode.SUCCESS if member.leader_id == leader else RaftResponseCode.INCONSISTENT_LEADER
@@ -166,7 +170,7 @@ class Elector:
 
     def _step_down(self, term: int, now_ms: float) -> None:
         self._member.enter_term(term)
-        self._must_raise = False
+        self._must_raise = self._must_probe = False
         self._ballot = self._beat = None
         self._ask_at_ms = now_ms + self._interval_ms()
 
@@ -206,11 +210,13 @@ class Elector:
 
     def _ask(self, now_ms: float) -> None:
         member = self._member
-        if self._must_raise:
+        if self._must_raise and not self._must_probe:
             member.raise_term()
             self._must_raise = False
-        ballot = self._ballot = _Round(member.term, now_ms)
-        if member.voted_for in (None, member.self_id):
+        ballot = self._ballot = _Round(member.term, now_ms, is_probe=self._must_probe)
+        if ballot.is_probe:
+            ballot.results[VoteResult.REJECT_ALREADY_VOTED] += 1
+        elif member.voted_for in (None, member.self_id):
             member.vote(member.self_id)
             ballot.results[VoteResult.ACCEPT] += 1
         else:
@@ -253,6 +259,11 @@ class Elector:
             verdict = Verdict.ASK_IN_NEXT_TERM
         elif ballot.results[VoteResult.REJECT_ALREADY_HAS_LEADER]:
             self._ask_at_ms += self._settings.silence_ms
+        if ballot.is_probe:
+            self._must_probe = (
+                ballot.results.total() - ballot.results[VoteResult.UNKNOWN] < self._settings.quorum
+            )
+            return
         self._must_raise = verdict is Verdict.ASK_IN_NEXT_TERM
         if verdict is Verdict.ASK_AT_ONCE:
             self._ask_at_ms = now_ms

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rocketpy_broker.dledger.codes import RaftResponseCode
 from rocketpy_broker.dledger.ledger_view import Write
 from rocketpy_broker.dledger.state_files import TermState
-from rocketpy_broker.dledger.wire import RaftMessage
+from rocketpy_broker.dledger.wire import HeartBeatRequest, PushEntryRequest, RaftMessage
 
 __all__ = [
     "Answer",
@@ -22,6 +22,9 @@ __all__ = [
     "Ready",
     "Tick",
 ]
+
+
+_OF_LEADERS = (PushEntryRequest, HeartBeatRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,8 @@ class Ready:
     """What is to be done, in the order of the fields; then `RaftNode.advance`.
 
     term_state: to be made durable; None: as it was. write: to be made durable. calls, answers: may leave only
-    then, for they promise what was written. outcomes: for those who proposed. committed_index: entries
-    up to here may be applied.
+    then, for they promise what was written; see `early_calls`. outcomes: for those who proposed.
+    committed_index: entries up to here may be applied.
     """
 
     term_state: TermState | None
@@ -111,6 +114,24 @@ class Ready:
     answers: tuple[Answer, ...]
     outcomes: tuple[Outcome, ...]
     committed_index: int
+
+    @property
+    def early_calls(self) -> tuple[Call, ...]:
+        """Calls that may leave once `write` is made, before it is durable: so disks work side by side.
+
+        Pushes and heartbeats promise nothing of this peer's own disk: a leader counts itself only by what is
+        durable, and one that was restarted stands in a new term.
+        """
+        if self.term_state is not None:
+            return ()
+        return tuple(call for call in self.calls if isinstance(call.message, _OF_LEADERS))
+
+    @property
+    def late_calls(self) -> tuple[Call, ...]:
+        """All other calls."""
+        if self.term_state is not None:
+            return self.calls
+        return tuple(call for call in self.calls if not isinstance(call.message, _OF_LEADERS))
 
     def __bool__(self) -> bool:
         """Whether there is anything to do (a new committed_index alone is nothing)."""

@@ -9,11 +9,11 @@ leader's own term is committed by counting (D#4), and what is counted is durable
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
+from dataclasses import dataclass
 
 from rocketpy_broker.dledger.codes import PushType, RaftResponseCode
-from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.entry import HEADER_BYTES, Entry
 from rocketpy_broker.dledger.events import Outbox, Outcome
 from rocketpy_broker.dledger.ledger_view import LedgerView
 from rocketpy_broker.dledger.member import Member
@@ -24,6 +24,15 @@ __all__ = ["Leader", "PeerProgress"]
 
 _SUCCESS = RaftResponseCode.SUCCESS
 _INCONSISTENT = RaftResponseCode.INCONSISTENT_STATE
+
+
+@dataclass(slots=True)
+class _Sent:
+    """An entry on its way. size: in bytes. at_ms: when it was sent last."""
+
+    index: int
+    size: int
+    at_ms: float
 
 
 class PeerProgress:
@@ -46,8 +55,9 @@ class PeerProgress:
         """The open COMPARE or TRUNCATE."""
         self.appends: dict[int, int] = {}
         """Index of the entry by the number of its open call."""
-        self.sent_ms: dict[int, float] = {}
-        """When an entry that is not acknowledged was sent last, by its index, in order."""
+        self.sent: deque[_Sent] = deque()
+        """Entries that are not acknowledged, in their order."""
+        self.sent_bytes = 0
         self.wait_until_ms = float("-inf")
         self.told_ms = float("-inf")
         """When the follower last heard how far the group is."""
@@ -57,7 +67,8 @@ class PeerProgress:
         self.phase, self.index, self.call = PushType.COMPARE, -1, None
         self.equal_index = self.other_index = -1
         self.appends.clear()
-        self.sent_ms.clear()
+        self.sent.clear()
+        self.sent_bytes = 0
 
     def append_behind(self, index: int) -> None:
         """Go on to APPEND: the follower's ledger is equal up to `index`, and ends there."""
@@ -68,8 +79,8 @@ class PeerProgress:
     def acknowledge(self, index: int) -> None:
         """Take note that the follower has everything up to `index`."""
         self.match_index = max(self.match_index, index)
-        for sent in list(itertools.takewhile(self.match_index.__ge__, self.sent_ms)):
-            del self.sent_ms[sent]
+        while self.sent and self.sent[0].index <= self.match_index:
+            self.sent_bytes -= self.sent.popleft().size
 
 
 class Leader:
@@ -85,7 +96,8 @@ class Leader:
         self._pending: deque[tuple[int, int, float, int]] = deque()
         """Index, ticket, deadline and position of proposals that are not committed, in order."""
         if settings.no_op is not None:
-            self._append(settings.no_op)
+            pos = view.place(len(settings.no_op(0)))
+            self._append(settings.no_op(pos + HEADER_BYTES))
 
     # -- proposals ----------------------------------------------------------------------------
 
@@ -96,6 +108,12 @@ class Leader:
             return
         entry = self._append(body)
         self._pending.append((entry.index, ticket, now_ms + self._settings.append_wait_ms, entry.pos))
+
+    def append(self, body: bytes) -> Entry | None:
+        """Append an entry without a ticket; None when too much waits. Send it with `push`."""
+        if self._view.end_index - self._member.committed_index >= self._settings.pending_max:
+            return None
+        return self._append(body)
 
     def _append(self, body: bytes) -> Entry:
         entry = Entry.of(self._view.end_index + 1, self.term, self._view.place(len(body)), body)
@@ -146,22 +164,26 @@ class Leader:
 
     def _push_entries(self, follower: PeerProgress, now_ms: float) -> None:
         view = self._view
-        if follower.match_index + 1 < view.begin_index:
-            follower.compare_anew()  # what it lacks was deleted
+        sent, most = follower.sent, self._settings.in_flight_max
+        if (sent[0].index if sent else follower.next_index) < view.begin_index:
+            follower.compare_anew()  # what it lacks is gone here: it begins with what is left
             return
-        while follower.next_index <= view.end_index and len(follower.sent_ms) < self._settings.in_flight_max:
-            self._push_entry(follower, follower.next_index, now_ms)
+        while follower.next_index <= view.end_index and len(sent) < most:
+            entry = view.get(follower.next_index)
+            if sent and follower.sent_bytes + entry.size > self._settings.in_flight_bytes_max:
+                break
+            sent.append(_Sent(entry.index, entry.size, now_ms))
+            follower.sent_bytes += entry.size
+            self._push_entry(follower, entry, now_ms)
             follower.next_index += 1
-        first = follower.match_index + 1
-        if now_ms - follower.sent_ms.get(first, now_ms) > self._settings.push_timeout_ms:
-            self._push_entry(follower, first, now_ms)
-        if not follower.sent_ms and now_ms - follower.told_ms > self._settings.commit_push_ms:
+        if sent and now_ms - sent[0].at_ms > self._settings.push_timeout_ms:
+            sent[0].at_ms = now_ms
+            self._push_entry(follower, view.get(sent[0].index), now_ms)
+        if not sent and now_ms - follower.told_ms > self._settings.commit_push_ms:
             self._send(follower, None, PushType.COMMIT, now_ms)
 
-    def _push_entry(self, follower: PeerProgress, index: int, now_ms: float) -> None:
-        call = self._send(follower, self._view.get(index), PushType.APPEND, now_ms)
-        follower.appends[call] = index
-        follower.sent_ms[index] = now_ms
+    def _push_entry(self, follower: PeerProgress, entry: Entry, now_ms: float) -> None:
+        follower.appends[self._send(follower, entry, PushType.APPEND, now_ms)] = entry.index
 
     def _send(self, follower: PeerProgress, entry: Entry | None, kind: PushType, now_ms: float) -> int:
         follower.told_ms = now_ms

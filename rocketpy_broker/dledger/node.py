@@ -9,17 +9,20 @@
 
 Events may be stepped while a Ready is being stored; only one Ready is out at a time.
 
+A broker's own messages go in by `append` and `push`, without an event each.
+
 Source: DLedgerServer of DLedger 0.1. Differs: GET serves only what is committed (I5), PULL is refused where
 0.1 is silent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from rocketpy.errors import ensure
+from rocketpy.errors import NotLeader, ensure
 from rocketpy_broker.dledger.codes import RaftResponseCode
 from rocketpy_broker.dledger.election import Elector
+from rocketpy_broker.dledger.entry import Entry
 from rocketpy_broker.dledger.events import (
     Answered,
     Asked,
@@ -32,7 +35,7 @@ from rocketpy_broker.dledger.events import (
     Tick,
 )
 from rocketpy_broker.dledger.following import Follower
-from rocketpy_broker.dledger.leading import Leader
+from rocketpy_broker.dledger.leading import Leader, PeerProgress
 from rocketpy_broker.dledger.ledger_view import LedgerView, StoredLedger, Write
 from rocketpy_broker.dledger.member import Member, Role
 from rocketpy_broker.dledger.settings import RaftSettings
@@ -121,6 +124,25 @@ class RaftNode:
         if isinstance(event, Tick) and self._leader is not None:
             self._leader.tick(now_ms)
 
+    def append(self, body: bytes) -> Entry | None:
+        """Append an entry, at once and without an Outcome; `push` follows.
+
+        It is committed when `committed_index` has reached it in this term. Returns None when too much waits.
+        Raises NotLeader.
+        """
+        if self._leader is None:
+            raise NotLeader(f"{self.member.self_id} does not lead", leader_hint=self.member.leader_id)
+        return self._leader.append(body)
+
+    def push(self, now_ms: float) -> None:
+        """Send what was appended."""
+        self._settle(now_ms)
+
+    @property
+    def followers(self) -> Sequence[PeerProgress]:
+        """What a leader knows of the others; nothing on any other peer."""
+        return () if self._leader is None else self._leader.followers
+
     def take_ready(self) -> Ready:
         """Return what is to be done; falsy when there is nothing, or the last one is still being done."""
         outbox = self._outbox
@@ -191,7 +213,10 @@ class RaftNode:
             return RaftResponseCode.UNKNOWN_GROUP
         if isinstance(message, AppendEntryRequest | GetEntriesRequest) and self._leader is None:
             return RaftResponseCode.NOT_LEADER
-        return RaftResponseCode.UNSUPPORTED if isinstance(message, PullEntriesRequest) else None
+        is_closed = isinstance(message, AppendEntryRequest) and not self._settings.takes_appends
+        if is_closed or isinstance(message, PullEntriesRequest):
+            return RaftResponseCode.UNSUPPORTED
+        return None
 
     def _refused(self, message: RaftMessage, code: RaftResponseCode) -> RaftMessage:
         return _ANSWERS[type(message)](

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rocketpy.errors import ConfigInvalid
@@ -41,11 +42,15 @@ class RaftSettings:
     """maxPendingRequestsNum: appends that may wait; more are refused, LEADER_PENDING_FULL."""
     in_flight_max: int = 1000
     """Pushes to one follower that may be unanswered; as many may wait there for one that is missing."""
+    in_flight_bytes_max: int = 4 << 20
+    """… and so many bytes of entries, or one entry."""
     file_bytes: int = 1 << 30
     """mappedFileSizeForEntryData: the same on every peer, since it decides where entries lie."""
-    no_op: bytes | None = None
-    """Body of the entry with which a new leader begins its term (D#305). None, for groups with Java peers:
-    what older terms left is committed with the first entry that a client appends."""
+    no_op: Callable[[int], bytes] | None = None
+    """Makes the body of the entry with which a new leader begins its term (D#305), of one length, from the
+    body's position. None: what older terms left is committed with the first entry of a client."""
+    takes_appends: bool = True
+    """Whether clients may append over the wire. A broker's ledger takes messages only, through the broker."""
 
     def __post_init__(self) -> None:
         if self.self_id not in self.peers:

@@ -9,7 +9,7 @@ from rocketpy.errors import BrokerError
 from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command
-from rocketpy.transport import Address, Channel, ChannelOptions, connect
+from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
 
 __all__ = ["Asker"]
 
@@ -28,7 +28,7 @@ class Asker:
     async def ask(self, code: int, fields: dict[str, str] | None = None) -> bytes:
         """Return the body of the answer. Raises BrokerError when it is no success, RocketError."""
         if self._channel is None or self._channel.is_closed:
-            self._channel = await connect(self.address, _Client(), self._options)
+            self._channel = await connect(self.address, AskingEnd(), self._options)
         request = Command.request(code)
         request.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"")
         answer = await self._channel.request(request, _TIMEOUT_MS)
@@ -41,20 +41,3 @@ class Asker:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-
-
-class _Client:
-    """The Endpoint of a channel on which nothing is asked of us."""
-
-    def channel_opened(self, channel: Channel) -> None:
-        """Part of Endpoint."""
-
-    def handle(self, channel: Channel, request: Command) -> Command:
-        """Part of Endpoint."""
-        return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="this end only asks")
-
-    def end_of_buffer(self) -> None:
-        """Part of Endpoint."""
-
-    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """Part of Endpoint."""

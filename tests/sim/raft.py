@@ -18,7 +18,7 @@ def run_seed(seed: int) -> World:
     """Run one world to its end: faults, then a heal phase. Raises Violation naming the seed."""
     random = Random(seed)
     size = random.choice((1, 3, 3, 3, 5))
-    no_op = b"no-op" if random.random() < 0.7 else None
+    no_op = (lambda pos: b"no-op") if random.random() < 0.7 else None
     timings = FAST if random.random() < 0.8 else {}
     world = World(seed, size, faults=Faults.drawn(random), no_op=no_op, **timings)
     try:

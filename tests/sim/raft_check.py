@@ -74,9 +74,10 @@ class Checker:
         self.served_count += 1
         check(self.committed.get(entry.index) == entry, f"I5: {entry.index} served, which is not committed")
 
-    def look(self, name: str, life: int, node: RaftNode, disk: RaftDisk) -> None:
-        """Look at a peer. life: how often it was started."""
-        self._look_at_member(name, node)
+    def look(self, name: str, life: int, node: RaftNode, disk: RaftDisk, *, is_stored: bool = True) -> None:
+        """Look at a peer. life: how often it was started. is_stored: others may know of its term and vote."""
+        if is_stored:
+            self._look_at_member(name, node)
         self._look_at_entries(name, disk)
         self._look_at_commit(name, life, node)
 

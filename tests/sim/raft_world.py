@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from rocketpy_broker.dledger.events import Answered, Asked, Event, Expire, Propose, Ready, Tick
+from rocketpy_broker.dledger.events import Answered, Asked, Call, Event, Expire, Propose, Ready, Tick
 from rocketpy_broker.dledger.member import Role
 from rocketpy_broker.dledger.node import RaftNode
 from rocketpy_broker.dledger.settings import RaftSettings
@@ -84,7 +84,7 @@ class World:
         self.checker = Checker(size)
         self.cut: set[tuple[str, str]] = set()
         self.trace: list[str] = []
-        self.settings: dict[str, Any] = {"file_bytes": 4096, "no_op": b"no-op", **settings}
+        self.settings: dict[str, Any] = {"file_bytes": 4096, "no_op": lambda pos: b"no-op", **settings}
         self.asked: dict[int, tuple[str, int]] = {}
         """Which peer, in which of its lives, was asked for what ticket."""
         self.ticking: set[str] | None = None
@@ -187,11 +187,12 @@ class World:
         # Half of the flushes end in the same tick; the others are cut short by a crash, if there is one.
         while peer.flushing is None and (ready := node.take_ready()):
             peer.disk.write(ready.term_state, ready.write)
+            self._send(peer, ready.early_calls)
             peer.flushing, is_idle = ready, False
             if self.random.random() < 0.5:
                 self._flushed(peer, ready)
         if not is_idle:
-            self.checker.look(peer.name, peer.life, node, peer.disk)
+            self.checker.look(peer.name, peer.life, node, peer.disk, is_stored=peer.flushing is None)
 
     def _flushed(self, peer: Peer, ready: Ready) -> None:
         peer.disk.flush()
@@ -201,9 +202,7 @@ class World:
             return
         if self.random.random() < 0.05:
             peer.disk.checkpoint = peer.disk.checkpoint._replace(committed_index=node.member.committed_index)
-        for call in ready.calls:
-            self.trace.append(f"{self.now:.0f} {peer.name}>{call.peer} {_describe(call.message)}")
-            self._carry(peer, call.peer, call.number, call.message)
+        self._send(peer, ready.late_calls)
         for answer in ready.answers:
             if answer.token in self._tokens:
                 self._return(peer, answer.token, answer.message)
@@ -217,6 +216,11 @@ class World:
         node.advance(self.clock(peer))
 
     # -- the network --------------------------------------------------------------------------
+
+    def _send(self, peer: Peer, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self.trace.append(f"{self.now:.0f} {peer.name}>{call.peer} {_describe(call.message)}")
+            self._carry(peer, call.peer, call.number, call.message)
 
     def _carry(self, sender: Peer, receiver: str, number: int, message: RaftMessage) -> None:
         life = sender.life

@@ -53,7 +53,7 @@ class _Script:
     world: World
 
     def group(self, size: str, no_op: str = "") -> None:
-        self.world = World(1, int(size), no_op=no_op.encode() or None)
+        self.world = World(1, int(size), no_op=(lambda pos: no_op.encode()) if no_op else None)
         self.world.ticking = set()
 
     def holds(self, name: str, _term: str, term: str, *words: str) -> None:

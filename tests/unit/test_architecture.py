@@ -42,7 +42,13 @@ PURE = (
     "rocketpy.consumer.rebalance",
     "rocketpy.consumer.stats",
     "rocketpy.consumer.subscription",
-    "rocketpy_broker.dledger",
+    *(
+        f"rocketpy_broker.dledger.{name}"
+        for name in (
+            "codes", "election", "entry", "events", "following", "leading", "ledger_view", "member", "node",
+            "settings", "state_files", "wire",
+        )
+    ),
     "rocketpy_broker.ha.epochs",
     "rocketpy_broker.ha.master",
     "rocketpy_broker.ha.progress",
@@ -54,7 +60,7 @@ PURE = (
     "rocketpy_broker.services.delay_queues",
     "rocketpy_broker.services.half_messages",
     "rocketpy_broker.services.rerouting",
-)
+)  # fmt: skip
 NOT_PURE = frozenset({
     "asyncio", "concurrent", "multiprocessing", "os", "random", "select", "selectors", "signal",
     "socket", "ssl", "subprocess", "threading", "time", "uvloop",

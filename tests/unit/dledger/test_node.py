@@ -313,8 +313,31 @@ def test_a_peer_that_was_restarted_stands_in_a_new_term() -> None:
         bench.settings, bench.disk, TermState(4, "n0"), LedgerCheckpoint(), lambda: 0.5, bench.now
     )
     (ready,) = bench.do(Tick())
+    assert [call.message.term for call in ready.calls] == [4, 4]
+    for call in ready.calls:
+        bench.do(Answered(call.number, VoteResponse(vote_result=VoteResult.ACCEPT, term=4)))
+    assert bench.node.role is Role.CANDIDATE
+    bench.now += 1000
+    (ready,) = bench.do(Tick())
     assert ready.term_state == (5, "n0")
     assert [call.message.term for call in ready.calls] == [5, 5]
+
+
+def test_a_peer_that_was_restarted_does_not_disturb_a_leader() -> None:
+    """Every restart of a follower would end the leader's term, and for a while nothing could be sent."""
+    bench = Bench()
+    bench.node = RaftNode(
+        bench.settings, bench.disk, TermState(4, "n1"), LedgerCheckpoint(), lambda: 0.5, bench.now
+    )
+    (ready,) = bench.do(Tick())
+    answer = VoteResponse(vote_result=VoteResult.REJECT_ALREADY_HAS_LEADER, term=4)
+    bench.do(Answered(ready.calls[0].number, answer))
+    for _ in range(3):
+        bench.now += 1900
+        assert bench.do(Tick()) == []
+    bench.ask(HeartBeatRequest(leader_id="n1", term=4))
+    assert bench.node.role is Role.FOLLOWER
+    assert bench.node.member.term == 4
 
 
 def _push(entry: Entry | None, kind: PushType, commit: int = -1) -> PushEntryRequest:

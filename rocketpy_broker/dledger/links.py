@@ -1,0 +1,177 @@
+"""Both ends of the connections between peers: requests go out and come in as DLedger's JSON frames.
+
+Source: DLedgerRpcNettyService of DLedger 0.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rocketpy.errors import RocketError
+from rocketpy.protocol.command import Command, encode_command
+from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
+from rocketpy_broker.dledger.events import Answer, Asked, Call
+from rocketpy_broker.dledger.wire import RaftMessage, read_request, read_response, to_request, to_response
+
+__all__ = ["PeerLinks", "RaftPort"]
+
+log = logging.getLogger("rocketpy.broker.dledger")
+
+CALL_TIMEOUT_MS: Final = 3000
+_RETRY_S: Final = 0.2
+"""After a connection that failed, calls fail for so long without another try."""
+
+OnAnswer = Callable[[int, RaftMessage | None], None]
+"""Told the number of a call and its answer; None: there was none."""
+
+
+class PeerLinks:
+    """Connections to the other peers, each opened by the first call. addresses: by id."""
+
+    def __init__(
+        self, addresses: Mapping[str, Address], options: ChannelOptions, on_answer: OnAnswer
+    ) -> None:
+        self._links = {peer: _Link(peer, address, options, on_answer) for peer, address in addresses.items()}
+
+    def send(self, call: Call) -> None:
+        """Ask a peer. Its answer, or None, is told later, and never from within this call."""
+        self._links[call.peer].send(call)
+
+    def is_connected(self, peer: str) -> bool:
+        """Whether a connection to that peer is open now."""
+        return self._links[peer].is_connected
+
+    def close(self) -> None:
+        """Disconnect; what is on its way is told to have failed."""
+        for link in self._links.values():
+            link.close()
+
+
+class _Link:
+    """One peer. Calls that come while the connection is made wait for it."""
+
+    def __init__(self, peer: str, address: Address, options: ChannelOptions, on_answer: OnAnswer) -> None:
+        self._peer = peer
+        self._address = address
+        self._options = options
+        self._on_answer = on_answer
+        self._loop = asyncio.get_running_loop()
+        self._channel: Channel | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiting: list[Call] = []
+        self._retry_at = 0.0
+        self._failures = 0
+
+    @property
+    def is_connected(self) -> bool:
+        return self._channel is not None and not self._channel.is_closed
+
+    def send(self, call: Call) -> None:
+        channel = self._channel
+        if channel is not None and not channel.is_closed:
+            self._write(channel, call)
+        elif self._connecting is None and self._loop.time() < self._retry_at:
+            self._loop.call_soon(self._on_answer, call.number, None)
+        else:
+            self._waiting.append(call)
+            if self._connecting is None:
+                self._connecting = self._loop.create_task(self._connect())
+
+    def _write(self, channel: Channel, call: Call) -> None:
+        command = to_request(call.message)
+        waiter = _Waiter(call.number, command.code, self._on_answer)
+        command.opaque = channel.expect(waiter, self._loop.time() * 1000 + CALL_TIMEOUT_MS)
+        channel.write(encode_command(command))
+
+    async def _connect(self) -> None:
+        try:
+            self._channel = await connect(self._address, AskingEnd(), self._options)
+        except RocketError as error:
+            self._failures += 1
+            self._retry_at = self._loop.time() + _RETRY_S
+            level = logging.WARNING if self._failures == 1 else logging.DEBUG
+            log.log(level, "peer %s cannot be reached: %s", self._peer, error)
+        else:
+            if self._failures:
+                log.warning("peer %s is reached after %d failures", self._peer, self._failures)
+            self._failures = 0
+        finally:
+            self._connecting = None
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            if self._channel is not None and not self._channel.is_closed:
+                self._write(self._channel, call)
+            else:
+                self._on_answer(call.number, None)
+
+    def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._channel is not None:
+            self._channel.abort()
+
+
+class _Waiter:
+    """Waits for the answer to one call."""
+
+    __slots__ = ("_code", "_number", "_on_answer")
+
+    def __init__(self, number: int, code: int, on_answer: OnAnswer) -> None:
+        self._number = number
+        self._code = code
+        self._on_answer = on_answer
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Command, /) -> None:
+        try:
+            message = read_response(result, self._code)
+        except RocketError as error:
+            log.warning("an answer to request %d is not understood: %s", self._code, error)
+            self._on_answer(self._number, None)
+        else:
+            self._on_answer(self._number, message)
+
+    def set_exception(self, exception: RocketError, /) -> None:
+        log.debug("no answer to request %d: %s", self._code, exception)
+        self._on_answer(self._number, None)
+
+
+class RaftPort:
+    """The Endpoint of a peer's own port. step: takes an event; poke: called once a socket buffer."""
+
+    def __init__(self, step: Callable[[Asked], None], poke: Callable[[], None]) -> None:
+        self._step = step
+        self.end_of_buffer = poke
+        self._asked: dict[int, tuple[Channel, Command]] = {}
+        self._tokens = 0
+
+    def channel_opened(self, channel: Channel) -> None:
+        """Part of Endpoint."""
+
+    def handle(self, channel: Channel, request: Command) -> Command | None:
+        """Part of Endpoint. What is no request of DLedger's is answered with SYSTEM_ERROR."""
+        message = read_request(request)
+        token = self._tokens
+        self._tokens += 1
+        if not request.is_oneway:
+            self._asked[token] = channel, request
+        self._step(Asked(token, message))
+        return None
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        """Part of Endpoint. Answers to it are dropped when they come."""
+
+    def answer(self, answer: Answer) -> None:
+        """Answer a request."""
+        asked = self._asked.pop(answer.token, None)
+        if asked is not None:
+            channel, request = asked
+            channel.reply(to_response(request, answer.message))

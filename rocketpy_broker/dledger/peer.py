@@ -1,0 +1,448 @@
+"""One peer of a group, running: a `RaftNode` between sockets, a clock and files.
+
+The node belongs to the event loop's thread. What it wants stored is written there and flushed in a thread of
+its own; whatever comes meanwhile waits for the next flush, so one flush serves many entries. Pushes and
+heartbeats leave before it: they promise nothing of this peer's own disk, so the disks of a group work at the
+same time. All other calls, and every answer, leave after it.
+
+Source: DLedgerServer of DLedger 0.1. Differs: 0.1 flushes every 10 ms, whatever it has answered by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from rocketpy.errors import DiskFull, FlushFailed, InvariantError, NotEnoughReplicas, NotLeader, StoreError
+from rocketpy.transport import Address, ChannelOptions, Server, serve
+from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.events import Answered, Event, Ready, Tick
+from rocketpy_broker.dledger.ledger_view import StoredLedger, Write
+from rocketpy_broker.dledger.links import PeerLinks, RaftPort
+from rocketpy_broker.dledger.member import Role
+from rocketpy_broker.dledger.node import RaftNode
+from rocketpy_broker.dledger.settings import RaftSettings
+from rocketpy_broker.dledger.state_disk import StateFiles
+from rocketpy_broker.dledger.state_files import LedgerCheckpoint, TermState
+from rocketpy_broker.dledger.wire import RaftMessage
+from rocketpy_broker.store.disk import Disk
+from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.segment import Segment
+
+__all__ = ["Ledger", "Peer", "PeerListener", "PeerState"]
+
+log = logging.getLogger("rocketpy.broker.dledger")
+
+_TICK_S: Final = 0.01
+_CHECKPOINT_S: Final = 3.0
+_FLUSH_S: Final = 0.01
+"""How often a ledger that nobody waits for is flushed."""
+_THOROUGH_S: Final = 1.0
+_ROOM_RETRY_S: Final = 0.5
+
+
+class Ledger(StoredLedger, Protocol):
+    """The files of a ledger. All but `flush` is called in the loop's thread."""
+
+    def apply(self, write: Write) -> None:
+        """Make a change; from then on entries can be read.
+
+        Raises DiskFull: nothing has changed, it is tried again. Raises StoreError: the peer stops for good.
+        """
+
+    def plan_flush(self, *, thorough: bool) -> FlushPlan:
+        """What is to be flushed: entries, and if `thorough` what can be made anew from them, too."""
+
+    def run_flush(self, plan: FlushPlan) -> None:
+        """Make that durable; the one call for a thread. Raises FlushFailed: the peer stops for good."""
+
+    def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
+        """It was done, or failed."""
+
+    def wants_room(self) -> bool:
+        """Whether blocks or the next file should be reserved now."""
+
+    def make_room(self) -> Segment | None:
+        """Reserve them; for a thread. Raises DiskFull, StoreError."""
+
+    def adopt_room(self, segment: Segment | None) -> None:
+        """Take what was reserved."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerState:
+    """Where a peer is. leader_id: None while nobody leads, as far as it knows."""
+
+    role: Role
+    term: int
+    leader_id: str | None
+
+
+class PeerListener(Protocol):
+    """Whom a peer tells, in the loop's thread."""
+
+    def committed(self, index: int) -> None:
+        """The ledger is committed up to here, which is more than before; entries up to it can be read."""
+
+    def changed(self, state: PeerState) -> None:
+        """Role, term or leader is another."""
+
+    def failed(self, error: StoreError | InvariantError) -> None:
+        """It has stopped for good: disk and memory may differ."""
+
+
+class Peer:
+    """Runs from `start` to `close`.
+
+    directory: for term and vote. listen: where the others reach it. flush: whether entries are durable before
+    they are acknowledged; without, they are flushed every 10 ms, as in 0.1.
+    """
+
+    def __init__(
+        self,
+        settings: RaftSettings,
+        ledger: Ledger,
+        directory: Path,
+        disk: Disk,
+        listener: PeerListener,
+        *,
+        listen: Address,
+        listen_options: ChannelOptions | None = None,
+        connect_options: ChannelOptions | None = None,
+        flush: bool = True,
+    ) -> None:
+        self.settings = settings
+        self._ledger = ledger
+        self._files = StateFiles(disk, directory)
+        self._listen = listen
+        self._listen_options = listen_options
+        self._connect_options = connect_options or ChannelOptions()
+        self._flushes = flush
+        self._listener = listener
+        self._port = RaftPort(self._step, self._turn)
+        self._server: Server | None = None
+        self._executor = ThreadPoolExecutor(1, f"dledger-{settings.self_id}")
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._turning: asyncio.Handle | None = None
+        self._storing: asyncio.Future[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._rooming: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._stalled: Ready | None = None
+        """What could not be written because the disk is full."""
+        self._thorough_at = 0.0
+        self._told = (PeerState(Role.CANDIDATE, -1, None), -1)
+        self._saved = LedgerCheckpoint()
+        self._is_unflushed = False
+        self._is_running = False
+        self._readable = -1
+        self.leader_changes = 0
+        """How often it began to follow another, or to lead."""
+        self.failure: StoreError | InvariantError | None = None
+        """Why it stopped for good; None while it runs."""
+        self.disk_full: DiskFull | None = None
+        """Why it takes part no more until there is room on its disk."""
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read term and vote, listen, and take part. Raises StoreDamaged, StoreError, OSError."""
+        self._loop = loop = asyncio.get_running_loop()
+        settings, ledger = self.settings, self._ledger
+        state = self._files.load_term(has_entries=ledger.end_index >= 0)
+        self._saved = self._files.load_checkpoint()
+        self._node = RaftNode(settings, ledger, state, self._saved, random.random, self._now_ms())
+        others = {peer: Address.parse(settings.peers[peer]) for peer in settings.others}
+        self._links = PeerLinks(others, self._connect_options, self._answered)
+        self._is_running = True
+        self._server = await serve(self._listen, self._port, self._listen_options)
+        self._tick()
+        self._timers["checkpoint"] = loop.call_later(_CHECKPOINT_S, self._save_checkpoint)
+        if not self._flushes:
+            log.warning("peer %s acknowledges entries before they are flushed", settings.self_id)
+            self._timers["flush"] = loop.call_later(_FLUSH_S, self._flush_now_and_then)
+
+    async def close(self) -> None:
+        """Take part no more; what is being stored is stored. Ledger and files are left to their owner."""
+        self._stop()
+        if self._server is not None:
+            self._links.close()
+            await self._server.close()
+        works = (self._storing, self._saving, self._rooming, self._flushing, self._closing)
+        if working := {work for work in works if work is not None}:
+            await asyncio.wait(working)
+        self._executor.shutdown(wait=False)
+        if self._server is not None and self.failure is None:
+            await self._save(self._checkpoint())
+
+    def _stop(self) -> None:
+        self._is_running = False
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self._turning is not None:
+            self._turning.cancel()
+            self._turning = None
+
+    def _fail(self, error: StoreError | InvariantError) -> None:
+        """Say nothing more to anybody: what was promised might not hold."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        log.critical("peer %s stops: %s", self.settings.self_id, error, exc_info=error)
+        self._stop()
+        self._links.close()
+        if self._server is not None:
+            self._closing = self._loop.create_task(self._server.close())
+        self._listener.failed(error)
+
+    # -- what its owner asks ------------------------------------------------------------------
+
+    @property
+    def state(self) -> PeerState:
+        """Role, term and leader now."""
+        member = self._node.member
+        return PeerState(member.role, member.term, member.leader_id)
+
+    @property
+    def committed_index(self) -> int:
+        """The group has the entries up to here, and this peer can read them; -1: none."""
+        member = self._node.member
+        if member.role is Role.LEADER:  # it cuts nothing, so what is in its files stays
+            return max(self._readable, min(member.committed_index, self._ledger.end_index))
+        return self._readable
+
+    @property
+    def end_index(self) -> int:
+        """Of the newest entry, appended just now even; -1: there is none."""
+        return self._node.view.end_index
+
+    @property
+    def lags(self) -> dict[str, int]:
+        """How many entries each of the others lacks, as its leader knows it; empty on any other peer."""
+        end = self.end_index
+        return {follower.peer: end - follower.match_index for follower in self._node.followers}
+
+    @property
+    def address(self) -> Address:
+        """Where the others reach it, with the real port."""
+        return self._listen if self._server is None else self._server.address
+
+    def append(self, body: bytes) -> Entry:
+        """Append an entry, as the leader, and return it: where it lies and in which term is settled.
+
+        It is committed when `committed_index` has reached it while the term is still the same; after that
+        term it may be there or not. All that is appended in one turn of the loop goes out and to disk
+        together. Raises NotLeader, NotEnoughReplicas (too much waits), DiskFull.
+        """
+        if not self._is_running:
+            raise NotLeader(f"peer {self.settings.self_id} does not run")
+        if self.disk_full is not None:
+            raise self.disk_full
+        entry = self._node.append(body)
+        if entry is None:
+            raise NotEnoughReplicas(f"{self.settings.pending_max} entries wait for a majority")
+        self._turn_soon()
+        return entry
+
+    def place(self, body_bytes: int) -> int:
+        """Return where the next entry will lie, with a body of so many bytes."""
+        return self._node.view.place(body_bytes)
+
+    # -- events -------------------------------------------------------------------------------
+
+    def _now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    def _tick(self) -> None:
+        self._timers["tick"] = self._loop.call_later(_TICK_S, self._tick)
+        self._step(Tick())
+        self._turn()
+
+    def _answered(self, call: int, message: RaftMessage | None) -> None:
+        self._step(Answered(call, message))
+        self._turn_soon()
+
+    def _step(self, event: Event) -> None:
+        if not self._is_running:
+            return
+        try:
+            self._node.step(event, self._now_ms())
+        except (StoreError, InvariantError) as error:
+            self._fail(error)
+
+    # -- doing what is ready ------------------------------------------------------------------
+
+    def _turn_soon(self) -> None:
+        if self._turning is None and self._is_running:
+            self._turning = self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        if self._turning is not None:
+            self._turning.cancel()
+            self._turning = None
+        if not self._is_running or self._stalled is not None:
+            return
+        try:
+            self._node.push(self._now_ms())
+            while self._storing is None and self._stalled is None:
+                ready = self._node.take_ready()
+                if ready:
+                    self._begin(ready)
+                else:
+                    self._readable = ready.committed_index
+                    break
+        except (StoreError, InvariantError) as error:
+            self._fail(error)
+            return
+        self._tell()
+
+    def _begin(self, ready: Ready) -> None:
+        """Write what is to be written, and flush if something has to be durable before the rest is done."""
+        if ready.write:
+            try:
+                self._ledger.apply(ready.write)
+            except DiskFull as error:
+                self._stall(ready, error)
+                return
+            self._is_unflushed = True
+            self._see_to_room()
+        self._readable = ready.committed_index
+        for call in ready.early_calls:
+            self._links.send(call)
+        flushes = self._flushes and bool(ready.write)
+        if ready.term_state is None and not flushes:
+            self._finish(ready)
+        else:
+            self._store(ready.term_state, lambda: self._finish(ready), flushes=flushes)
+
+    def _store(self, state: TermState | None, then: Callable[[], None], *, flushes: bool) -> None:
+        """Make term and vote durable, then the ledger, in the thread; then go on."""
+        plan = self._plan_flush() if flushes else None
+
+        def store() -> None:
+            if state is not None:
+                self._files.save_term(state)
+            if plan is not None:
+                self._ledger.run_flush(plan)
+
+        def stored(storing: asyncio.Future[None]) -> None:
+            self._storing = None
+            error = storing.exception()
+            if plan is not None:
+                self._ledger.finish_flush(plan, error if isinstance(error, FlushFailed) else None)
+            if error is not None:
+                self._fail(error if isinstance(error, StoreError) else InvariantError(repr(error)))
+            elif self._is_running:
+                then()
+                self._turn()
+
+        self._storing = self._loop.run_in_executor(self._executor, store)
+        self._storing.add_done_callback(stored)
+
+    def _plan_flush(self) -> FlushPlan:
+        now = self._loop.time()
+        thorough = now - self._thorough_at > _THOROUGH_S
+        if thorough:
+            self._thorough_at = now
+        self._is_unflushed = False
+        return self._ledger.plan_flush(thorough=thorough)
+
+    def _stall(self, ready: Ready, error: DiskFull) -> None:
+        """Say nothing until there is room: the others go on without this peer."""
+        if self.disk_full is None:
+            log.error("peer %s waits for room on its disk: %s", self.settings.self_id, error)
+        self.disk_full = error
+        self._stalled = ready
+        self._timers["stall"] = self._loop.call_later(_ROOM_RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        ready, self._stalled = self._stalled, None
+        if ready is None:
+            return
+        try:
+            self._begin(ready)
+        except (StoreError, InvariantError) as error:
+            self._fail(error)
+            return
+        if self._stalled is None:
+            self.disk_full = None
+            self._turn()
+
+    def _finish(self, ready: Ready) -> None:
+        for call in ready.late_calls:
+            self._links.send(call)
+        for answer in ready.answers:
+            self._port.answer(answer)
+        self._node.advance(self._now_ms())
+
+    def _tell(self) -> None:
+        """Tell the owner what has changed; not what was told before."""
+        state, committed = self.state, self.committed_index
+        told_state, told_committed = self._told
+        self._told = state, committed
+        if committed != told_committed:
+            self._listener.committed(committed)
+        if state != told_state:
+            if state.leader_id is not None and state.leader_id != told_state.leader_id:
+                self.leader_changes += 1
+            log.info("peer %s is %s of term %d", self.settings.self_id, state.role.value, state.term)
+            self._listener.changed(state)
+
+    # -- now and then -------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        """Save how far the group is: a peer that starts again may read up to there at once."""
+        self._timers["checkpoint"] = self._loop.call_later(_CHECKPOINT_S, self._save_checkpoint)
+        if self._checkpoint() != self._saved and (self._saving is None or self._saving.done()):
+            self._saving = self._loop.create_task(self._save(self._checkpoint()))
+
+    def _checkpoint(self) -> LedgerCheckpoint:
+        return LedgerCheckpoint(self.committed_index, self._ledger.end_index)
+
+    async def _save(self, checkpoint: LedgerCheckpoint) -> None:
+        try:
+            await asyncio.to_thread(self._files.save_checkpoint, checkpoint)
+        except StoreError as error:
+            log.error("the checkpoint is not saved: %s", error)
+        else:
+            self._saved = checkpoint
+
+    def _flush_now_and_then(self) -> None:
+        """Without `flush` only: nothing waits for it, so it must not hold up what is ready."""
+        self._timers["flush"] = self._loop.call_later(_FLUSH_S, self._flush_now_and_then)
+        if self._is_unflushed and self._flushing is None:
+            self._flushing = self._loop.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        plan = self._plan_flush()
+        try:
+            await self._loop.run_in_executor(self._executor, self._ledger.run_flush, plan)
+        except FlushFailed as error:
+            self._ledger.finish_flush(plan, error)
+            self._fail(error)
+        else:
+            self._ledger.finish_flush(plan)
+        finally:
+            self._flushing = None
+
+    def _see_to_room(self) -> None:
+        if self._rooming is None and self._ledger.wants_room():
+            self._rooming = self._loop.create_task(self._make_room())
+
+    async def _make_room(self) -> None:
+        try:
+            while self._is_running and self._ledger.wants_room():
+                self._ledger.adopt_room(await asyncio.to_thread(self._ledger.make_room))
+        except StoreError as error:
+            log.error("no room ahead of the ledger: %s", error)
+            await asyncio.sleep(_ROOM_RETRY_S)
+        finally:
+            self._rooming = None

@@ -1,0 +1,177 @@
+"""A group of DLedger peers in this process, on sockets. Entries are kept in memory, or in files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rocketpy.errors import FlushFailed, InvariantError, StoreError
+from rocketpy.transport import Address
+from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.ledger_files import LedgerFiles
+from rocketpy_broker.dledger.ledger_view import Write
+from rocketpy_broker.dledger.member import Role
+from rocketpy_broker.dledger.peer import Peer, PeerState
+from rocketpy_broker.dledger.settings import RaftSettings
+from rocketpy_broker.store.config import CommitLogConfig
+from rocketpy_broker.store.disk import OsDisk
+from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.segment import Segment
+from tests.integration.ha_pair import until
+from tests.interop.processes import free_port
+from tests.sim.raft_disk import RaftDisk
+
+FILE_BYTES = 65536
+FAST: Mapping[str, int] = {
+    "heartbeat_ms": 100,
+    "heartbeats_missed_max": 15,
+    "vote_interval_ms_min": 50,
+    "vote_interval_ms_max": 250,
+    "push_timeout_ms": 200,
+    "commit_push_ms": 100,
+    "retry_ms": 50,
+    "file_bytes": FILE_BYTES,
+}
+
+
+class MemoryLedger(RaftDisk):
+    """Entries in memory. on_apply, on_flush: what comes first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_apply: Callable[[Write], object] = bool
+        self.on_flush: Callable[[], object] = bool
+        self.flushes = 0
+
+    def apply(self, write: Write) -> None:
+        self.on_apply(write)
+        self.write(None, write)
+
+    def plan_flush(self, *, thorough: bool) -> FlushPlan:
+        return FlushPlan()
+
+    def run_flush(self, plan: FlushPlan) -> None:
+        self.on_flush()
+        self.flushes += 1
+
+    def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
+        pass
+
+    def wants_room(self) -> bool:
+        return False
+
+    def make_room(self) -> Segment | None:
+        raise AssertionError
+
+    def adopt_room(self, segment: Segment | None) -> None:
+        raise AssertionError
+
+
+class Member:
+    """One peer, that can be stopped and started again with what it had."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.name = name
+        self.ledger = MemoryLedger()
+        self.files: LedgerFiles | None = None
+        """Where entries are instead."""
+        self.root = root / name
+        self.peer: Peer | None = None
+        self.committed_index = -1
+        self.states: list[PeerState] = []
+        self.failures: list[StoreError | InvariantError] = []
+
+    def committed(self, index: int) -> None:
+        assert index > self.committed_index or self.committed_index == -1
+        self.committed_index = index
+
+    def changed(self, state: PeerState) -> None:
+        self.states.append(state)
+
+    def failed(self, error: StoreError | InvariantError) -> None:
+        self.failures.append(error)
+
+    def bodies(self) -> list[bytes]:
+        ledger = self.ledger if self.files is None else self.files
+        return [
+            ledger.get(index).body for index in range(ledger.end_index + 1) if index <= self.committed_index
+        ]
+
+
+class Group:
+    """size peers; `settings` go to each."""
+
+    def __init__(self, root: Path, size: int, *, with_files: bool, **settings: object) -> None:
+        self.with_files = with_files
+        self.addresses = {f"n{number}": f"127.0.0.1:{free_port()}" for number in range(size)}
+        self.members = {name: Member(name, root) for name in self.addresses}
+        self.settings: dict[str, object] = {**FAST, **settings}
+
+    async def start(self, name: str) -> Member:
+        member = self.members[name]
+        settings = RaftSettings(group="g", self_id=name, peers=self.addresses, **self.settings)  # type: ignore[arg-type]
+        member.committed_index = -1
+        if self.with_files:
+            member.files = LedgerFiles(member.root, CommitLogConfig(segment_bytes=FILE_BYTES))
+            member.files.open()
+        member.peer = Peer(
+            settings,
+            member.files or member.ledger,
+            member.root,
+            OsDisk(),
+            member,
+            listen=Address.parse(self.addresses[name]),
+        )
+        await member.peer.start()
+        return member
+
+    async def stop(self, name: str) -> None:
+        member = self.members[name]
+        if member.peer is not None:
+            await member.peer.close()
+            member.peer = None
+            if member.files is not None:
+                member.files.close()
+
+    @property
+    def running(self) -> list[Member]:
+        return [member for member in self.members.values() if member.peer is not None]
+
+    def leaders(self) -> list[Member]:
+        return [member for member in self.running if member.peer and member.peer.state.role is Role.LEADER]
+
+    async def leader(self) -> tuple[Member, Peer]:
+        """Whoever leads once all that run agree on it."""
+        await until(lambda: self._agreed() is not None)
+        member = self._agreed()
+        assert member is not None
+        assert member.peer is not None
+        return member, member.peer
+
+    def _agreed(self) -> Member | None:
+        names = {member.peer.state.leader_id for member in self.running if member.peer}
+        (name,) = names if len(names) == 1 else (None,)
+        found = None if name is None else self.members[name]
+        return found if found in self.leaders() else None
+
+    async def append(self, peer: Peer, *bodies: bytes) -> Entry:
+        """Append at a leader; the last entry, once it is committed."""
+        entry = [peer.append(body) for body in bodies][-1]
+        await until(lambda: peer.committed_index >= entry.index)
+        return entry
+
+
+@asynccontextmanager
+async def group(
+    root: Path, size: int = 3, *, with_files: bool = False, **settings: object
+) -> AsyncIterator[Group]:
+    """A group that runs."""
+    made = Group(root, size, with_files=with_files, **settings)
+    try:
+        for name in made.members:
+            await made.start(name)
+        yield made
+    finally:
+        for name in made.members:
+            await made.stop(name)

@@ -1,0 +1,245 @@
+"""DLedger peers over sockets: a group elects, replicates, and survives what becomes of its peers."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import DiskFull, FlushFailed, NotEnoughReplicas, NotLeader, StoreDamaged
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.command import encode_command
+from rocketpy_broker.dledger.codes import RaftRequestCode, RaftResponseCode
+from rocketpy_broker.dledger.member import Role
+from rocketpy_broker.dledger.peer import PeerState
+from rocketpy_broker.dledger.wire import (
+    AppendEntryRequest,
+    AppendEntryResponse,
+    MetadataRequest,
+    MetadataResponse,
+    RaftMessage,
+    read_response,
+    to_request,
+)
+from tests.integration.ha_pair import until
+from tests.integration.raft_group import Group, Member, group
+from tests.integration.raw_client import RawClient
+
+
+async def ask(member: Member, message: RaftMessage) -> RaftMessage:
+    assert member.peer is not None
+    message.group, message.remote_id = "g", member.name
+    request = to_request(message)
+    async with await RawClient.open(member.peer.address) as client:
+        return read_response(await client.call_frame(encode_command(request)), request.code)
+
+
+async def all_have(running: Group, bodies: list[bytes]) -> None:
+    await until(lambda: all(member.bodies() == bodies for member in running.running))
+
+
+async def test_a_group_elects_one_leader_and_replicates(tmp_path: Path) -> None:
+    """Without this there is no group: nothing that is acknowledged would be anywhere else."""
+    async with group(tmp_path) as running:
+        _, peer = await running.leader()
+        bodies = [b"%d" % number for number in range(500)]
+        entry = await running.append(peer, *bodies)
+        assert (entry.index, entry.term) == (499, peer.state.term)
+        await all_have(running, bodies)
+        assert [member.peer.state.role for member in running.running if member.peer].count(Role.LEADER) == 1
+        assert peer.lags == {name: 0 for name in running.members if name != peer.settings.self_id}
+
+
+async def test_many_entries_share_a_flush(tmp_path: Path) -> None:
+    """A group would be as slow as its disk is, once for each message."""
+    async with group(tmp_path) as running:
+        member, peer = await running.leader()
+        before = member.ledger.flushes
+        await running.append(peer, *[b"x"] * 300)
+        assert member.ledger.flushes - before < 10
+
+
+async def test_the_next_leader_has_what_was_acknowledged(tmp_path: Path) -> None:
+    """A leader that is gone would take acknowledged messages with it (I1)."""
+    async with group(tmp_path, no_op=lambda _: b"no-op") as running:
+        old, peer = await running.leader()
+        await running.append(peer, b"a", b"b")
+        await running.stop(old.name)
+        new, peer = await running.leader()
+        assert new is not old
+        await running.append(peer, b"c")
+        await running.start(old.name)
+        await all_have(running, [b"no-op", b"a", b"b", b"no-op", b"c"])
+        terms = [entry.term for entry in new.ledger.entries]
+        assert terms == sorted(terms)
+
+
+async def test_a_follower_that_was_away_catches_up(tmp_path: Path) -> None:
+    """Each restart would leave the group with one peer fewer."""
+    async with group(tmp_path) as running:
+        member, peer = await running.leader()
+        away = next(name for name in running.members if name != member.name)
+        await running.append(peer, b"a")
+        await running.stop(away)
+        bodies = [b"%d" % number for number in range(2500)]
+        await running.append(peer, *bodies)
+        term = peer.state.term
+        await running.start(away)
+        await all_have(running, [b"a", *bodies])
+        assert peer.state == PeerState(Role.LEADER, term, member.name), "its restart cost the leader its term"
+
+
+async def test_a_minority_acknowledges_nothing(tmp_path: Path) -> None:
+    """A leader on its own would promise what the next one does not know."""
+    async with group(tmp_path) as running:
+        member, peer = await running.leader()
+        for name in running.members:
+            if name != member.name:
+                await running.stop(name)
+        entry = peer.append(b"alone")
+        await until(lambda: peer.state.role is not Role.LEADER)
+        assert peer.committed_index < entry.index
+        with pytest.raises(NotLeader):
+            peer.append(b"more")
+
+
+async def test_a_single_peer_leads_itself(tmp_path: Path) -> None:
+    """A group of one, for a first try, would wait for others for ever."""
+    async with group(tmp_path, size=1) as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        assert member.bodies() == [b"a"]
+
+
+async def test_too_much_that_waits_is_refused(tmp_path: Path) -> None:
+    """Without a majority a leader would fill its memory."""
+    async with group(tmp_path, pending_max=5) as running:
+        member, peer = await running.leader()
+        for name in running.members:
+            if name != member.name:
+                await running.stop(name)
+        for _ in range(5):
+            peer.append(b"x")
+        with pytest.raises(NotEnoughReplicas, match="5 entries wait"):
+            peer.append(b"x")
+
+
+async def test_nothing_is_acknowledged_before_it_is_durable_on_a_majority(tmp_path: Path) -> None:
+    """Power loss of all peers would lose acknowledged messages, as it does with 0.1."""
+    async with group(tmp_path) as running:
+        _, peer = await running.leader()
+        await running.append(peer, b"a")
+        gate = threading.Event()
+        for other in running.running:
+            other.ledger.on_flush = lambda: gate.wait(20)
+        try:
+            entry = peer.append(b"b")
+            await until(lambda: all(len(member.ledger.entries) == 2 for member in running.running))
+            assert peer.committed_index < entry.index
+        finally:
+            gate.set()
+        await until(lambda: peer.committed_index == entry.index)
+
+
+async def test_a_failed_flush_ends_a_peer(tmp_path: Path) -> None:
+    """After a flush that failed nobody knows what is on the disk; a second one proves nothing (#2706)."""
+
+    def fail() -> None:
+        raise FlushFailed("no")
+
+    async with group(tmp_path, no_op=lambda _: b"no-op") as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        member.ledger.on_flush = fail
+        peer.append(b"b")
+        await until(lambda: bool(member.failures))
+        with pytest.raises(NotLeader):
+            peer.append(b"c")
+        others = [other for other in running.running if other is not member]
+        await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
+
+
+async def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
+    """A follower without room would be lost to its group until somebody started it again."""
+    full = True
+
+    def refuse(_: object) -> None:
+        if full:
+            raise DiskFull("full")
+
+    async with group(tmp_path) as running:
+        member, peer = await running.leader()
+        follower = next(other for other in running.running if other is not member)
+        follower.ledger.on_apply = refuse
+        await running.append(peer, b"a")
+        await until(lambda: follower.peer is not None and follower.peer.disk_full is not None)
+        await running.append(peer, b"b")
+        full = False
+        await until(lambda: follower.bodies() == [b"a", b"b"])
+        assert follower.peer is not None
+        assert follower.peer.disk_full is None
+
+
+async def test_clients_of_dledger_are_served(tmp_path: Path) -> None:
+    """DLedger's own tools would not get along with a group of ours."""
+    async with group(tmp_path) as running:
+        member, _ = await running.leader()
+        found = await ask(running.members["n1"], MetadataRequest())
+        assert isinstance(found, MetadataResponse)
+        assert (found.leader_id, found.peers) == (member.name, running.addresses)
+        answer = await ask(member, AppendEntryRequest(body=b"a"))
+        assert isinstance(answer, AppendEntryResponse)
+        assert (answer.code, answer.index, answer.pos) == (RaftResponseCode.SUCCESS, 0, 0)
+        other = next(other for other in running.running if other is not member)
+        answer = await ask(other, AppendEntryRequest(body=b"a"))
+        assert (answer.code, answer.leader_id) == (RaftResponseCode.NOT_LEADER, member.name)
+
+
+async def test_garbage_is_refused(tmp_path: Path) -> None:
+    """A stranger's request to the raft port would take a peer down."""
+    async with group(tmp_path, size=1) as running:
+        member, peer = await running.leader()
+        async with await RawClient.open(peer.address) as client:
+            for code, body in (
+                (RaftRequestCode.VOTE, b"{"),
+                (RaftRequestCode.PUSH, b'{"entry":{"body":"?"}}'),
+                (10, b""),
+            ):
+                answer = await client.call(code, body=body)
+                assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert not member.failures
+        await running.append(peer, b"a")
+
+
+async def test_a_lost_vote_refuses_the_start(tmp_path: Path) -> None:
+    """A peer that forgot whom it voted for could vote again, and make two leaders of one term."""
+    async with group(tmp_path, size=1) as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        await running.stop("n0")
+        path = member.root / "currterm"
+        saved = await asyncio.to_thread(path.read_bytes)
+        await asyncio.to_thread(path.write_bytes, saved.replace(b"n0", b"n1"))
+        with pytest.raises(StoreDamaged, match="crc"):
+            await running.start("n0")
+        await running.stop("n0")
+        await asyncio.to_thread(path.unlink)
+        with pytest.raises(StoreDamaged, match="missing"):
+            await running.start("n0")
+        await running.stop("n0")
+
+
+async def test_peers_with_files_come_back_with_them(tmp_path: Path) -> None:
+    """A group that was stopped would have to begin anew."""
+    async with group(tmp_path, with_files=True, no_op=lambda _: b"no-op") as running:
+        _, peer = await running.leader()
+        bodies = [b"%d" % number * 50 for number in range(200)]
+        await running.append(peer, *bodies)
+        await all_have(running, [b"no-op", *bodies])
+        for name in running.members:
+            await running.stop(name)
+        for name in running.members:
+            await running.start(name)
+        _, peer = await running.leader()
+        await running.append(peer, b"more")
+        await all_have(running, [b"no-op", *bodies, b"no-op", b"more"])
