@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import AdminClient, Message, MessageQueue, Producer, PullConsumer, SendStatus
+from rocketpy import (
+    AdminClient,
+    ConsumeFrom,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    SendStatus,
+)
 from rocketpy.errors import TransportError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -113,6 +123,33 @@ async def test_consumers_read_from_the_slave_when_the_master_is_gone(brokers: Pa
                 bodies |= {message.body for message in result.messages}
                 offset = result.next_offset
     assert len(bodies) == 50
+
+
+@pytest.mark.parametrize(("percent", "chosen"), [("0", 1), ("40", 0)])
+async def test_readers_far_behind_are_sent_to_the_slave(brokers: Pair, percent: str, chosen: int) -> None:
+    """Without this old messages, read from the master's disk, would slow down everybody's sends; or a slave
+    would do its master's work.
+    """
+    master = await brokers.master(slaveReadEnable="true", accessMessageInMemoryMaxRatio=percent)
+    slave = await brokers.slave(slaveReadEnable="true")
+    await send(brokers, 50)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    async with PullConsumer("readers", namesrv=brokers.namesrv_address) as reader:
+        ends = {queue: await reader.max_offset(queue) for queue in await reader.fetch_queues("HaTopic")}
+        found = await reader.pull(max(ends, key=lambda queue: ends[queue]), 0, max_count=1)
+    assert found.suggested_broker_id == chosen
+    seen: list[bytes] = []
+    consumer = PushConsumer(
+        "g",
+        brokers.namesrv_address,
+        lambda message: seen.append(message.body),
+        config=PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET, pull_batch_size=1),
+    )
+    consumer.subscribe("HaTopic")
+    async with consumer:
+        await until(lambda: len(seen) == 50)
+    assert (slave.consumers.stats.got_total > 0) == (chosen == 1)
 
 
 async def test_a_look_up_by_id_finds_a_replica(brokers: Pair) -> None:
