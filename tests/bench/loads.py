@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from rocketpy import Message, sync
 from tests.bench.machine import usage
 from tests.bench.results import Sample
 from tests.bench.servers import Server
@@ -19,6 +21,7 @@ from tests.interop.java_peer import EXAMPLES, JavaPeer, java_environment, make_h
 from tests.interop.processes import our_environment
 
 CLIENT_JVM = ("-server", "-Xms512m", "-Xmx512m")
+FILL_BYTES = 64 << 10  # bodies of a batch
 _OFFICIAL_LINE = re.compile(
     r"Send TPS: (\d+) Max RT: (\d+) Average RT: +([\d.]+) Send Failed: (\d+) Response Failed: (\d+)"
 )
@@ -56,6 +59,7 @@ class LoadProcess:
     def measure(self, server: Server, **what: Any) -> Sample:
         """Drive `server` as `what` says. Raises RuntimeError when the client process ends."""
         broker_before, client_before = usage(server.broker_pid), usage(self._process.pid)
+        slave_before = slave_cpu_s(server)
         answer = self._ask({"namesrv": server.namesrv_address, "topic": server.topic, **what})
         broker, client, sent = usage(server.broker_pid), usage(self._process.pid), max(1, answer["sent"])
         return Sample(
@@ -66,6 +70,7 @@ class LoadProcess:
             broker_cpu_us=(broker.cpu_s - broker_before.cpu_s) / sent * 1e6,
             client_cpu_us=(client.cpu_s - client_before.cpu_s) / sent * 1e6,
             broker_resident_bytes=broker.resident_bytes,
+            slave_cpu_us=(slave_cpu_s(server) - slave_before) / sent * 1e6,
         )
 
     def close(self) -> None:
@@ -94,6 +99,20 @@ class LoadProcess:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def slave_cpu_s(server: Server) -> float:
+    """CPU seconds of a pair's slave so far; 0 without one."""
+    return usage(server.slave.pid).cpu_s if server.slave is not None else 0.0
+
+
+def fill(server: Server, count: int, size: int) -> None:
+    """Send so many messages with bodies of so many bytes, in batches, to all queues in turn."""
+    with sync.Producer("bench_filler", server.namesrv_address) as producer:
+        queues = itertools.cycle(producer.fetch_publish_queues(server.topic))
+        batch = [Message(server.topic, b"b" * size, wait_store=False)] * (FILL_BYTES // size)
+        for at in range(0, count, len(batch)):
+            producer.send_batch(batch[: count - at], queue=next(queues))
 
 
 def official(peer: JavaPeer, run: Path, server: Server, threads: int) -> Sample:

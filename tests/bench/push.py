@@ -21,14 +21,13 @@ from typing import Any
 
 from rocketpy import Message, ProducerConfig, sync
 from tests.bench import machine
-from tests.bench.loads import LoadProcess
+from tests.bench.loads import LoadProcess, fill
 from tests.bench.push_load import HANDLERS
 from tests.bench.results import Key, Results, Sample
 from tests.bench.run import EXIT_NOT_RUN, RESULTS, heading, words
 from tests.bench.servers import JAVA, QUEUES, Server, servers
 from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
 
-BATCH = 512
 INTERVAL_S = 0.002
 _groups = itertools.count(1)
 
@@ -65,7 +64,7 @@ def main(arguments: list[str]) -> int:
     results = Results(baseline=JAVA)
     with tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as directory:
         measure(peer, Path(directory), options, results)
-    print(f"\n{heading(about)}\n\n{results.table()}")
+    print(f"\n{heading(about, '')}\n\n{results.table()}")
     if not options.discard:
         name = f"push-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{about['commit'].rstrip('+')}.json"
         results.save(RESULTS / name, about)
@@ -98,7 +97,8 @@ def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Res
         running = stack.enter_context(servers(peer, run, options.loops))
         consumers = list(start_consumers(stack, peer, run, options))
         for server in running:
-            fill(server, options.messages)
+            fill(server, options.messages, 128)
+            create_latency_topic(server)
             for consumer in consumers:
                 consumer.measure(server, "drain", max(1, options.messages // 10))
         for number in range(options.rounds):
@@ -126,14 +126,10 @@ def start_consumers(
             yield Consumer(f"our consumer ({loop}), {handler}", stack.enter_context(process))
 
 
-def fill(server: Server, count: int) -> None:
-    """Send what the drains consume, and make the topic of the latencies."""
-    with sync.Producer("bench_filler", server.namesrv_address) as producer:
+def create_latency_topic(server: Server) -> None:
+    """On the server's broker."""
+    with sync.Producer("bench_sender", server.namesrv_address) as producer:
         producer.create_topic(LATENCY_TOPIC, QUEUES, key=str(server.broker.conf["brokerClusterName"]))
-        queues = itertools.cycle(producer.fetch_publish_queues(server.topic))
-        batch = [Message(server.topic, b"b" * 128)] * BATCH
-        for at in range(0, count, BATCH):
-            producer.send_batch(batch[: count - at], queue=next(queues))
 
 
 @contextmanager

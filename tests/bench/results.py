@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ class Sample:
     broker_cpu_us: float = 0.0  # a message
     client_cpu_us: float = 0.0  # a message
     broker_resident_bytes: int = 0
+    slave_cpu_us: float = 0.0  # a message; of a pair
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Results:
 
     def table(self) -> str:
         """A line a load and server: median rate, spread, ratio of medians to the baseline's."""
-        heads = (
+        heads: tuple[str, ...] = (
             "load",
             "server",
             "rounds",
@@ -55,12 +56,16 @@ class Results:
             "p99 ms",
             "broker",
             "client",
+            "slave",
         )
         rows = [self._row(key) for key in self.samples]
+        if not any(sample.slave_cpu_us for samples in self.samples.values() for sample in samples):
+            heads, rows = heads[:-1], [row[:-1] for row in rows]
         note = (
-            "broker, client: CPU microseconds a message; ratio: of medians, to that load on the Java broker"
+            f"{', '.join(heads[9:])}: CPU microseconds a message; ratio: of medians, to that load on the "
+            f"{self.baseline}"
         )
-        return f"{_align([heads, *rows])}\n{note}"
+        return f"{align([heads, *rows])}\n{note}"
 
     def rate(self, key: Key) -> float:
         """Median messages a second."""
@@ -98,6 +103,7 @@ class Results:
             _milliseconds(s.p99_us for s in samples),
             f"{_median(s.broker_cpu_us for s in samples):.1f}",
             f"{_median(s.client_cpu_us for s in samples):.1f}",
+            f"{_median(s.slave_cpu_us for s in samples):.1f}",
         )
 
 
@@ -117,7 +123,8 @@ def _quartile_range(rates: list[float]) -> float:
     return quartiles[2] - quartiles[0]
 
 
-def _align(rows: list[tuple[str, ...]]) -> str:
+def align(rows: Sequence[tuple[str, ...]]) -> str:
+    """A table: the first two columns to the left, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(_line(row, widths) for row in rows)
 

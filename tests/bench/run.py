@@ -193,13 +193,13 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def heading(about: dict[str, Any]) -> str:
-    """Two lines: the machine, and what was measured."""
+def heading(about: dict[str, Any], what: str = "benchmark.Producer: bodies of 130 bytes; ") -> str:
+    """Two lines: the machine, and what was measured. what: goes before what all benchmarks share."""
     return (
         f"{about['cpu']}, {about['cores']} cores, {about['memory_bytes'] >> 30} GiB; {about['system']}; "
         f"Python {about['python']}, uvloop {about['uvloop']}; {about['java']}; RocketMQ {about['rocketmq']}; "
         f"commit {about['commit']}; load average {about['load_average']:.1f} at the start\n"
-        f"benchmark.Producer: bodies of 130 bytes; topic {TOPIC} made with {QUEUES} queues on each broker; "
+        f"{what}topic {TOPIC} made with {QUEUES} queues on each broker; "
         "ASYNC_FLUSH on each; no pinning"
     )
 

@@ -1,10 +1,11 @@
-"""The servers of a benchmark run: RocketMQ's pair and ours, up for the whole run, driven in turn."""
+"""The servers of a benchmark run: RocketMQ's and ours, up for the whole run, driven in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.interop import probe
@@ -33,12 +34,13 @@ CONF = {
 
 @dataclass(frozen=True)
 class Server:
-    """One driven server: its name in the table and its two processes."""
+    """One driven server: its name in the table and its processes."""
 
     name: str
     namesrv: NameServerProcess
     broker: BrokerProcess
     topic: str = TOPIC
+    slave: BrokerProcess | None = None
 
     @property
     def namesrv_address(self) -> str:
@@ -52,32 +54,52 @@ class Server:
 
 
 @contextmanager
-def servers(peer: JavaPeer, run: Path, loops: list[str]) -> Iterator[list[Server]]:
-    """Java's pair and ours on each event loop, each with the same topic of the same number of queues."""
+def servers(peer: JavaPeer, run: Path, loops: list[str], *, slaves: bool = False) -> Iterator[list[Server]]:
+    """Java's and ours on each event loop, each with the same topic of the same number of queues.
+
+    slaves: whether each is a SYNC_MASTER with one slave.
+    """
     with ExitStack() as stack:
-        running = [stack.enter_context(_java(peer, run / "java"))]
-        running += [stack.enter_context(_ours(run / loop, loop)) for loop in loops]
+        running = [stack.enter_context(_running(_java(peer, run / "java"), slaves))]
+        running += [stack.enter_context(_running(_ours(run / loop, loop), slaves)) for loop in loops]
         for server in running:
             _create_topic(peer, run, server)
         yield running
 
 
-@contextmanager
-def _java(peer: JavaPeer, run: Path) -> Iterator[Server]:
-    names = JavaNameServer(peer, run).start()
-    with stopping([names]):
-        broker = JavaBroker(peer, run, names.address, conf=CONF, jvm=BROKER_JVM).start()
-        with stopping([broker]):
-            yield Server(JAVA, names, broker)
+@dataclass(frozen=True)
+class _Make:
+    """A name server, and how to make a broker of the same make."""
+
+    name: str
+    namesrv: NameServerProcess
+    broker: Callable[..., BrokerProcess]
+
+
+def _java(peer: JavaPeer, run: Path) -> _Make:
+    return _Make(JAVA, JavaNameServer(peer, run), partial(JavaBroker, peer, run, jvm=BROKER_JVM))
+
+
+def _ours(run: Path, loop: str) -> _Make:
+    return _Make(f"ours, {loop}", OurNameServer(run), partial(OurBroker, run, options=("--loop", loop)))
 
 
 @contextmanager
-def _ours(run: Path, loop: str) -> Iterator[Server]:
-    names = OurNameServer(run).start()
-    with stopping([names]):
-        broker = OurBroker(run, names.address, conf=CONF, options=("--loop", loop)).start()
-        with stopping([broker]):
-            yield Server(f"ours, {loop}", names, broker)
+def _running(make: _Make, slaves: bool) -> Iterator[Server]:
+    names = make.namesrv
+    with ExitStack() as stack:
+        stack.enter_context(stopping([names.start()]))
+        if not slaves:
+            broker = make.broker(names.address, name="broker", conf=CONF)
+            stack.enter_context(stopping([broker.start()]))
+            yield Server(make.name, names, broker)
+            return
+        pair = {**CONF, "brokerName": "pair"}
+        master = make.broker(names.address, name="master", conf={**pair, "brokerRole": "SYNC_MASTER"})
+        stack.enter_context(stopping([master.start()]))
+        slave = make.broker(names.address, name="slave", conf={**pair, "brokerRole": "SLAVE", "brokerId": 1})
+        stack.enter_context(stopping([slave.start()]))
+        yield Server(make.name, names, master, slave=slave)
 
 
 def _create_topic(peer: JavaPeer, run: Path, server: Server) -> None:

@@ -70,6 +70,12 @@ def offset(address: str, code: int, topic: str, queue_id: int) -> int:
     return int(fields["offset"]) if status == 0 else 0
 
 
+def table(body: bytes) -> dict[str, str]:
+    """The texts of a body that is a KVTable, such as a broker's runtime information."""
+    found: dict[str, str] = _loads(body)["table"]
+    return found
+
+
 def wait_until(
     condition: Callable[[], object], what: str, timeout_s: float = 120, step_s: float = 0.05
 ) -> None:

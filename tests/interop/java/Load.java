@@ -13,8 +13,9 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Load: sends for a fixed time on request, the way org.apache.rocketmq.example.benchmark.Producer does (synchronous
  * sends in a loop, N threads sharing one producer, no compression), but for as long as asked and in one warm process.
- * A line in: {"namesrv", "topic", "threads", "seconds", "bytes"}; a line out: {"sent", "failed", "seconds", "p50_us",
- * "p99_us", "max_us"}. One producer is kept for each name server.
+ * A line in: {"namesrv", "topic", "threads", "seconds", "bytes", "wait"?}; a line out: {"sent", "failed", "seconds",
+ * "p50_us", "p99_us", "max_us"}. One producer is kept for each name server. With "wait" false, messages say that
+ * nobody waits for flush and replication.
  */
 public final class Load {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
@@ -52,7 +53,8 @@ public final class Load {
         long start = System.nanoTime();
         long until = start + (long) (what.getDoubleValue("seconds") * 1e9);
         for (int i = 0; i < senders.length; i++) {
-            senders[i] = new Sender(producer, what.getString("topic"), body, until, ended);
+            boolean wait = !Boolean.FALSE.equals(what.getBoolean("wait"));
+            senders[i] = new Sender(producer, what.getString("topic"), body, wait, until, ended);
             new Thread(senders[i], "sender-" + i).start();
         }
         ended.await();
@@ -85,16 +87,18 @@ public final class Load {
         private final DefaultMQProducer producer;
         private final String topic;
         private final byte[] body;
+        private final boolean wait;
         private final long until;
         private final CountDownLatch ended;
         private int[] micros = new int[1 << 16];
         private int sent;
         private long failed;
 
-        Sender(DefaultMQProducer producer, String topic, byte[] body, long until, CountDownLatch ended) {
+        Sender(DefaultMQProducer producer, String topic, byte[] body, boolean wait, long until, CountDownLatch ended) {
             this.producer = producer;
             this.topic = topic;
             this.body = body;
+            this.wait = wait;
             this.until = until;
             this.ended = ended;
         }
@@ -104,7 +108,7 @@ public final class Load {
             for (long now = System.nanoTime(); now < until; ) {
                 boolean ok;
                 try {
-                    ok = producer.send(new Message(topic, body)).getSendStatus() == SendStatus.SEND_OK;
+                    ok = producer.send(message()).getSendStatus() == SendStatus.SEND_OK;
                 } catch (Exception error) {
                     ok = false;
                 }
@@ -117,6 +121,14 @@ public final class Load {
                 now = after;
             }
             ended.countDown();
+        }
+
+        private Message message() {
+            Message message = new Message(topic, body);
+            if (!wait) {
+                message.setWaitStoreMsgOK(false);
+            }
+            return message;
         }
 
         private void record(int value) {
