@@ -414,6 +414,34 @@ async def test_a_handler_that_takes_too_long(cluster: EmbeddedCluster, producer:
     assert committed(cluster) == 1
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_handler_that_ends_too_late(
+    cluster: EmbeddedCluster, producer: Producer, *, is_async: bool
+) -> None:
+    """Its message, which was sent back, would be done with twice, or its worker would do no more."""
+    late = threading.Event()
+    ended: list[tuple[bytes, int]] = []
+
+    def hang(message: MessageExt) -> None:
+        if message.body == b"hangs" and message.reconsume_times == 0:
+            late.wait(30)
+        ended.append((message.body, message.reconsume_times))
+
+    async def hang_async(message: MessageExt) -> None:
+        await asyncio.to_thread(hang, message)
+
+    handler = hang_async if is_async else hang
+    async with consuming(cluster, handler, consume_timeout_ms=300, concurrency=2):
+        await send(producer, "hangs")
+        await until(lambda: ended == [(b"hangs", 1)])
+        late.set()
+        await until(lambda: ended == [(b"hangs", 1), (b"hangs", 0)])
+        await send(producer, "next", "last")
+        await until(lambda: len(ended) == 4)
+    assert sorted(ended[2:]) == [(b"last", 0), (b"next", 0)]
+    assert committed(cluster) == 3
+
+
 async def test_closing_waits_for_handlers(cluster: EmbeddedCluster, producer: Producer) -> None:
     """What a handler was doing at the end would be done twice by the next start."""
     began, ended = asyncio.Event(), asyncio.Event()
