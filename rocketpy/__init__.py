@@ -38,6 +38,8 @@ from rocketpy.hooks import (
     SendCheck,
     SendEvent,
     SendListener,
+    SettleEvent,
+    SettleListener,
 )
 from rocketpy.message import Message, MessageExt, MessageQueue
 from rocketpy.producer import Producer
@@ -99,6 +101,8 @@ __all__ = [
     "SendListener",
     "SendResult",
     "SendStatus",
+    "SettleEvent",
+    "SettleListener",
     "Sql",
     "TransactionSendResult",
     "Unfinished",

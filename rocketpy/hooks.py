@@ -2,6 +2,8 @@
 
 - `SendListener` follows each send from acceptance to end: telemetry, traces, logs.
 - `ReceiveListener` hears of each pull of a consumer, `ProcessListener` of each call of a handler.
+- `SettleListener` is told what a client says to a broker about one message: that its transaction has ended,
+  or that it is to come again.
 - `SendCheck` may forbid a message before it leaves.
 - `RpcHook` sees every request and response, and may add fields to requests.
 
@@ -12,8 +14,8 @@ Source: RocketMQ 4.6 SendMessageHook, CheckForbiddenHook, RPCHook.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 from rocketpy.message import Message, MessageExt, MessageQueue
 from rocketpy.protocol.command import Command
@@ -30,6 +32,8 @@ __all__ = [
     "SendCheck",
     "SendEvent",
     "SendListener",
+    "SettleEvent",
+    "SettleListener",
 ]
 
 SendCheck = Callable[[Message, MessageQueue, str], None]
@@ -134,10 +138,11 @@ class ReceiveListener(Protocol):
 
 class ProcessEvent:
     """One call of a push consumer's handler. messages: what it gets, of one queue. broadcasting: whether each
-    member of the group gets all messages. state: the listener's own, keyed by itself.
+    member of the group gets all messages. succeeded: whether it said so, in time or not; known once it has
+    ended. state: the listener's own, keyed by itself.
     """
 
-    __slots__ = ("broadcasting", "client_id", "group", "messages", "state")
+    __slots__ = ("broadcasting", "client_id", "group", "messages", "state", "succeeded")
 
     def __init__(
         self, messages: Sequence[MessageExt], group: str, client_id: str, *, broadcasting: bool
@@ -146,6 +151,7 @@ class ProcessEvent:
         self.group = group
         self.client_id = client_id
         self.broadcasting = broadcasting
+        self.succeeded = False
         self.state: dict[object, Any] = {}
 
 
@@ -162,7 +168,46 @@ class ProcessListener(Protocol):
     def process_ended(
         self, event: ProcessEvent, outcome: ConsumeOutcome, error: BaseException | None
     ) -> None:
-        """The handler has ended; in the same context as `process_started`. error: what it raised."""
+        """The handler has ended; in the same context as `process_started`. error: what it raised.
+
+        outcome: TIME_OUT for whatever it said after `PushConfig.consume_timeout_ms`.
+        """
+
+
+class SettleEvent(NamedTuple):
+    """Something that a client has told a broker about one message, or could not tell it.
+
+    operation: ``end_transaction``, or ``nack`` for a message that is to come again. queue: of the message.
+    carrier: the properties with which it travels. started_ns, ended_ns: ns since 1970. state: how the
+    transaction ended: COMMIT, ROLLBACK, UNKNOWN; None for a nack. asked: whether the broker had asked about
+    it. delay_level: of a nack; 0 leaves it to the broker, -1 means the dead letters. address: the broker's,
+    where it was known. first_error: why a nack had to take another way. error: why it failed.
+    """
+
+    operation: Literal["end_transaction", "nack"]
+    message: Message | MessageExt
+    queue: MessageQueue
+    group: str
+    client_id: str
+    carrier: Mapping[str, str]
+    started_ns: int
+    ended_ns: int
+    state: str | None = None
+    asked: bool = False
+    delay_level: int = 0
+    address: str | None = None
+    first_error: BaseException | None = None
+    error: BaseException | None = None
+
+
+class SettleListener(Protocol):
+    """Told about transactions' ends and of messages sent back, in the task that did it. Must not block.
+
+    What it raises is logged and does no harm.
+    """
+
+    def settled(self, event: SettleEvent) -> None:
+        """The broker was told, or could not be."""
 
 
 class RpcHook(Protocol):

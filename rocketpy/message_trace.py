@@ -167,7 +167,7 @@ class MessageTrace:
                 processing.request_id,
                 message.message_id,
                 max(0, cost_ms),
-                outcome is ConsumeOutcome.SUCCESS,
+                event.succeeded,
                 _keys(message),
                 outcome,
             )

@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from typing import Final, Literal, NamedTuple, Protocol, cast
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy.hooks import ProcessListener, ReceiveListener, SendListener
+from rocketpy.hooks import ProcessListener, ReceiveListener, SendListener, SettleListener
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -88,6 +88,9 @@ class Telemetry(Protocol):
 
     def process_listener(self, namespace: str) -> ProcessListener:
         """Follows the handlers of push consumers of a namespace."""
+
+    def settle_listener(self, namespace: str) -> SettleListener:
+        """Follows transactions' ends, and messages that consumers of a namespace send back."""
 
     def continued(self, carrier: Mapping[str, str]) -> AbstractContextManager[None]:
         """While entered, what this thread or task sends belongs to the trace of a carrier's context."""

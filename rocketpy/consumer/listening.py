@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextvars
 import inspect
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveEvent, ReceiveL
 from rocketpy.message import MessageExt
 from rocketpy.protocol.trace import ConsumeOutcome
 from rocketpy.repeated import RepeatedLog
+from rocketpy.settling import Settlers
 from rocketpy.telemetry import Telemetry
 
 __all__ = ["ProcessListeners", "ReceiveListeners"]
@@ -52,9 +55,10 @@ class ReceiveListeners:
 
 
 class ProcessListeners:
-    """The listeners of one push consumer: of its pulls, `receivers`, and of its handlers, `all`.
+    """The listeners of one push consumer: of its pulls, `receivers`, of its handlers, `all`, and of what it
+    sends back, `settlers`.
 
-    It is known who they are once `observe` was called.
+    It is known who they are once `observe` was called. timeout_ms: a handler that takes so long is too late.
     """
 
     __slots__ = (
@@ -63,14 +67,25 @@ class ProcessListeners:
         "_group",
         "_namespace",
         "_telemetry",
+        "_timeout_s",
         "_trouble",
         "all",
         "receivers",
+        "settlers",
     )
 
-    def __init__(self, listeners: Iterable[ProcessListener], group: str, *, broadcasting: bool) -> None:
+    def __init__(
+        self,
+        listeners: Iterable[ProcessListener],
+        group: str,
+        *,
+        broadcasting: bool,
+        timeout_ms: float = math.inf,
+    ) -> None:
         self.all = tuple(listeners)
         self.receivers = ReceiveListeners(())
+        self.settlers = Settlers()
+        self._timeout_s = timeout_ms / 1000
         self._trouble = RepeatedLog(log)
         self._group = group
         self._broadcasting = broadcasting
@@ -89,6 +104,7 @@ class ProcessListeners:
         self.receivers.look()
         if self._telemetry is not None and self._telemetry.is_active():
             self.all += (self._telemetry.process_listener(self._namespace),)
+            self.settlers.add(self._telemetry.settle_listener(self._namespace))
             self._telemetry = None
 
     def add(self, listener: ProcessListener) -> None:
@@ -106,38 +122,40 @@ class ProcessListeners:
         event = ProcessEvent(messages, self._group, self._client_id, broadcasting=self._broadcasting)
         if is_async:
             return self._call_async(handler, event)
+        started_s = time.monotonic()
         # In a context of its own, so that the end finds what the start has set even from another task.
         context = contextvars.copy_context()
         try:
             context.run(self._started, event)
             said = context.run(handler, messages)
         except BaseException as error:
-            context.run(self._ended, event, None, error)
+            context.run(self._ended, event, started_s, None, error)
             raise
         if inspect.isawaitable(said):
-            return self._finish(said, event, context)
-        context.run(self._ended, event, said, None)
+            return self._finish(said, event, started_s, context)
+        context.run(self._ended, event, started_s, said, None)
         return said
 
     async def _call_async(self, handler: Callable[[Sequence[MessageExt]], Any], event: ProcessEvent) -> Said:
+        started_s = time.monotonic()
         self._started(event)
         try:
             said: Said = await handler(event.messages)
         except BaseException as error:
-            self._ended(event, None, error)
+            self._ended(event, started_s, None, error)
             raise
-        self._ended(event, said, None)
+        self._ended(event, started_s, said, None)
         return said
 
     async def _finish(
-        self, awaited: Awaitable[Said], event: ProcessEvent, context: contextvars.Context
+        self, awaited: Awaitable[Said], event: ProcessEvent, started_s: float, context: contextvars.Context
     ) -> Said:
         try:
             said = await awaited
         except BaseException as error:
-            context.run(self._ended, event, None, error)
+            context.run(self._ended, event, started_s, None, error)
             raise
-        context.run(self._ended, event, said, None)
+        context.run(self._ended, event, started_s, said, None)
         return said
 
     def _started(self, event: ProcessEvent) -> None:
@@ -147,8 +165,14 @@ class ProcessListeners:
             except Exception as broken:  # noqa: BLE001 - as with receive listeners
                 self._trouble.exception(type(broken).__name__, "a process listener failed")
 
-    def _ended(self, event: ProcessEvent, said: object, error: BaseException | None) -> None:
+    def _ended(
+        self, event: ProcessEvent, started_s: float, said: object, error: BaseException | None
+    ) -> None:
         outcome = ConsumeOutcome.EXCEPTION if error is not None else _outcome_of(said)
+        event.succeeded = outcome is ConsumeOutcome.SUCCESS
+        has_said = outcome in (ConsumeOutcome.SUCCESS, ConsumeOutcome.FAILED)
+        if has_said and time.monotonic() - started_s >= self._timeout_s:  # as in 4.6.0, whatever it said
+            outcome = ConsumeOutcome.TIME_OUT
         for listener in self.all:
             try:
                 listener.process_ended(event, outcome, error)

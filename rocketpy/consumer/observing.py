@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ _LOOK_AFTER_NS: Final = 100_000_000
 class Observers:
     """Those of one consumer; `listeners` is what calls of handlers go through.
 
-    trace: how to report what is handled; None for no reports.
+    trace: how to report what is handled; None for no reports. timeout_ms: how long a handler may take.
     """
 
     def __init__(
@@ -38,8 +39,9 @@ class Observers:
         *,
         broadcasting: bool = False,
         trace: MessageTraceConfig | None = None,
+        timeout_ms: float = math.inf,
     ) -> None:
-        self.listeners = ProcessListeners(listeners, group, broadcasting=broadcasting)
+        self.listeners = ProcessListeners(listeners, group, broadcasting=broadcasting, timeout_ms=timeout_ms)
         self._group = group
         self._choice = telemetry
         self._trace_config = trace

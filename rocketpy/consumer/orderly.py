@@ -188,7 +188,7 @@ class OrderlyConsumption:
 
     async def _sent_away(self, message: MessageExt) -> bool:
         try:
-            await self._send_back.send_anew(message, message.reconsume_times, self._times_max)
+            await self._send_back.send_to_dead_letters(message, self._times_max)
         except RocketError as error:
             log.error("%s could not be sent to the dead letters; its queue waits: %s", message, error)
             return False

@@ -66,9 +66,14 @@ class PushConsumer(GroupConsumer):
         telemetry: TelemetryChoice = None,
     ) -> None:
         self.config: Final = config or PushConfig()
-        broadcasting = self.config.model is MessageModel.BROADCASTING
-        trace = self.config.message_trace
-        observers = Observers(group, telemetry, listeners, broadcasting=broadcasting, trace=trace)
+        observers = Observers(
+            group,
+            telemetry,
+            listeners,
+            broadcasting=self.config.model is MessageModel.BROADCASTING,
+            trace=self.config.message_trace,
+            timeout_ms=self.config.consume_timeout_ms,
+        )
         super().__init__(group, namesrv, client, observers)
         if (handler is None) == (batch_handler is None):
             raise ConfigInvalid(f"consumer {group} needs a handler or a batch_handler, one of them")
@@ -93,7 +98,8 @@ class PushConsumer(GroupConsumer):
 
     def _make_consumption(self, member: GroupMember) -> Consumption:
         config, client = self.config, member.client
-        send_back = SendBack(client, member.group, unit_mode=config.unit_mode)
+        settlers = self._observers.listeners.settlers
+        send_back = SendBack(client, member.group, settlers, unit_mode=config.unit_mode)
         if config.orderly:
             lock = member.lock_one if member.locks else None
             return OrderlyConsumption(

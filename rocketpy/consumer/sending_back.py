@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from typing import Final
 
 from rocketpy.client import ClientInstance
 from rocketpy.consumer.asking import refusal
 from rocketpy.errors import RocketError, RouteNotFound
+from rocketpy.hooks import SettleEvent
 from rocketpy.message import DEFAULT_TOPIC, RETRY_TOPIC_PREFIX, MessageExt
-from rocketpy.namespace import wrap
+from rocketpy.namespace import unwrap, wrap
 from rocketpy.protocol import properties as names
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.routing import publish_route
+from rocketpy.settling import Settlers
 
 __all__ = ["SendBack", "retry_topic"]
 
@@ -47,11 +50,12 @@ def retry_topic(group: str) -> str:
 
 
 class SendBack:
-    """Sends back in the name of a group. group: as on the wire."""
+    """Sends back in the name of a group. group: as on the wire. settlers: are told of it."""
 
-    def __init__(self, client: ClientInstance, group: str, *, unit_mode: bool) -> None:
+    def __init__(self, client: ClientInstance, group: str, settlers: Settlers, *, unit_mode: bool) -> None:
         self._client = client
         self._group = group
+        self._settlers = settlers
         self._unit_mode = unit_mode
 
     async def send_back(
@@ -62,15 +66,38 @@ class SendBack:
         queue: that it was pulled from. delay_level: 0 leaves it to the broker, -1 means the dead letters.
         times_max: after so many times it goes there by itself. Raises the last error when nothing worked.
         """
+        started_ns = time.time_ns()
         try:
-            await self._ask(message, queue, delay_level, times_max)
+            address = await self._ask(message, queue, delay_level, times_max)
         except RocketError as error:
             log.warning("%s was not taken back by %s: %s; sending it anew", message, queue.broker_name, error)
             times = message.reconsume_times + 1 if delay_level >= 0 else times_max
-            await self.send_anew(message, times, times_max)
+            await self._send_anew(message, times, times_max, started_ns, delay_level, error)
+        else:
+            self._tell(message, started_ns, delay_level, address)
 
-    async def send_anew(self, message: MessageExt, times: int, times_max: int) -> None:
-        """Send a copy to the retry topic, on the first of its brokers that takes it.
+    async def send_to_dead_letters(self, message: MessageExt, times_max: int) -> None:
+        """Send a copy to the retry topic of a message that came too often. Raises as `send_back`."""
+        await self._send_anew(message, message.reconsume_times, times_max, time.time_ns(), -1, None)
+
+    async def _send_anew(
+        self,
+        message: MessageExt,
+        times: int,
+        times_max: int,
+        started_ns: int,
+        delay_level: int,
+        first_error: RocketError | None,
+    ) -> None:
+        try:
+            address = await self._copy(message, times, times_max)
+        except RocketError as error:
+            self._tell(message, started_ns, delay_level, None, first_error, error)
+            raise
+        self._tell(message, started_ns, delay_level, address, first_error)
+
+    async def _copy(self, message: MessageExt, times: int, times_max: int) -> str:
+        """Send a copy to the retry topic, on the first of its brokers that takes it; returns its address.
 
         times: how often it came by then; from times_max on the broker puts it to the dead letters.
         Raises RouteNotFound, TransportError, BrokerError.
@@ -88,13 +115,42 @@ class SendBack:
                 # Asked once: a second time might store it twice.
                 answer = await self._client.links.to(address).request(command, _TIMEOUT_MS)
                 if answer.code in _STORED:
-                    return
+                    return address
                 raise refusal(answer, queue.broker_name)
             except RocketError as failed:
                 error = failed
         raise error
 
-    async def _ask(self, message: MessageExt, queue: MessageQueue, delay_level: int, times_max: int) -> None:
+    def _tell(
+        self,
+        message: MessageExt,
+        started_ns: int,
+        delay_level: int,
+        address: str | None,
+        first_error: RocketError | None = None,
+        error: RocketError | None = None,
+    ) -> None:
+        if not self._settlers.all:
+            return
+        self._settlers.settled(
+            SettleEvent(
+                "nack",
+                message,
+                message.queue,
+                unwrap(self._client.config.namespace, self._group),
+                self._client.client_id,
+                message.properties,
+                started_ns,
+                time.time_ns(),
+                delay_level=delay_level,
+                address=address,
+                first_error=first_error,
+                error=error,
+            )
+        )
+
+    async def _ask(self, message: MessageExt, queue: MessageQueue, delay_level: int, times_max: int) -> str:
+        """Ask the broker that has it; returns its address."""
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
             group=self._group,
@@ -109,6 +165,7 @@ class SendBack:
         answer = await self._client.links.to(address).request(command, _TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, queue.broker_name)
+        return address
 
     def _copy_header(
         self, message: MessageExt, queue: MessageQueue, times: int, times_max: int

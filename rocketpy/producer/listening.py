@@ -12,6 +12,7 @@ from rocketpy.hooks import SendEvent, SendListener
 from rocketpy.message import Message, MessageQueue
 from rocketpy.repeated import RepeatedLog
 from rocketpy.results import SendResult
+from rocketpy.settling import Settlers
 from rocketpy.telemetry import Telemetry
 
 __all__ = ["Listeners"]
@@ -27,7 +28,7 @@ class Listeners:
     """The listeners of one producer.
 
     all: those there are now. dormant: whether there is telemetry that had nobody to report to when it was
-    last asked; `look` asks again. locate: finds a queue's broker.
+    last asked; `look` asks again. locate: finds a queue's broker. settlers: hear of transactions' ends.
     """
 
     __slots__ = (
@@ -40,10 +41,12 @@ class Listeners:
         "all",
         "dormant",
         "locate",
+        "settlers",
     )
 
     def __init__(self, listeners: Sequence[SendListener], group: str, client_id: str) -> None:
         self.all = tuple(listeners)
+        self.settlers = Settlers()
         self.dormant = False
         self._telemetry: Telemetry | None = None
         self._namespace = ""
@@ -64,6 +67,7 @@ class Listeners:
         if self.dormant and self._telemetry is not None and self._telemetry.is_active():
             self.dormant = False
             self.all += (self._telemetry.send_listener(self._namespace),)
+            self.settlers.add(self._telemetry.settle_listener(self._namespace))
 
     def close(self) -> None:
         """Look no more."""

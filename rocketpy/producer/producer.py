@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self, TypeVar, cast
@@ -130,7 +130,7 @@ class Producer(Lookups):
         listeners = Listeners(self._listeners, self.group, client.client_id)
         listeners.observe(telemetry, client.config.namespace)
         self._engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
-        self._transactions = Transactions(client, self._wire_group, self._send_half)
+        self._transactions = Transactions(client, self._wire_group, self._send_half, listeners.settlers)
         self._requests = Requests(client)
         if self._check is not None:
             self._transactions.check_with(self._check)
@@ -413,8 +413,14 @@ class Producer(Lookups):
             raise ClientClosed("the producer was not started: use `async with`, or `await producer.start()`")
         return self._requests
 
-    async def _send_half(self, message: Message, timeout_ms: int | None) -> SendResult:
-        return await self._send_single(HalfSend, message, None, None, None, timeout_ms)
+    async def _send_half(
+        self, message: Message, timeout_ms: int | None
+    ) -> tuple[SendResult, Mapping[str, str]]:
+        engine = self._running()
+        timeout_ms = await self._room_for(message, timeout_ms)
+        future: asyncio.Future[SendResult] = engine.loop.create_future()
+        event = self._submit(HalfSend, engine, message, future, None, timeout_ms)
+        return await future, event.extra_properties[0] if event is not None else {}
 
     async def _send_single(
         self,
@@ -428,14 +434,20 @@ class Producer(Lookups):
         """Send a message that must never travel in a batch."""
         kind = LoneSend if kind is SingleSend else kind
         engine = self._running()
-        if engine.room.refuses(len(message.body)):
-            timeout_ms = await engine.room.wait(len(message.body), timeout_ms or self.config.send_timeout_ms)
+        timeout_ms = await self._room_for(message, timeout_ms)
         future: asyncio.Future[SendResult] = engine.loop.create_future()
         if selector is not None:
             self._select(kind, engine, message, future, queue, selector, arg, timeout_ms)
         else:
             self._submit(kind, engine, message, future, queue, timeout_ms)
         return await future
+
+    async def _room_for(self, message: Message, timeout_ms: int | None) -> int | None:
+        """Wait until a message would be accepted; what is left of the time-out."""
+        room = self._running().room
+        if room.refuses(len(message.body)):
+            return await room.wait(len(message.body), timeout_ms or self.config.send_timeout_ms)
+        return timeout_ms
 
     def _select(
         self,
@@ -476,8 +488,11 @@ class Producer(Lookups):
         future: asyncio.Future[R],
         queue: MessageQueue | None,
         timeout_ms: int | None,
-    ) -> None:
-        """Check one message, accept it, and send it as far as that goes without waiting."""
+    ) -> SendEvent | None:
+        """Check one message, accept it, and send it as far as that goes without waiting.
+
+        Returns what listeners follow, unless it was gathered.
+        """
         size = len(message.body)
         publisher = engine.publisher(message.topic)
         config = self.config
@@ -497,7 +512,7 @@ class Producer(Lookups):
                 _gather_announced(engine, publisher, message, joining, queue, timeout_ms)
             else:
                 engine.accumulator.add(publisher, message, joining, None, queue, timeout_ms)
-            return
+            return None
         if size > config.max_message_bytes:
             raise MessageTooLarge(f"a body of {size} bytes, {config.max_message_bytes} are allowed")
         event = listeners.announce((message,), oneway=kind is OnewaySend) if listeners.all else None
@@ -515,6 +530,7 @@ class Producer(Lookups):
             engine.begin(send)
         else:
             self._compress(engine, send)
+        return event
 
     def _compress(self, engine: Engine, send: Pending[R]) -> None:
         """Compress its body, then begin. On a thread when it is long and no order would be lost by that."""

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from rocketpy.client import ClientInstance
 from rocketpy.decoding import decode_message
 from rocketpy.errors import ConfigInvalid, MessageInvalid, RocketError
-from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt
+from rocketpy.hooks import SettleEvent
+from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
 from rocketpy.namespace import unwrap, wrap
 from rocketpy.producer.pending import SingleSend
 from rocketpy.protocol import properties as names
@@ -32,6 +34,7 @@ from rocketpy.protocol.headers import CheckTransactionStateRequestHeader, EndTra
 from rocketpy.protocol.message_id import decode_message_id
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy.results import SendResult, SendStatus
+from rocketpy.settling import Settlers
 from rocketpy.transport import Channel
 
 __all__ = [
@@ -88,10 +91,17 @@ class TransactionSendResult(SendResult, frozen=True, gc=False, kw_only=True):
 
 
 class Half(NamedTuple):
-    """A half message that a broker has. message: with its transaction id."""
+    """A half message that a broker has. message: with its transaction id. carrier: its properties as they
+    travel, with those that listeners have added.
+    """
 
     message: Message
     result: SendResult
+    carrier: Mapping[str, str]
+
+
+SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[str, str]]]]
+"""Sends a message as `HalfSend`, with a time-out in ms; returns also what listeners have added to it."""
 
 
 class HalfSend(SingleSend):
@@ -117,17 +127,13 @@ class HalfSend(SingleSend):
 
 
 class Transactions:
-    """The transactions of one producer. group: as on the wire. send_half: sends a message as `HalfSend`."""
+    """The transactions of one producer. group: as on the wire. settlers: are told how transactions end."""
 
-    def __init__(
-        self,
-        client: ClientInstance,
-        group: str,
-        send_half: Callable[[Message, int | None], Awaitable[SendResult]],
-    ) -> None:
+    def __init__(self, client: ClientInstance, group: str, send_half: SendHalf, settlers: Settlers) -> None:
         self._client = client
         self._group = group
         self._send_half = send_half
+        self.settlers = settlers
         self._checks = client.part(TransactionChecks)
 
     def check_with(self, check: TransactionCheck) -> None:
@@ -168,9 +174,10 @@ class Transactions:
             names.PROPERTY_PRODUCER_GROUP: self._group,
         }
         await self._client.introduce(message.topic)
-        result = await self._send_half(Message.with_reserved(message, reserved), timeout_ms)
+        result, extra = await self._send_half(Message.with_reserved(message, reserved), timeout_ms)
         transaction_id = result.transaction_id or result.message_id
-        return Half(Message.with_reserved(message, {}, transaction_id=transaction_id), result)
+        known = Message.with_reserved(message, {}, transaction_id=transaction_id)
+        return Half(known, result, {**extra, **message.properties})
 
     async def end(
         self, half: Half, state: LocalTransactionState, error: BaseException | None = None
@@ -185,13 +192,15 @@ class Transactions:
             msg_id=result.message_id,
             transaction_id=result.transaction_id,
         )
+        started_ns = time.time_ns()
+        address: str | None = None
+        failure: RocketError | None = None
         try:
             topic = wrap(self._client.config.namespace, half.message.topic)
             address = await self._client.broker_address(topic, result.queue.broker_name)
-            link = self._client.links.to(address)
-            await link.open()
-            link.put_oneway(_end_command(header, error))
+            await self.tell(address, header, error)
         except RocketError as failed:
+            failure = failed
             log.warning(
                 "transaction %s ended as %s, but %s was not told and will ask: %s",
                 half.message.transaction_id,
@@ -199,6 +208,7 @@ class Transactions:
                 result.queue.broker_name,
                 failed,
             )
+        self.settled(half.message, result.queue, half.carrier, started_ns, state, address, failure)
         return TransactionSendResult(
             status=result.status,
             message_id=result.message_id,
@@ -211,22 +221,66 @@ class Transactions:
             state=state,
         )
 
+    async def tell(
+        self, address: str, header: EndTransactionRequestHeader, error: BaseException | None
+    ) -> None:
+        """Write END_TRANSACTION to a broker, which does not answer. Raises RocketError when that fails."""
+        command = Command.request(RequestCode.END_TRANSACTION, header)
+        if error is not None:
+            command.remark = f"local transaction failed: {error!r}"
+        link = self._client.links.to(address)
+        await link.open()
+        link.put_oneway(command)
+
+    def settled(
+        self,
+        message: Message | MessageExt,
+        queue: MessageQueue,
+        carrier: Mapping[str, str],
+        started_ns: int,
+        state: LocalTransactionState,
+        address: str | None,
+        error: RocketError | None,
+        *,
+        asked: bool = False,
+    ) -> None:
+        """Tell listeners how a transaction has ended."""
+        if not self.settlers.all:
+            return
+        namespace = self._client.config.namespace
+        self.settlers.settled(
+            SettleEvent(
+                "end_transaction",
+                message,
+                queue,
+                unwrap(namespace, self._group),
+                self._client.client_id,
+                carrier,
+                started_ns,
+                time.time_ns(),
+                state=state.name,
+                asked=asked,
+                address=address,
+                error=error,
+            )
+        )
+
 
 class TransactionChecks:
     """Answers CHECK_TRANSACTION_STATE for all producers of a client, by group."""
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
-        self._checks: dict[str, dict[object, TransactionCheck]] = {}
+        self._checks: dict[str, dict[Transactions, TransactionCheck]] = {}
         client.links.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self.handle
 
-    def register(self, group: str, owner: object, check: TransactionCheck) -> None:
+    def register(self, group: str, owner: Transactions, check: TransactionCheck) -> None:
         """Let `check` answer for a group. Of several producers of a group the latest answers."""
         checks = self._checks.setdefault(group, {})
         checks.pop(owner, None)
         checks[owner] = check
 
-    def forget(self, group: str, owner: object) -> None:
+    def forget(self, group: str, owner: Transactions) -> None:
         """Take a producer's check away."""
         self._checks.get(group, {}).pop(owner, None)
 
@@ -249,9 +303,11 @@ class TransactionChecks:
             log.warning("%s asks for transaction %s of group %s, which has no check here",
                         broker, message.transaction_id, group)  # fmt: skip
             return
-        check = list(checks.values())[-1]
+        owner, check = list(checks.items())[-1]
         message = message.with_topic(unwrap(self._client.config.namespace, message.topic))
-        self._client.tasks.spawn(self._answer(address, group, header, message, check), "transaction check")
+        self._client.tasks.spawn(
+            self._answer(address, group, header, message, owner, check), "transaction check"
+        )
 
     async def _answer(
         self,
@@ -259,8 +315,11 @@ class TransactionChecks:
         group: str,
         asked: CheckTransactionStateRequestHeader,
         message: MessageExt,
+        owner: Transactions,
         check: TransactionCheck,
     ) -> None:
+        started_ns = time.time_ns()
+        failure: RocketError | None = None
         state, error = await _state_of(check, message)
         header = EndTransactionRequestHeader(
             producer_group=group,
@@ -272,19 +331,14 @@ class TransactionChecks:
             transaction_id=asked.transaction_id,
         )
         try:
-            link = self._client.links.to(address)
-            await link.open()
-            link.put_oneway(_end_command(header, error))
+            await owner.tell(address, header, error)
         except RocketError as failed:
+            failure = failed
             log.warning("transaction %s is %s, but %s was not told and will ask again: %s",
                         message.transaction_id, state.name, address, failed)  # fmt: skip
-
-
-def _end_command(header: EndTransactionRequestHeader, error: BaseException | None) -> Command:
-    command = Command.request(RequestCode.END_TRANSACTION, header)
-    if error is not None:
-        command.remark = f"local transaction failed: {error!r}"
-    return command
+        owner.settled(
+            message, message.queue, message.properties, started_ns, state, address, failure, asked=True
+        )
 
 
 async def _state_of(

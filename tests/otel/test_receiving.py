@@ -9,7 +9,16 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
-from rocketpy import Message, MessageExt, Producer, PullConsumer, ReceiveEvent
+from rocketpy import (
+    ConsumeFrom,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    Producer,
+    PullConsumer,
+    ReceiveEvent,
+)
 from rocketpy.errors import BrokerError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy_broker.embedded import EmbeddedCluster
@@ -74,6 +83,45 @@ async def test_a_pull_is_linked_to_what_sent_its_messages(recorder: Recorder) ->
         if point["messaging.operation.type"] == "receive"
     ]
     assert received == [2]  # also the pull that found nothing, which has no span
+
+
+async def test_prefetched_messages_are_linked_too(recorder: Recorder) -> None:
+    """Programs that poll would have no spans at all."""
+    telemetry = recorder.telemetry()
+    async with EmbeddedCluster() as cluster:
+        async with Producer("senders", cluster.namesrv_address, telemetry=telemetry) as producer:
+            await producer.create_topic("T", 1)
+            await producer.send(Message("T", b"x", tags="paid"))
+        broker = cluster.brokers[0]
+        name, port = broker.config.name, broker.address.port
+        config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+        consumer = LitePullConsumer("pollers", cluster.namesrv_address, config=config, telemetry=telemetry)
+        consumer.subscribe("T")
+        async with consumer:
+            async for message in consumer:
+                with telemetry.process(message, group="pollers", consumption_model="clustering"):
+                    break
+    send, receive, process = (recorder.span(f"{operation} T") for operation in ("send", "receive", "process"))
+    assert [link.context.span_id for link in receive.links] == [_id(send)]
+    assert [link.context.span_id for link in process.links] == [_id(send)]
+    found = attributes(receive)
+    assert "@" in found.pop("messaging.client.id")
+    assert found == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "receive",
+        "messaging.operation.type": "receive",
+        "messaging.destination.name": "T",
+        "messaging.destination.partition.id": f"{name}/0",
+        "messaging.consumer.group.name": "pollers",
+        "messaging.rocketmq.namespace": "",
+        "messaging.batch.message_count": 1,
+        "server.address": "127.0.0.1",
+        "server.port": port,
+        "network.peer.address": "127.0.0.1",
+        "network.peer.port": port,
+    }
+    ((point, count),) = recorder.points("messaging.client.consumed.messages")
+    assert (point["messaging.consumer.group.name"], count) == ("pollers", 1)
 
 
 async def test_a_pull_that_fails_shows(recorder: Recorder) -> None:

@@ -57,6 +57,12 @@ class Instruments:
         """Messages were processed."""
         self._process.record(seconds, _attributes("process", "process", topic, None, group, error))
 
+    def settled(
+        self, name: str, topic: str, address: str | None, group: str | None, seconds: float, error: str | None
+    ) -> None:
+        """A broker was told about a message, or could not be."""
+        self._operation.record(seconds, _attributes(name, "settle", topic, address, group, error))
+
 
 def _attributes(
     name: str, kind: str, topic: str, address: str | None, group: str | None, error: str | None

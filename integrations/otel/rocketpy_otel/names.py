@@ -35,8 +35,13 @@ SEND_STATUS: Final = "rocketpy.send_status"
 OUTCOME: Final = "rocketpy.outcome"
 """Of a send that failed: whether the message may be stored all the same; no convention has one."""
 
+TRANSACTION_STATE: Final = "rocketpy.transaction.state"
+"""How a local transaction ended; no convention has one."""
+TRANSACTION_ASKED: Final = "rocketpy.transaction.asked"
+"""Whether a broker had asked how it ended; no convention has one."""
+
 EVENT_RETRY: Final = "retry"
-"""A failed attempt of a send, with the queue it went to and its error."""
+"""A failed attempt of a send or of a nack, with its error, and of a send the queue it went to."""
 
 OPERATION_DURATION: Final = "messaging.client.operation.duration"
 PROCESS_DURATION: Final = "messaging.process.duration"

@@ -72,7 +72,9 @@ class ReceiveSpans:
                 names.NAMESPACE: self._namespace,
                 **({names.BATCH_COUNT: len(messages)} if messages else {}),
             },
-            links=creation_links(self._propagator, self._fields, messages[:_LINKS_MAX]),
+            links=creation_links(
+                self._propagator, self._fields, (message.properties for message in messages[:_LINKS_MAX])
+            ),
         )
         if error is not None and span.is_recording():
             span.set_attribute(names.ERROR_TYPE, failure or "")
@@ -174,7 +176,9 @@ class Processing:
             context=self._parent(messages),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=creation_links(self._propagator, self._fields, messages[:_LINKS_MAX]),
+            links=creation_links(
+                self._propagator, self._fields, (message.properties for message in messages[:_LINKS_MAX])
+            ),
         )
 
     def _parent(self, messages: Sequence[MessageExt]) -> Context | None:

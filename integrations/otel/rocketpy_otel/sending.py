@@ -6,7 +6,7 @@ A send span ends when the broker has answered, so it shows what the caller waite
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from opentelemetry import trace
@@ -15,7 +15,7 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from rocketpy.hooks import FailedAttempt, SendEvent
-from rocketpy.message import Message, MessageExt, MessageQueue
+from rocketpy.message import Message, MessageQueue
 from rocketpy.results import SendResult, SendStatus
 from rocketpy_otel import names
 from rocketpy_otel.describing import (
@@ -141,7 +141,8 @@ class SendSpans:
 
     def _links(self, messages: Sequence[Message]) -> list[Link]:
         """To the contexts that the application itself has put into messages, which stay as they are."""
-        return creation_links(self._propagator, self._fields, messages)
+        carriers = (message.properties for message in messages)
+        return creation_links(self._propagator, self._fields, carriers)
 
     def _inject(self, message: Message, extra: dict[str, str], context: Context) -> None:
         if self._fields.isdisjoint(message.properties):
@@ -159,12 +160,11 @@ def is_suppressed() -> bool:
 
 
 def creation_links(
-    propagator: TextMapPropagator, fields: frozenset[str], messages: Sequence[Message | MessageExt]
+    propagator: TextMapPropagator, fields: frozenset[str], carriers: Iterable[Mapping[str, str]]
 ) -> list[Link]:
-    """Links to the contexts that travel in messages, one for each different one."""
+    """Links to the contexts that travel in messages' properties, one for each different one."""
     links: dict[tuple[int, int], Link] = {}
-    for message in messages:
-        properties: Mapping[str, str] = message.properties
+    for properties in carriers:
         if fields.isdisjoint(properties):
             continue
         context = trace.get_current_span(propagator.extract(properties, context=Context())).get_span_context()

@@ -10,12 +10,13 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Span, Tracer, TracerProvider
 
-from rocketpy import MessageExt, ProcessListener, ReceiveListener, SendListener, __version__
+from rocketpy import MessageExt, ProcessListener, ReceiveListener, SendListener, SettleListener, __version__
 from rocketpy.telemetry import BrokerSend, Measured
 from rocketpy_otel.brokers import BrokerInstruments, BrokerSpans
 from rocketpy_otel.instruments import SCOPE, Instruments
 from rocketpy_otel.receiving import Processing, ReceiveSpans
 from rocketpy_otel.sending import SendSpans
+from rocketpy_otel.settling import SettleSpans
 
 __all__ = ["OpenTelemetry"]
 
@@ -29,7 +30,8 @@ class OpenTelemetry:
     API's own providers, which do nothing, makes no span; it notices a real one that is set later.
     batch_create_spans: whether each message of a `send_batch` gets a span and a context of its own, which
     the batch's span links to; else all carry the context of the batch's span. process_as_child: whether the
-    span of a handler continues the trace of its message's sender; the conventions advise links only.
+    span of a handler, and of a message sent back, continues the trace of the message's sender; the
+    conventions advise links only.
     """
 
     def __init__(
@@ -71,6 +73,16 @@ class OpenTelemetry:
     def process_listener(self, namespace: str) -> ProcessListener:
         """Makes the spans and metrics of push consumers' handlers."""
         return self._process_spans(namespace, as_child=self._process_as_child)
+
+    def settle_listener(self, namespace: str) -> SettleListener:
+        """Makes the spans and metrics of transactions' ends and of messages sent back."""
+        return SettleSpans(
+            self._tracer(),
+            Instruments(self._meters()),
+            self._propagation(),
+            namespace,
+            as_child=self._process_as_child,
+        )
 
     @contextmanager
     def continued(self, carrier: Mapping[str, str]) -> Iterator[None]:
