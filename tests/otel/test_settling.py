@@ -26,6 +26,7 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
 from rocketpy.transport import Address
 from rocketpy_broker.embedded import EmbeddedCluster
+from rocketpy_otel import OpenTelemetry
 from tests.integration.sdk_peers import Names, Peer
 from tests.mqproducer.place import BROKER_SETTINGS, eventually
 from tests.otel.recorder import Recorder, attributes
@@ -248,10 +249,12 @@ async def test_a_listener_that_fails_does_no_harm(caplog: pytest.LogCaptureFixtu
         def settled(self, event: SettleEvent) -> None:
             raise ZeroDivisionError
 
+    class Telemetry(OpenTelemetry):
+        def settle_listener(self, namespace: str) -> SettleListener:
+            return Breaks()
+
     recorder = Recorder()
-    telemetry = recorder.telemetry()
-    breaking: SettleListener = Breaks()
-    telemetry.settle_listener = lambda _namespace: breaking  # type: ignore[method-assign]
+    telemetry = Telemetry(tracer_provider=recorder.tracers)
     async with (
         EmbeddedCluster() as cluster,
         Producer("senders", cluster.namesrv_address, telemetry=telemetry) as producer,
