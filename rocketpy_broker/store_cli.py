@@ -18,10 +18,10 @@ from typing import Any
 from rocketpy.errors import RocketError
 from rocketpy.protocol import properties
 from rocketpy.protocol.record import Record, decode, host_text
+from rocketpy_broker.dledger.stored_ledger import StoredLedgerFiles, find_ledger
 from rocketpy_broker.store.checker import check_files
 from rocketpy_broker.store.config import IndexConfig, StoreConfig
 from rocketpy_broker.store.inspection import StoredFiles
-from rocketpy_broker.store.log_scan import LogScan
 
 __all__ = ["add_store_commands"]
 
@@ -72,7 +72,12 @@ def _run(run: Run, options: argparse.Namespace) -> int:
             commit_log=type(config.commit_log)(directory=options.commit_log),
         )  # fmt: skip
     try:
-        stored = StoredFiles(config, force=options.force_read)
+        ledger = find_ledger(config.root)
+        stored = (
+            StoredFiles(config, force=options.force_read)
+            if ledger is None
+            else StoredLedgerFiles(config, ledger, force=options.force_read)
+        )
         try:
             return run(stored, options)
         finally:
@@ -106,7 +111,7 @@ def _dump(stored: StoredFiles, options: argparse.Namespace) -> int:
 
 def _records(stored: StoredFiles, options: argparse.Namespace) -> Iterator[Record]:
     start = stored.log.min_offset if options.start is None else options.start
-    for view in LogScan(stored.log, start, check_crc=False):
+    for view in stored.scan(start, check_crc=False):
         if options.topic not in (None, view.topic) or options.queue not in (None, view.queue_id):
             continue
         if options.key is not None and options.key not in _keys(view.properties):
@@ -159,6 +164,7 @@ def _stats(stored: StoredFiles, _: argparse.Namespace) -> int:
             "flushedOffset": checkpoint.flushed_offset,
             "dispatchedOffset": checkpoint.dispatched_offset,
         },
+        **stored.summary(),
         "queues": {
             f"{queue.topic}/{queue.queue_id}": {
                 "minOffset": queue.min_offset,

@@ -142,9 +142,11 @@ class Leader:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:
-        """End what has waited too long."""
+        """Push what is due, and end what has waited too long."""
+        self.count()
         while self._pending and self._pending[0][2] <= now_ms:
             self._end_first(RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+        self.push(now_ms)
 
     def push(self, now_ms: float) -> None:
         """Send followers what they lack."""

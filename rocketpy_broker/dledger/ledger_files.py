@@ -22,7 +22,6 @@ from rocketpy_broker.dledger.entry import (
     INDEX_FILE_BYTES,
     INDEX_UNIT_BYTES,
     Entry,
-    IndexUnit,
     decode_entry,
     decode_index_unit,
     encode_blank,
@@ -162,6 +161,11 @@ class LedgerFiles:
         self.index.close()
         self.marks_file.close()
 
+    def begin_at(self, pos: int) -> None:
+        """Let the first entry go to `pos`, where a file begins; there is none yet. Raises StoreError."""
+        ensure(not self.data.segments, f"{self.data.directory} is not empty")
+        self._reset(pos)
+
     # -- reading ---------------------------------------------------------------------------------
 
     @property
@@ -187,25 +191,30 @@ class LedgerFiles:
     def get(self, index: int) -> Entry:
         """Return an entry from `begin_index` to `end_index`. Raises StoreDamaged, StoreError."""
         entry = self._recent.get(index)
-        if entry is None:
-            unit = self._unit(index)
-            entry = self._read(unit.pos, index)
-            if entry.term != unit.term:
-                raise StoreDamaged(
-                    f"{self.data.directory}: entry {index} says term {entry.term}, the index {unit.term}"
-                )
-        return entry
+        return entry if entry is not None else self._read(self.pos_of(index), index)
 
     def pos_of(self, index: int) -> int:
         """Return where an entry lies, in bytes. Raises StoreDamaged, StoreError."""
-        return self._unit(index).pos
-
-    def _unit(self, index: int) -> IndexUnit:
         data = self.index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
         unit = decode_index_unit(data) if data is not None else None
         if unit is None or unit.index != index:
             raise StoreDamaged(f"{self.index.directory} does not know entry {index}")
-        return unit
+        return unit.pos
+
+    def index_before(self, pos: int) -> int:
+        """Return the newest entry that ends at `pos` or before; -1: none does. Raises StoreError."""
+        if self._last is None or pos <= self.start_pos:
+            return -1
+        low, high = self.begin_index, self.end_index
+        if self._last.end_pos <= pos:
+            return high
+        while low < high:  # the entry behind the one that is sought
+            middle = (low + high) // 2
+            if self.get(middle).end_pos <= pos:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
 
     def _read(self, pos: int, index: int | None = None) -> Entry:
         header = self.data.read(pos, 8)
@@ -316,7 +325,8 @@ class LedgerFiles:
         """Forget everything; the next entry goes to `start`, where a file begins."""
         if start % self.data.segment_bytes:
             raise StoreError(f"a ledger cannot begin at {start}, in the middle of a file")
-        logger.warning("%s: entries up to %d are dropped", self._directory, self.end_index)
+        if self._last is not None:
+            logger.warning("%s: entries up to %d are dropped", self._directory, self.end_index)
         self._truncate(self.data.min_offset, -1)
         self._first = self._last = None
         if self.data.segments and self.data.min_offset != start:
@@ -327,13 +337,10 @@ class LedgerFiles:
         self._run_plan(self.plan_flush(thorough=True))
 
     def _truncate(self, end: int, index: int) -> None:
-        """Cut the data at `end`, behind entry `index`, durably.
-
-        The marks say so first: a kill may leave whole entries behind the part that is wiped already.
-        """
+        """Cut the data at `end`, behind entry `index`, durably, the marks first."""
         if self._tail.offset >= end:
             self._tail = LogTail(self.data.min_offset)
-        self._save_marks(end, log_end=end)
+        self._save_marks(end)
         self.data.drop_spare()
         self.data.truncate(end)
         if index < 0:
@@ -342,16 +349,15 @@ class LedgerFiles:
             self.index.truncate((index + 1) * INDEX_UNIT_BYTES)
         self._forget(index)
         self._run_plan(self.plan_flush(thorough=False))
-        self._save_marks(end, log_end=-1)
 
-    def _save_marks(self, end: int, *, log_end: int) -> None:
-        """Note that nothing behind `end` counts as flushed. log_end: nothing behind it is the ledger's."""
+    def _save_marks(self, end: int) -> None:
+        """Note that nothing behind `end` counts as flushed."""
         marks = dataclasses.replace(
             self._saved,
             flushed_offset=min(self._saved.flushed_offset, end),
             dispatched_offset=min(self._saved.dispatched_offset, end),
             tail_offset=min(self._saved.tail_offset, self._tail.offset),
-            log_end=log_end,
+            log_end=-1,
         )
         if marks != self._saved:
             self.marks_file.save(marks)

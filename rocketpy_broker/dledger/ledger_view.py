@@ -147,11 +147,6 @@ class LedgerView:
         self._stored_end = index - 1
         self._begin = -1
 
-    def follow_retention(self) -> None:
-        """Take note of what is not stored any more, since it expired."""
-        if not self._is_reset and 0 <= self._begin < self._stored.begin_index <= self._stored_end:
-            self._begin = self._stored.begin_index
-
     def take(self) -> Write:
         """Return what is to be written now. `written` must follow before the next one is taken."""
         write = Write(self._is_reset, self._keep_until, tuple(self._tail[self._taken :]))

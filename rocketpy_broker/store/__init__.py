@@ -12,10 +12,10 @@ from rocketpy_broker.store.config import (
     RetentionConfig,
     StoreConfig,
 )
-from rocketpy_broker.store.message_store import MessageStore, QueryMessageResult
+from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.messages import AppendReceipt, MessageInner
-from rocketpy_broker.store.read import GetMessageResult, GetMessageStatus
-from rocketpy_broker.store.recovery import RecoveryReport
+from rocketpy_broker.store.read import GetMessageResult, GetMessageStatus, QueryMessageResult
+from rocketpy_broker.store.recovery_report import RecoveryReport
 
 __all__ = [
     "AppendReceipt",

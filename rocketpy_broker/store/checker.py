@@ -19,9 +19,9 @@ from rocketpy_broker.store.consume_queue import BLANK_SIZE, ConsumeQueue
 from rocketpy_broker.store.index_file import IndexFile
 from rocketpy_broker.store.index_hash import positive_hash
 from rocketpy_broker.store.inspection import StoredFiles
-from rocketpy_broker.store.log_scan import LogScan, find_record
+from rocketpy_broker.store.log_files import LogFiles
+from rocketpy_broker.store.message_log import RecordScan
 from rocketpy_broker.store.message_store import MessageStore
-from rocketpy_broker.store.segment_queue import SegmentQueue
 
 __all__ = ["CheckReport", "check_files", "check_store"]
 
@@ -59,9 +59,10 @@ def check_store(store: MessageStore) -> CheckReport:
     if store.dispatcher.waiting:
         raise StoreError(f"{store.dispatcher.waiting} records wait for dispatch; check a store at rest")
     report = CheckReport()
-    files = store.commit_log.files
+    log = store.commit_log
     index = None if store.index is None else store.index.files
-    scan = _check_all(files, store.queues.queues, index, report)
+    scan = log.scan(log.min_offset, log.max_offset, check_crc=True, bulk=None)
+    _check_all(scan, log.files, store.queues.queues, index, report)
     if scan.end != store.max_physical_offset:
         reason = scan.stop.reason if scan.stop is not None else "zeros"
         report.add(f"commit log: readable to {scan.end}, ends at {store.max_physical_offset}: {reason}")
@@ -75,30 +76,24 @@ def check_files(stored: StoredFiles) -> CheckReport:
     counted as `behind`, and are no problems.
     """
     report = CheckReport(problems=list(stored.problems), may_be_behind=not stored.is_clean)
-    scan = _check_all(stored.log, stored.queues, stored.index_files if stored.has_index else None, report)
-    flushed, follower = stored.checkpoint.flushed_offset, find_record(stored.log, scan.end)
-    reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
-    if scan.end < flushed:
-        report.add(f"commit log: damaged at {scan.end}: {reason}; it was flushed up to {flushed}")
-    elif follower is not None and follower.store_timestamp >= scan.last_store_timestamp:
-        report.add(
-            f"commit log: damaged at {scan.end}: {reason}; a record follows at {follower.physical_offset}"
-        )
-    elif scan.stop is not None and stored.is_clean:
-        report.add(f"commit log: torn at {scan.end}: {reason}; it was stopped cleanly")
+    index = stored.index_files if stored.has_index else None
+    scan = stored.scan(stored.log.min_offset)
+    _check_all(scan, stored.log, stored.queues, index, report)
+    for problem in stored.problems_behind(scan):
+        report.add(problem)
     report.log_end = scan.end
     return report
 
 
 def _check_all(
-    files: SegmentQueue,
+    scan: RecordScan,
+    files: LogFiles,
     queues: Mapping[tuple[str, int], ConsumeQueue],
     index: Sequence[IndexFile] | None,
     report: CheckReport,
-) -> LogScan:
+) -> None:
     in_queues: dict[tuple[str, int], dict[int, tuple[int, int]]] = defaultdict(dict)
     entries: list[tuple[int, int]] = []
-    scan = LogScan(files, files.min_offset)
     for view in scan:
         report.records += 1
         if not view.sys_flag & _NOT_IN_QUEUE:
@@ -113,7 +108,6 @@ def _check_all(
         _check_queue(queue, in_queues.get(key, {}), files.min_offset, report)
     if index is not None:
         _check_index(index, entries, files.min_offset, report)
-    return scan
 
 
 def _check_place(view: RecordView, records: dict[int, tuple[int, int]], report: CheckReport) -> None:

@@ -114,6 +114,8 @@ class Cleaner:
         segments = [files.take_first() for _ in range(count)]
         for segment in segments:
             self._held_since.pop(segment.start, None)
+        if segments:
+            segments += self._store.commit_log.take_beside()
         return [self._store.note_log_start, *(segment.delete for segment in segments)] if segments else []
 
     def _age(self, segment: Segment, now_ms: int) -> FileAge:

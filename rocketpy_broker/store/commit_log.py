@@ -23,16 +23,33 @@ from rocketpy.protocol.record import (
     BLANK_MAGIC,
     FIXED_BYTES,
     MIN_BLANK_BYTES,
-    STORE_TIMESTAMP_AT,
-    STORE_TIMESTAMP_AT_V6,
+    RecordView,
     encode_record,
     encode_records,
 )
 from rocketpy.protocol.sysflag import MessageSysFlag
+from rocketpy_broker.store.bulk_scan import BulkScan
+from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.clock import Clock
-from rocketpy_broker.store.log_scan import LogTail
+from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
+from rocketpy_broker.store.disk import Disk, store_error
+from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.log_end import check_end, cut
+from rocketpy_broker.store.log_scan import LogScan, LogTail
+from rocketpy_broker.store.message_log import RecordScan
 from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.queue_table import QueueTable
+from rocketpy_broker.store.record_rules import (
+    NUL_IN_PROPERTIES,
+    TIMESTAMP_BYTES,
+    peek_message,
+    store_host_flag,
+    timestamp_in,
+    too_large,
+    with_hosts,
+)
+from rocketpy_broker.store.recovery_report import RecoveryReport
+from rocketpy_broker.store.room import Room
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
@@ -42,36 +59,26 @@ logger = logging.getLogger(__name__)
 
 # Prepared (4) and rolled back (12) have this bit, none (0) and committed (8) do not.
 _NOT_IN_QUEUE: Final = 0x4
-_V6_EXTRA: Final = 12
 _BLANK_START: Final = Struct(">iI")
 """The bytes of a blank record that mean something; the rest of the file is zeros already."""
 _READ_BYTES: Final = 1024
-_NUL_IN_PROPERTIES: Final = (
-    "a property holds U+0000; recovery could not tell it from a sector that never reached the disk"
-)
 _new_receipt = tuple.__new__
 
 
 class CommitLog:
-    """Appends to and reads from the log's files.
+    """Appends to and reads from the log's files: a `MessageLog`."""
 
-    files: loaded and recovered. store_host: written into each record. message_bytes_max: of a record.
-    """
-
-    def __init__(
-        self,
-        files: SegmentQueue,
-        table: QueueTable,
-        clock: Clock,
-        *,
-        store_host: bytes,
-        message_bytes_max: int,
-    ) -> None:
-        self.files = files
+    def __init__(self, config: StoreConfig, table: QueueTable, clock: Clock, disk: Disk) -> None:
+        log = config.commit_log
+        self._disk = disk
+        self.files = SegmentQueue(
+            disk, config.commit_log_directory, log.segment_bytes, reserve_bytes=log.reserve_bytes
+        )
         self.table = table
         self._clock = clock
-        self._message_bytes_max = message_bytes_max
-        self.set_store_host(store_host)
+        self._message_bytes_max = log.message_bytes_max
+        self._room = Room(self.files, log)
+        self.set_store_host(config.store_host)
         self._run: list[bytes] = []
         self._requests: list[DispatchRequest] = []
         self._sealed: list[tuple[Segment, list[bytes]]] = []
@@ -86,10 +93,44 @@ class CommitLog:
         self.undo_failure: StoreError | None = None
         """Why a failed run could not be wiped."""
 
-    def set_store_host(self, host: bytes) -> None:
-        """Change the address written into records from now on: 8 or 20 bytes."""
-        self._store_host = host
-        self._store_flag = MessageSysFlag.STORE_HOST_V6 if len(host) == 20 else 0
+    # -- opening and closing ---------------------------------------------------------------------
+
+    def load(self) -> None:
+        """See `MessageLog`, as for all that follow here."""
+        directory = self.files.directory
+        try:
+            self._disk.make_dir(directory)
+        except OSError as error:
+            raise store_error("make directory", directory, error) from error
+        self.files.load()
+
+    def sort_out(self, checkpoint: Checkpoint) -> None:
+        """A file that was flushed must be there; others may be left over from a power loss."""
+        self.files.sort_out(checkpoint.flushed_offset, checkpoint.min_offset)
+
+    def first_record(self, segment: Segment) -> RecordView | None:
+        """Only its fields are checked."""
+        return peek_message(segment.read(0, 1 << 16))
+
+    def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkScan | None) -> RecordScan:
+        """To the end of the log, wherever queues end."""
+        return LogScan(self.files, start, check_crc=check_crc, bulk=bulk)
+
+    def settle(
+        self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
+    ) -> None:
+        """A torn tail is wiped."""
+        check_end(self.files, scan, checkpoint, config, report)
+        cut(self.files, scan.end, report)
+
+    def distrust(self, report: RecoveryReport, flushed_offset: int) -> None:
+        """What was scanned may be in the page cache only; so may anything behind the checkpoint.
+
+        After a failed flush it stays there and is never written, unless it is written again.
+        """
+        files = self.files
+        files.doubt([segment for segment in files.segments if segment.end > report.scanned_from])
+        files.rewrite(flushed_offset if flushed_offset >= 0 else report.scanned_from)
 
     def start(self, tail: LogTail) -> None:
         """Begin appending at the end of the recovered files."""
@@ -103,12 +144,35 @@ class CommitLog:
             self._position = last.start + last.wrote
             self._limit = last.end - MIN_BLANK_BYTES
 
+    def finish(self) -> None:
+        """The next file that was never used is deleted, as 4.6.0 does when it stops."""
+        self.files.drop_spare()
+
+    def close(self) -> None:
+        """Close all files."""
+        self.files.close()
+
+    def set_store_host(self, host: bytes) -> None:
+        """Change the address written into records from now on: 8 or 20 bytes."""
+        self._store_host = host
+        self._store_flag = store_host_flag(host)
+
     # -- offsets ---------------------------------------------------------------------------------
 
     @property
     def min_offset(self) -> int:
         """Where the oldest file starts."""
         return self.files.min_offset
+
+    @property
+    def first_offset(self) -> int:
+        """Where the oldest file starts, so does a record."""
+        return self.files.min_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below survives power loss."""
+        return self.files.flushed_offset
 
     @property
     def max_offset(self) -> int:
@@ -138,11 +202,11 @@ class CommitLog:
         sys_flag = message.sys_flag
         size = FIXED_BYTES + len(body) + len(topic) + len(properties)
         if self._store_flag or len(born_host) != 8:
-            sys_flag, size = self._with_v6(sys_flag, size, born_host)
+            sys_flag, size = with_hosts(sys_flag, size, born_host, self._store_flag)
         if size > self._message_bytes_max or len(properties) > MAX_PROPERTIES_BYTES:
-            raise _too_large(size, self._message_bytes_max, len(properties))
+            raise too_large(size, self._message_bytes_max, len(properties))
         if b"\0" in properties:
-            raise MessageInvalid(_NUL_IN_PROPERTIES)
+            raise MessageInvalid(NUL_IN_PROPERTIES)
         if self._position + size > self._limit:
             self._roll(size)
         position = self._position
@@ -186,15 +250,15 @@ class CommitLog:
         cursor = self.table[message.topic, message.queue_id]
         fixed = FIXED_BYTES + len(cursor.topic_bytes)
         if self._store_flag or len(message.born_host) != 8:
-            sys_flag, fixed = self._with_v6(sys_flag, fixed, message.born_host)
+            sys_flag, fixed = with_hosts(sys_flag, fixed, message.born_host, self._store_flag)
         properties = [entry[2] for entry in entries]
         sizes = [fixed + len(body) + len(text) for _, body, text in entries]
         properties_max = max(map(len, properties), default=0)
         total = sum(sizes)
         if total > self._message_bytes_max or properties_max > MAX_PROPERTIES_BYTES:
-            raise _too_large(total, self._message_bytes_max, properties_max)
+            raise too_large(total, self._message_bytes_max, properties_max)
         if b"\0" in b"".join(properties):
-            raise MessageInvalid(_NUL_IN_PROPERTIES)
+            raise MessageInvalid(NUL_IN_PROPERTIES)
         if self._position + total > self._limit:
             self._roll(total)
         now = self._clock()
@@ -221,17 +285,6 @@ class CommitLog:
         self._position, cursor.next_offset = end, offsets.stop
         places = zip(positions, sizes, offsets, repeat(now), strict=False)
         return [_new_receipt(AppendReceipt, place) for place in places]
-
-    def _with_v6(self, sys_flag: int, size: int, born_host: bytes) -> tuple[int, int]:
-        if len(born_host) == 20:
-            sys_flag |= MessageSysFlag.BORN_HOST_V6
-            size += _V6_EXTRA
-        elif len(born_host) != 8:
-            raise MessageInvalid(f"born host of {len(born_host)} bytes; 8 for IPv4, 20 for IPv6")
-        if self._store_flag:
-            sys_flag |= self._store_flag
-            size += _V6_EXTRA
-        return sys_flag, size
 
     def _roll(self, size: int) -> None:
         """Go on in the next file, so that `size` bytes fit; the file before ends with a blank record."""
@@ -343,15 +396,29 @@ class CommitLog:
 
     def store_timestamp(self, offset: int) -> int:
         """When the record at that offset was stored, ms; -1 when there is none."""
-        data = self.read(offset, 88)
-        if data is None:
-            return -1
-        born_v6 = int.from_bytes(data[36:40], "big") & MessageSysFlag.BORN_HOST_V6
-        at = STORE_TIMESTAMP_AT_V6 if born_v6 else STORE_TIMESTAMP_AT
-        return int.from_bytes(data[at : at + 8], "big", signed=True)
+        return timestamp_in(self.read(offset, TIMESTAMP_BYTES))
 
+    # -- flushing, room and retention ------------------------------------------------------------
 
-def _too_large(size: int, size_max: int, properties_bytes: int) -> MessageTooLarge:
-    if properties_bytes > MAX_PROPERTIES_BYTES:
-        return MessageTooLarge(f"properties of {properties_bytes} bytes, the limit is {MAX_PROPERTIES_BYTES}")
-    return MessageTooLarge(f"record of {size} bytes, the limit is {size_max} (maxMessageSize)")
+    def plan_flush(self, plan: FlushPlan) -> None:
+        """Everything written."""
+        plan.add(self.files)
+
+    def wants_room(self) -> bool:
+        """Is the log near the end of what is reserved, or of its file?"""
+        return self._room.is_wanted()
+
+    def make_room(self) -> Segment | None:
+        """Reserve blocks, or make the next file."""
+        return self._room.make()
+
+    def adopt_room(self, segment: Segment) -> None:
+        """Keep the next file until it is needed."""
+        self.files.adopt_spare(segment)
+
+    def note_start(self) -> None:
+        """The store's checkpoint knows."""
+
+    def take_beside(self) -> list[Segment]:
+        """There is nothing else."""
+        return []

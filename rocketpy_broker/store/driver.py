@@ -10,14 +10,14 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rocketpy.errors import FlushFailed, StoreError
 from rocketpy_broker.store.cleaner import Cleaner
 from rocketpy_broker.store.message_store import MessageStore
-from rocketpy_broker.store.recovery import RecoveryReport
+from rocketpy_broker.store.recovery_report import RecoveryReport
 
 __all__ = ["StoreDriver", "StoreHealth"]
 
@@ -68,6 +68,8 @@ class StoreDriver:
         """(topic, queue id) of the queues that somebody waits for: their messages are dispatched at once."""
         self.on_written: Callable[[], None] | None = None
         """Called whenever messages were written, before they are dispatched."""
+        self.settle: Callable[[], Awaitable[None]] | None = None
+        """Waits until a group has what was appended, where that makes it safe. Raises StoreError."""
         self._making_room: asyncio.Task[None] | None = None
         self._marking: asyncio.Task[None] | None = None
         self.cleaner = Cleaner(store)
@@ -242,8 +244,13 @@ class StoreDriver:
 
     # -- flush -----------------------------------------------------------------------------------
 
-    async def flush(self, *, thorough: bool = False) -> int:
-        """Make what was written until now durable; returns the flushed offset. Raises FlushFailed."""
+    async def flush(self) -> int:
+        """Make safe what was appended until now; returns the flushed offset. Raises StoreError."""
+        if self.settle is not None:
+            await self.settle()
+        return await self._flush(thorough=False)
+
+    async def _flush(self, *, thorough: bool) -> int:
         store = self.store
         async with self._flush_lock:
             if store.failure is not None or self._loop is None:
@@ -297,7 +304,7 @@ class StoreDriver:
             if not thorough and self._may_wait():
                 continue
             try:
-                await self.flush(thorough=thorough)
+                await self._flush(thorough=thorough)
             except FlushFailed:
                 return  # final; `_tell_failure` said so
             except StoreError as error:

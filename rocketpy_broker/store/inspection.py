@@ -17,6 +17,9 @@ from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.index_file import HEADER_BYTES, IndexFile
+from rocketpy_broker.store.log_files import LogFiles
+from rocketpy_broker.store.log_scan import LogScan, find_record
+from rocketpy_broker.store.message_log import RecordScan
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
@@ -59,13 +62,11 @@ class StoredFiles:
         self._disk = ReadOnlyDisk()
         self.problems: list[str] = []
         """What is wrong with the files' names and lengths."""
-        if not self._disk.is_dir(config.commit_log_directory):
-            raise StoreError(f"{config.root} is no store: it has no {config.commit_log_directory.name}")
         if not force:
             self._check_lock()
         self.is_clean = not self._disk.exists(config.root / "abort")
         self.checkpoint = self._read_checkpoint()
-        self.log = self._load(SegmentQueue(self._disk, config.commit_log_directory, self._log_bytes()))
+        self.log: LogFiles = self._open_log()
         self.queues = {(queue.topic, queue.queue_id): queue for queue in self._load_queues()}
         self.has_index = self._disk.is_dir(config.index_directory)
         """Without the directory the index is switched off."""
@@ -92,12 +93,38 @@ class StoredFiles:
 
     # -- commit log and consume queues -----------------------------------------------------------
 
-    def _log_bytes(self) -> int:
-        """Length of a log file: as its first one has it."""
-        names = self._names(self.config.commit_log_directory)
-        if not names:
-            return self.config.commit_log.segment_bytes
-        return self._disk.size(self.config.commit_log_directory / names[0]) or 1
+    def _open_log(self) -> LogFiles:
+        self._commit_log = self._load_log(self.config.commit_log_directory)
+        return self._commit_log
+
+    def _load_log(self, directory: Path) -> SegmentQueue:
+        """Load a log's files, each as long as its first one. Raises StoreError when there is no directory."""
+        if not self._disk.is_dir(directory):
+            raise StoreError(f"{self.config.root} is no store: it has no {directory.name}")
+        names = self._names(directory)
+        size = self._disk.size(directory / names[0]) if names else self.config.commit_log.segment_bytes
+        return self._load(SegmentQueue(self._disk, directory, size or 1))
+
+    def scan(self, start: int, *, check_crc: bool = True) -> RecordScan:
+        """Read the log from a record on."""
+        return LogScan(self.log, start, check_crc=check_crc)
+
+    def problems_behind(self, scan: RecordScan) -> list[str]:
+        """Return what is wrong with the log's end, where a scan of all of it has stopped."""
+        flushed, follower = self.checkpoint.flushed_offset, find_record(self.log, scan.end)
+        reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
+        if scan.end < flushed:
+            return [f"commit log: damaged at {scan.end}: {reason}; it was flushed up to {flushed}"]
+        if follower is not None and follower.store_timestamp >= scan.last_store_timestamp:
+            behind = follower.physical_offset
+            return [f"commit log: damaged at {scan.end}: {reason}; a record follows at {behind}"]
+        if scan.stop is not None and self.is_clean:
+            return [f"commit log: torn at {scan.end}: {reason}; it was stopped cleanly"]
+        return []
+
+    def summary(self) -> dict[str, Any]:
+        """Return what `store stats` says beside what it says of every store."""
+        return {}
 
     def _names(self, directory: Path) -> list[str]:
         return [
@@ -173,8 +200,11 @@ class StoredFiles:
 
     def close(self) -> None:
         """Close all files."""
-        self.log.close()
+        self._close_log()
         for queue in self.queues.values():
             queue.files.close()
         for file in self.index_files:
             file.close()
+
+    def _close_log(self) -> None:
+        self._commit_log.close()

@@ -15,11 +15,11 @@ from rocketpy.protocol.record import (
     read_start,
 )
 from rocketpy_broker.store.bulk_scan import BulkScan
+from rocketpy_broker.store.log_files import LogFiles
 from rocketpy_broker.store.queue_table import check_topic
 from rocketpy_broker.store.segment import Segment
-from rocketpy_broker.store.segment_queue import SegmentQueue
 
-__all__ = ["SECTOR_BYTES", "LogScan", "LogTail", "find_record", "has_lost_sector"]
+__all__ = ["SECTOR_BYTES", "LogScan", "LogTail", "find_record", "has_lost_sector", "problem_of"]
 
 _WINDOW_BYTES: Final = 4 << 20
 _TAIL_BYTES: Final = 16 << 20
@@ -55,7 +55,7 @@ class LogScan:
     """
 
     def __init__(
-        self, files: SegmentQueue, start: int, *, check_crc: bool = True, bulk: BulkScan | None = None
+        self, files: LogFiles, start: int, *, check_crc: bool = True, bulk: BulkScan | None = None
     ) -> None:
         self._files = files
         self._check_crc = check_crc
@@ -98,7 +98,7 @@ class LogScan:
                 return self._stop_at(segment, position, f"blank of {view.size} bytes does not end the file")
             if view.physical_offset != segment.start + position:
                 return self._stop_at(segment, position, f"it says it belongs at {view.physical_offset}")
-            if problem := _problem_of(view, position):
+            if problem := problem_of(view, position):
                 return self._stop_at(segment, position, problem)
             position += view.size
             self.end = segment.start + position
@@ -124,7 +124,7 @@ class LogScan:
         return False
 
 
-def _problem_of(view: RecordView, position: int) -> str:
+def problem_of(view: RecordView, position: int) -> str:
     """What is wrong with the fields that no checksum covers; empty when nothing is seen."""
     try:
         check_topic(view.topic, view.queue_id)
@@ -158,7 +158,7 @@ def _has_zero_piece(data: bytes, position: int) -> bool:
     return False
 
 
-def has_lost_sector(files: SegmentQueue, start: int, end: int) -> bool:
+def has_lost_sector(files: LogFiles, start: int, end: int) -> bool:
     """Is there a sector of zeros, or the part of one, in the log between these offsets, or a missing file?
 
     That is what power loss leaves of what was written and not flushed.
@@ -186,7 +186,7 @@ def _read_window(segment: Segment, position: int, rest: bytes) -> bytes:
     return window if len(window) >= needed else b""
 
 
-def find_record(files: SegmentQueue, offset: int) -> RecordView | None:
+def find_record(files: LogFiles, offset: int) -> RecordView | None:
     """The first whole record, CRC and place included, at or behind `offset`, wherever it starts."""
     segment = files.find(offset)
     position = offset - segment.start if segment is not None else 0
@@ -222,5 +222,5 @@ def _try_record(segment: Segment, position: int) -> RecordView | None:
         view = peek(segment.read(position, max(size, MIN_BLANK_BYTES)), check_crc=True)
     except RecordCorrupt:
         return None
-    is_here = view.physical_offset == segment.start + position and not _problem_of(view, position)
+    is_here = view.physical_offset == segment.start + position and not problem_of(view, position)
     return view if is_here else None

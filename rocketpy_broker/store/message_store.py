@@ -7,53 +7,56 @@ as the caller likes; `put_message` does the first two. `flush` makes it durable;
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from rocketpy.errors import DiskFull, FlushFailed, StoreError
-from rocketpy.protocol.record import is_intact
 from rocketpy_broker.store.busy import BusyWatch, StoreBusy
 from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile, Progress
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
-from rocketpy_broker.store.consume_queue import UNIT, ConsumeQueue
 from rocketpy_broker.store.delay import DelayLevels
 from rocketpy_broker.store.disk import Disk, OsDisk, store_error
 from rocketpy_broker.store.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.index_service import IndexService
-from rocketpy_broker.store.messages import AppendReceipt, MessageInner
+from rocketpy_broker.store.message_log import MessageLog
+from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.queue_table import QueueTable
-from rocketpy_broker.store.read import Accepts, GetMessageResult, QueryMessageResult, QueueReader
-from rocketpy_broker.store.recovery import Recovery, RecoveryReport
-from rocketpy_broker.store.room import Room
+from rocketpy_broker.store.recovery import Recovery
+from rocketpy_broker.store.recovery_report import RecoveryReport
 from rocketpy_broker.store.segment import Segment
-from rocketpy_broker.store.segment_queue import SegmentQueue
-from rocketpy_broker.store.stats import StoreStats
 from rocketpy_broker.store.store_lock import StoreLock
-from rocketpy_broker.store.time_search import offset_by_time
+from rocketpy_broker.store.store_reads import StoreReads
 
-__all__ = ["MessageStore", "QueryMessageResult"]
+__all__ = ["MakeLog", "MessageStore"]
 
 logger = logging.getLogger(__name__)
 
 _SLOW_WRITE_MS = 100
 
 
-class MessageStore:
+MakeLog = Callable[[StoreConfig, QueueTable, Clock, Disk], MessageLog]
+
+
+class MessageStore(StoreReads):
     """One store directory.
 
-    clock: ms since 1970. disk: where every file operation goes.
+    clock: ms since 1970. disk: where every file operation goes. make_log: what messages are appended to.
     """
 
-    def __init__(self, config: StoreConfig, *, clock: Clock = system_clock, disk: Disk | None = None) -> None:
-        self.config = config
+    def __init__(
+        self,
+        config: StoreConfig,
+        *,
+        clock: Clock = system_clock,
+        disk: Disk | None = None,
+        make_log: MakeLog = CommitLog,
+    ) -> None:
         self.clock = clock
         self.disk: Disk = OsDisk() if disk is None else disk
         self._lock = StoreLock(self.disk, config.root / "lock")
@@ -64,32 +67,17 @@ class MessageStore:
         self.refusals: list[StoreError | None] = [StoreError("the store is not open"), None, None, None]
         self._refused: StoreError | None = self.refusals[0]
         self._disk_full: DiskFull | None = None
-        self.table = QueueTable()
-        log = config.commit_log
-        self.commit_log = CommitLog(
-            SegmentQueue(
-                self.disk,
-                config.commit_log_directory,
-                log.segment_bytes,
-                reserve_bytes=log.reserve_bytes,
-            ),
-            self.table,
-            clock,
-            store_host=config.store_host,
-            message_bytes_max=log.message_bytes_max,
-        )
-        self.queues = ConsumeQueueTable(self.disk, config.consume_queue_directory, config.consume_queue)
-        self.index = (
+        table = QueueTable()
+        queues = ConsumeQueueTable(self.disk, config.consume_queue_directory, config.consume_queue)
+        index = (
             IndexService(self.disk, config.index_directory, config.index, clock)
             if config.index.enabled
             else None
         )
-        self.dispatcher = Dispatcher(self.queues, self.index, DelayLevels(config.delay_levels))
-        self._reader = QueueReader(self.commit_log, config.read)
+        dispatcher = Dispatcher(queues, index, DelayLevels(config.delay_levels))
+        super().__init__(config, make_log(config, table, clock, self.disk), table, queues, index, dispatcher)
         self._sync = config.flush.disk_type is FlushDiskType.SYNC_FLUSH
         self._is_open = False
-        self.stats = StoreStats()
-        self._room = Room(self.commit_log.files, log)
         self.busy_watch = BusyWatch(config.busy)
 
     # -- opening and closing ---------------------------------------------------------------------
@@ -100,8 +88,7 @@ class MessageStore:
         Raises StoreLocked, StoreDamaged, DiskFull, StoreError; then the store is closed again.
         """
         try:
-            for directory in (self.config.root, self.config.commit_log_directory):
-                self.disk.make_dir(directory)
+            self.disk.make_dir(self.config.root)
         except OSError as error:
             raise store_error("make directory", self.config.root, error) from error
         self._lock.acquire()
@@ -125,18 +112,14 @@ class MessageStore:
         if not clean and flushed >= 0:
             # It may be in the page cache only; files that it calls expired must not go before it is durable.
             self.checkpoint_file.save(self.checkpoint)
-        self.commit_log.files.load()
+        self.commit_log.load()
         self.queues.load()
         recovery = Recovery(
-            self.config.recovery, self.commit_log.files, self.queues, self.index, self.dispatcher, self.table
+            self.config.recovery, self.commit_log, self.queues, self.index, self.dispatcher, self.table
         )
         report = recovery.run(self.checkpoint, clean=clean)
         if not clean:
-            # What was scanned may be in the page cache only; and so may anything behind the checkpoint. After
-            # a failed flush it stays there and is never written, unless it is written again.
-            log = self.commit_log.files
-            log.doubt([segment for segment in log.segments if segment.end > report.scanned_from])
-            log.rewrite(flushed if flushed >= 0 else report.scanned_from)
+            self.commit_log.distrust(report, flushed)
             self.queues.doubt(dispatched, self._run_plan)
         self.commit_log.start(recovery.tail)
         self.commit_log.last_store_timestamp = self.dispatcher.last_store_timestamp
@@ -172,7 +155,7 @@ class MessageStore:
         self.write_out()
         self.flush()
         self.dispatch()
-        self.commit_log.files.drop_spare()
+        self.commit_log.finish()
         if self.index is not None:
             self.index.finish()
         self.checkpoint.log_end = self.commit_log.max_offset
@@ -186,7 +169,7 @@ class MessageStore:
             raise store_error("remove", self._abort_path, error) from error
 
     def _close_files(self) -> None:
-        self.commit_log.files.close()
+        self.commit_log.close()
         self.queues.close()
         if self.index is not None:
             self.index.close()
@@ -240,6 +223,10 @@ class MessageStore:
             self.stats.count_run(requests, taken_ms, waiting)
             if taken_ms > _SLOW_WRITE_MS:
                 self.set_busy(self.busy_watch.wrote(taken_ms))
+
+    def publish(self, requests: list[DispatchRequest]) -> None:
+        """Take what others wrote and may be read from now on, for the next `dispatch`."""
+        self.stats.count_run(requests, 0, self.dispatcher.add(requests))
 
     def put_message(self, message: MessageInner) -> AppendReceipt:
         """`append` and `write_out`."""
@@ -325,7 +312,7 @@ class MessageStore:
             if self.index is not None:
                 self.index.write_entries()
         plan = FlushPlan(log_timestamp=self.commit_log.last_store_timestamp)
-        plan.add(self.commit_log.files)
+        self.commit_log.plan_flush(plan)
         if thorough:
             self._plan_queues(plan)
         return plan
@@ -410,6 +397,7 @@ class MessageStore:
         Raises StoreError.
         """
         self.checkpoint_file.raise_min(self.commit_log.min_offset)
+        self.commit_log.note_start()
 
     def _run_plan(self, plan: FlushPlan) -> None:
         try:
@@ -422,166 +410,24 @@ class MessageStore:
     @property
     def flushed_offset(self) -> int:
         """Everything in the commit log below survives power loss."""
-        return self.commit_log.files.flushed_offset
+        return self.commit_log.flushed_offset
 
     # -- preallocation ---------------------------------------------------------------------------
 
     def wants_room(self) -> bool:
         """Should `make_room` be called: is the log near the end of what is reserved, or of its file?"""
-        return self.failure is None and self._room.is_wanted()
+        return self.failure is None and self.commit_log.wants_room()
 
     def make_room(self) -> Segment | None:
         """Reserve space ahead of the log, or make its next file. Blocks; safe in a thread, one at a time.
 
         Returns what `adopt_room` must be given. Raises DiskFull, StoreError; appends go on while they can.
         """
-        return self._room.make()
+        return self.commit_log.make_room()
 
     def adopt_room(self, segment: Segment | None) -> None:
         """Take over what `make_room` made."""
         if segment is not None and self._is_open:
-            self.commit_log.files.adopt_spare(segment)
+            self.commit_log.adopt_room(segment)
         elif segment is not None:
             segment.delete()
-
-    # -- reading by queue ------------------------------------------------------------------------
-
-    def _catch_up(self) -> None:
-        """Dispatch what waits, so that a reader sees all that was written.
-
-        A failure is for the caller of `dispatch` to hear of; what is there can still be read.
-        """
-        if self.dispatcher.waiting:
-            with contextlib.suppress(StoreError):
-                self.dispatch()
-
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """A queue with everything that was written; None when there is none."""
-        self._catch_up()
-        return self.queues.queues.get((topic, queue_id))
-
-    def get_message(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        *,
-        max_bytes: int | None = None,
-        tag_codes: AbstractSet[int] | None = None,
-        accepts: Accepts | None = None,
-    ) -> GetMessageResult:
-        """Messages of a queue from queue offset `offset` on.
-
-        max_count, max_bytes: limits besides those of `ReadConfig`; the first message always fits. tag_codes:
-        only messages with one of these tags codes. accepts: only messages whose properties it accepts.
-        At most 800 are looked at. Returns whole records as they are stored.
-        Raises StoreError when the disk cannot be read.
-        """
-        queue = self._queue(topic, queue_id)
-        result = self._reader.read(queue, offset, max_count, max_bytes, tag_codes, accepts)
-        self.stats.count_read(result.count)
-        return result
-
-    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """(physical offset, size, tags code) of up to `count` messages of a queue from `offset` on.
-
-        Fewer at the end of one of the queue's files; none for an offset that is not in the queue.
-        Raises StoreError when the disk cannot be read.
-        """
-        queue = self._queue(topic, queue_id)
-        data = queue.read_units(offset, count) if queue is not None else None
-        return list(UNIT.iter_unpack(data)) if data else []
-
-    def appended_in_queue(self, topic: str, queue_id: int) -> int:
-        """One behind the last message appended to a queue, dispatched or not; 0 for an unknown queue."""
-        cursor = self.table.get((topic, queue_id))
-        return cursor.next_offset if cursor is not None else 0
-
-    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """One behind the last message that can be read; 0 for an unknown queue."""
-        queue = self._queue(topic, queue_id)
-        return queue.next_offset if queue is not None else 0
-
-    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The first message that can be read; 0 for an unknown queue, as 4.6.0 answers."""
-        queue = self._queue(topic, queue_id)
-        return queue.min_offset if queue is not None else 0
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """Queue offset of the message stored nearest to that time (ms); 0 for an unknown queue."""
-        queue = self._queue(topic, queue_id)
-        return offset_by_time(queue, self.commit_log, timestamp) if queue is not None else 0
-
-    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """When that message was stored, ms; -1 when there is none."""
-        unit = self._unit(topic, queue_id, offset)
-        return self.commit_log.store_timestamp(unit[0]) if unit is not None else -1
-
-    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """When the oldest message was stored, ms, of the store or of one queue; -1 when there is none."""
-        if topic is not None:
-            return self.store_timestamp(topic, queue_id, self.min_offset_in_queue(topic, queue_id))
-        return self.commit_log.store_timestamp(self.commit_log.min_offset)
-
-    def physical_offset(self, topic: str, queue_id: int, offset: int) -> int:
-        """Where that message's record is in the commit log; 0 when there is none, as 4.6.0 answers."""
-        unit = self._unit(topic, queue_id, offset)
-        return unit[0] if unit is not None else 0
-
-    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Is that message so near the log's end that it counts as being in memory?
-
-        Source: RocketMQ checkInDiskByConsumeOffset, the other way round: True when there is none.
-        """
-        unit = self._unit(topic, queue_id, offset)
-        window = self.config.read.memory_window_bytes
-        return unit is None or self.commit_log.max_offset - unit[0] <= window
-
-    def _unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
-        queue: ConsumeQueue | None = self._queue(topic, queue_id)
-        return queue.unit(offset) if queue is not None else None
-
-    # -- reading by place and key ----------------------------------------------------------------
-
-    @property
-    def min_physical_offset(self) -> int:
-        """Where the commit log starts."""
-        return self.commit_log.min_offset
-
-    @property
-    def max_physical_offset(self) -> int:
-        """Where the commit log ends."""
-        return self.commit_log.max_offset
-
-    @property
-    def dispatch_behind_bytes(self) -> int:
-        """How far consume queues and index are behind the commit log."""
-        return max(0, self.commit_log.max_offset - self.dispatcher.offset) if self.dispatcher.waiting else 0
-
-    def look_message(self, physical_offset: int, size: int | None = None) -> bytes | None:
-        """The record at that offset; None when none starts there.
-
-        size: when known. Offset 0 means the oldest record once the log starts later (QUIRKS 36).
-        """
-        record = self.commit_log.read_record(physical_offset, size)
-        expected = physical_offset or self.commit_log.min_offset
-        return record if record is not None and is_intact(record, expected) else None
-
-    def read_log(self, physical_offset: int, size: int) -> bytes | None:
-        """Bytes of the commit log within one file, whatever records they belong to; for replication."""
-        return self.commit_log.files.read(physical_offset, size)
-
-    def query_message(self, topic: str, key: str, max_count: int, begin: int, end: int) -> QueryMessageResult:
-        """Records with that key stored in [begin, end] (ms), oldest first, at most 64 (maxMsgsNumBatch).
-
-        Keys with the same hash are not told apart, as in 4.6.0: clients compare them. Empty when the index is
-        switched off.
-        """
-        if self.index is None:
-            return QueryMessageResult([], 0, 0)
-        self._catch_up()
-        found = self.index.query(topic, key, max_count, begin, end)
-        looked = map(self.look_message, sorted(found.offsets))
-        records = [record for record in looked if record is not None]
-        return QueryMessageResult(records, found.last_update_timestamp, found.last_update_offset)

@@ -10,9 +10,9 @@ from struct import Struct
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged, TornTail
 from rocketpy.protocol.record import FIXED_BYTES, MESSAGE_MAGIC, peek
-from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import ReadConfig
 from rocketpy_broker.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from rocketpy_broker.store.message_log import MessageLog
 
 __all__ = ["Accepts", "GetMessageResult", "GetMessageStatus", "QueryMessageResult", "QueueReader"]
 
@@ -70,7 +70,7 @@ class QueryMessageResult:
 class QueueReader:
     """Reads from one store's queues."""
 
-    def __init__(self, log: CommitLog, config: ReadConfig) -> None:
+    def __init__(self, log: MessageLog, config: ReadConfig) -> None:
         self._log = log
         self._config = config
         self._memory_window = config.memory_window_bytes

@@ -19,52 +19,25 @@ Differs: 4.6.0 never looks behind damage, and indexes nothing before the file th
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass, field
-
-from rocketpy.errors import RecordCorrupt, StoreDamaged
-from rocketpy.protocol.record import MESSAGE_MAGIC, RecordView, peek
+from rocketpy.errors import RecordCorrupt
+from rocketpy.protocol.record import RecordView, peek
 from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.config import RecoveryConfig
 from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from rocketpy_broker.store.dispatch import ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.index_service import IndexService
-from rocketpy_broker.store.log_scan import LogScan, LogTail, find_record, has_lost_sector
+from rocketpy_broker.store.log_scan import LogTail
+from rocketpy_broker.store.message_log import MessageLog, RecordScan
 from rocketpy_broker.store.messages import DispatchRequest
 from rocketpy_broker.store.queue_table import QueueTable
+from rocketpy_broker.store.recovery_report import RecoveryReport
 from rocketpy_broker.store.segment import Segment
-from rocketpy_broker.store.segment_queue import SegmentQueue
 
-__all__ = ["Recovery", "RecoveryReport"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Recovery"]
 
 _BATCH = 4096
 _NOT_IN_QUEUE = 0x4
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What opening a store found and did.
-
-    clean: did it stop cleanly? scanned_from, end: part of the commit log that was read. records: in it.
-    rebuilt: units added to consume queues. cut_bytes: bytes other than zeros dropped from the log's end.
-    """
-
-    clean: bool
-    scanned_from: int = 0
-    end: int = 0
-    records: int = 0
-    rebuilt: int = 0
-    cut_bytes: int = 0
-    notes: list[str] = field(default_factory=list)
-    """One line for each thing an operator may want to know."""
-
-    def note(self, text: str) -> None:
-        """Add a line and log it."""
-        self.notes.append(text)
-        logger.warning("%s", text)
 
 
 class _QueueIncomplete(Exception):
@@ -72,19 +45,20 @@ class _QueueIncomplete(Exception):
 
 
 class Recovery:
-    """One recovery. `files` are loaded, `queues` are loaded; `dispatcher` puts into `queues` and `index`."""
+    """One recovery. `log` and `queues` are loaded; `dispatcher` puts into `queues` and `index`."""
 
     def __init__(
         self,
         config: RecoveryConfig,
-        files: SegmentQueue,
+        log: MessageLog,
         queues: ConsumeQueueTable,
         index: IndexService | None,
         dispatcher: Dispatcher,
         table: QueueTable,
     ) -> None:
         self._config = config
-        self._files = files
+        self._log = log
+        self._files = log.files
         self._queues = queues
         self._index = index
         self._dispatcher = dispatcher
@@ -98,7 +72,7 @@ class Recovery:
     def run(self, checkpoint: Checkpoint, *, clean: bool) -> RecoveryReport:
         """Do it all. Raises StoreDamaged (nothing was cut then), StoreError."""
         report = RecoveryReport(clean)
-        self._files.sort_out(checkpoint.flushed_offset, checkpoint.min_offset)
+        self._log.sort_out(checkpoint)
         if not self._files.segments:
             self._drop_all(report)
             return report
@@ -110,8 +84,11 @@ class Recovery:
         index_from = self._load_index(checkpoint, clean=clean)
         start = self._scan_start(checkpoint, index_from, clean=clean)
         scan = self._scan(start, index_from, report)
-        self._check_end(scan, checkpoint, report)
-        self._cut(scan, report)
+        self._log.settle(scan, checkpoint, self._config, report)
+        for queue in self._queues.queues.values():
+            if queue.max_physical_offset > scan.end:
+                queue.truncate(scan.end)
+        report.end = scan.end
         if not clean:
             for queue in self._queues.queues.values():
                 queue.wipe_rest()
@@ -173,11 +150,8 @@ class Recovery:
     def _checkpoint_file(self, timestamp: int) -> Segment:
         """The newest file whose first record is not newer than that, else the first file."""
         for segment in reversed(self._files.segments):
-            try:
-                view = peek(segment.read(0, 1 << 16))
-            except RecordCorrupt:
-                continue
-            if view.magic == MESSAGE_MAGIC and 0 < view.store_timestamp <= timestamp:
+            view = self._log.first_record(segment)
+            if view is not None and 0 < view.store_timestamp <= timestamp:
                 return segment
         return self._files.segments[0]
 
@@ -188,7 +162,7 @@ class Recovery:
 
     # -- reading the log -------------------------------------------------------------------------
 
-    def _scan(self, start: int, index_from: int, report: RecoveryReport) -> LogScan:
+    def _scan(self, start: int, index_from: int, report: RecoveryReport) -> RecordScan:
         """Read the log to its end and dispatch; from the first file when a queue turns out to lack more."""
         first = self._files.min_offset
         try:
@@ -203,7 +177,7 @@ class Recovery:
 
     def _scan_once(
         self, start: int, index_from: int, report: RecoveryReport, *, gaps_allowed: bool
-    ) -> LogScan:
+    ) -> RecordScan:
         batch: list[DispatchRequest] = []
 
         def put_batch() -> None:
@@ -213,7 +187,8 @@ class Recovery:
 
         check_crc = self._config.check_crc
         bulk = BulkScan(self._dispatcher, self._index, index_from, check_crc=check_crc, before=put_batch)
-        scan = LogScan(self._files, start, check_crc=check_crc, bulk=bulk)
+        dispatched = self._queues.max_physical_offset()
+        scan = self._log.scan(start, dispatched, check_crc=check_crc, bulk=bulk)
         report.scanned_from = start
         records = rebuilt = 0
         try:
@@ -290,45 +265,6 @@ class Recovery:
                 f"{view.queue_offset}"
             )
         return True
-
-    # -- the end of the log ----------------------------------------------------------------------
-
-    def _check_end(self, scan: LogScan, checkpoint: Checkpoint, report: RecoveryReport) -> None:
-        """Refuse an end that is damage rather than a torn tail. Raises StoreDamaged."""
-        follower = find_record(self._files, scan.end)
-        is_ours = checkpoint.flushed_offset >= 0
-        if follower is not None and not is_ours and follower.store_timestamp < scan.last_store_timestamp:
-            follower = None  # left over from an earlier, longer log: 4.6.0 cuts without wiping
-        problem = ""
-        if 0 <= scan.end < checkpoint.flushed_offset:
-            problem = f"the log was flushed up to {checkpoint.flushed_offset}"
-        elif follower is not None and not (
-            is_ours and has_lost_sector(self._files, scan.end, follower.physical_offset)
-        ):
-            problem = f"a valid record follows at {follower.physical_offset}"
-        reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
-        if problem and not self._config.cut_damage:
-            raise StoreDamaged(
-                f"the commit log in {self._files.directory} is damaged at {scan.end}: {reason}, but "
-                f"{problem}. Restore the file from a replica or a copy; or set cut_damage and lose the rest"
-            )
-        if problem:
-            report.note(f"damage at {scan.end} ({reason}, but {problem}) is cut off as configured")
-        elif follower is not None:
-            report.note(f"unflushed records behind {scan.end} are lost: {reason}")
-        elif scan.stop is not None:
-            report.note(f"torn tail at {scan.end}: {reason}")
-
-    def _cut(self, scan: LogScan, report: RecoveryReport) -> None:
-        report.end = scan.end
-        report.cut_bytes = self._files.truncate(scan.end)
-        if strays := self._files.drop_strays():
-            report.note(f"{strays} files are deleted that power loss left: expired ones, or unflushed ones")
-        if report.cut_bytes:
-            report.note(f"{report.cut_bytes} bytes behind {scan.end} are wiped from the commit log")
-        for queue in self._queues.queues.values():
-            if queue.max_physical_offset > scan.end:
-                queue.truncate(scan.end)
 
     # -- consume queues --------------------------------------------------------------------------
 

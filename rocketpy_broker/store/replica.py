@@ -20,6 +20,7 @@ from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.messages import DispatchRequest
 from rocketpy_broker.store.plain_records import PlainRecords
 from rocketpy_broker.store.queue_table import check_topic
+from rocketpy_broker.store.segment_queue import SegmentQueue
 from rocketpy_broker.store.state_file import save_state
 
 __all__ = ["A_COPY", "ReplicaLog"]
@@ -37,8 +38,11 @@ class ReplicaLog:
     """The commit log of an open store, written from outside. Nobody else may append meanwhile."""
 
     def __init__(self, store: MessageStore) -> None:
+        files = store.commit_log.files
+        if not isinstance(files, SegmentQueue):
+            raise StoreError("a store on a ledger copies no other store: the ledger is replicated")
         self._store = store
-        self._files = store.commit_log.files
+        self._files = files
         self._held = bytearray()
         """What came behind the log's end on disk."""
         self._wanted = MIN_BLANK_BYTES

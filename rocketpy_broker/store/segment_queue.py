@@ -252,10 +252,6 @@ class SegmentQueue:
         self._unsynced_directory = True
         return self.segments.pop(0)
 
-    def delete_first(self) -> None:
-        """Delete the oldest file; never the one being written."""
-        self.take_first().delete()
-
     def destroy(self) -> None:
         """Delete all files and the directory."""
         self.drop_spare()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from rocketpy_broker.store.message_log import MessageLog
 
 __all__ = ["offset_by_time"]
 
 
-def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
+def offset_by_time(queue: ConsumeQueue, log: MessageLog, timestamp: int) -> int:
     """Queue offset of the message stored at `timestamp` (ms), else of the nearest in the same file.
 
     The file is the first that was written to at or after that time, else the last. Of two that are equally

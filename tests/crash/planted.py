@@ -189,8 +189,8 @@ def recovery_starts_one_file_late() -> Iterator[None]:
     def scan_start(self: Recovery, *args: Any, **kwargs: Any) -> int:
         start = original(self, *args, **kwargs)
         segment = self._files.find(start)
-        last = self._files.last
-        return segment.end if segment is not None and last is not None and segment is not last else start
+        last = self._files.segments[-1]
+        return segment.end if segment is not None and segment is not last else start
 
     with patch.object(Recovery, "_scan_start", scan_start):
         yield

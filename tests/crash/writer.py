@@ -21,6 +21,7 @@ from rocketpy_broker.store import (
     MessageStore,
     StoreConfig,
 )
+from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import RetentionConfig
 from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.log_scan import LogScan
@@ -189,7 +190,7 @@ class Writer:
     def append(self, message: MessageInner) -> None:
         """Place a message in the run."""
         receipt = self.store.append(message)
-        record = self.store.commit_log._run[-1]
+        record = self._run()[-1]
         number = None if message.sys_flag & NOT_IN_QUEUE else receipt.queue_offset
         self._place(receipt.physical_offset, Sent(record, (message.topic, message.queue_id), number))
 
@@ -197,10 +198,15 @@ class Writer:
         """Place a batch in the run."""
         entries = [(0, body, b"UNIQ_KEY\x01%d.%d\x02" % (message.flag, n)) for n, body in enumerate(bodies)]
         receipts = self.store.append_batch(message, entries)
-        records = self.store.commit_log._run[-len(receipts) :]
+        records = self._run()[-len(receipts) :]
         for receipt, record in zip(receipts, records, strict=True):
             key = (message.topic, message.queue_id)
             self._place(receipt.physical_offset, Sent(record, key, receipt.queue_offset))
+
+    def _run(self) -> list[bytes]:
+        log = self.store.commit_log
+        assert isinstance(log, CommitLog)
+        return log._run
 
     def _place(self, offset: int, sent: Sent) -> None:
         self.expected.attempts[offset].append(sent)

@@ -20,8 +20,7 @@ def overwrite_unit(store: MessageStore, number: int, unit: bytes) -> None:
 
 
 def overwrite_log(store: MessageStore, position: int, data: bytes) -> None:
-    assert store.commit_log.files.last is not None
-    store.commit_log.files.last.write(position, data)
+    store.commit_log.files.segments[-1].write(position, data)
 
 
 def overwrite_index(store: MessageStore, entry: int, data: bytes) -> None:

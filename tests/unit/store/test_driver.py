@@ -11,6 +11,7 @@ from rocketpy.errors import FlushFailed, StoreError
 from rocketpy_broker.store import CommitLogConfig, FlushConfig, FlushDiskType, MessageStore
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.driver import StoreDriver
+from rocketpy_broker.store.segment_queue import SegmentQueue
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, small_config
 
@@ -69,7 +70,9 @@ async def test_next_file_is_ready_before_it_is_needed(tmp_path: Path) -> None:
         store.put_message(message(0, body=b"x" * 1000))
         driver.schedule_dispatch()
         await asyncio.sleep(0)
-    await until(lambda: store.commit_log.files.spare is not None)
+    files = store.commit_log.files
+    assert isinstance(files, SegmentQueue)
+    await until(lambda: files.spare is not None)
     assert (tmp_path / "commitlog" / f"{65536:020d}").stat().st_size == 65536
     await driver.close()
     assert not (tmp_path / "commitlog" / f"{65536:020d}").exists()

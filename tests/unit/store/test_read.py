@@ -139,7 +139,7 @@ def test_removed_records_are_skipped(tmp_path: Path) -> None:
     store = MessageStore(small_config(tmp_path, commit_log=log))
     store.open()
     put(store, *range(40))
-    store.commit_log.files.delete_first()
+    store.commit_log.files.take_first().delete()
     result = store.get_message("T", 0, 0, 32)
     first = decode_all(b"".join(result.chunks))[0]
     assert (result.status, first.physical_offset) == (S.FOUND, 4096)

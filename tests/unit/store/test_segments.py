@@ -134,14 +134,14 @@ def test_deleted_file_stays_readable_for_its_holder(tmp_path: Path) -> None:
     """A flush in progress would hit a closed file, or another file with its number."""
     files = log_of(tmp_path, 100, 10)
     target = next(iter(files.unflushed()))
-    files.delete_first()
+    files.take_first().delete()
     assert not (tmp_path / "00000000000000000000").exists()
     assert target.segment.read(0, 1) == b"B"
     target.segment.release()
     with pytest.raises(InvariantError, match="was deleted"):
         target.segment.read(0, 1)
     with pytest.raises(InvariantError, match="in use"):
-        files.delete_first()
+        files.take_first().delete()
     files.close()
 
 

@@ -1,0 +1,118 @@
+"""A message store on a ledger: a `MessageStore` whose messages are kept when a majority of a group has them.
+
+The peer writes the ledger's files and says what is committed; the store reads them. A store that began
+without DLedger goes on behind its old commit log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+from rocketpy_broker.dledger.entry_records import check_record
+from rocketpy_broker.dledger.ledger_files import LedgerFiles
+from rocketpy_broker.dledger.ledger_log import Appender, LedgerLog
+from rocketpy_broker.dledger.state_disk import StateFiles
+from rocketpy_broker.store.clock import Clock, system_clock
+from rocketpy_broker.store.config import StoreConfig
+from rocketpy_broker.store.disk import Disk, OsDisk
+from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.queue_table import QueueTable
+from rocketpy_broker.store.recovery_report import RecoveryReport
+
+__all__ = ["LedgerStore"]
+
+logger = logging.getLogger(__name__)
+
+
+class LedgerStore(MessageStore):
+    """One store directory with a ledger in it.
+
+    directory: of the peer, `dledger-<id>`. Messages are taken between `lead` and `follow`.
+    """
+
+    log: LedgerLog
+
+    def __init__(
+        self, config: StoreConfig, directory: Path, *, clock: Clock = system_clock, disk: Disk | None = None
+    ) -> None:
+        disk = OsDisk() if disk is None else disk
+        self.ledger = LedgerFiles(directory, config.commit_log, disk=disk, check=check_record)
+        """For the peer, once the store is open."""
+        self._state = StateFiles(disk, directory)
+        super().__init__(config, clock=clock, disk=disk, make_log=self._make_log)
+
+    def _make_log(self, config: StoreConfig, table: QueueTable, clock: Clock, disk: Disk) -> LedgerLog:
+        self.log = LedgerLog(
+            config,
+            table,
+            clock,
+            disk,
+            ledger=self.ledger,
+            committed=lambda: self._state.load_checkpoint().committed_index,
+        )
+        return self.log
+
+    def open(self) -> RecoveryReport:
+        """Recover ledger and queues; the first time, the commit log from before. See `MessageStore`."""
+        if self._is_undivided():
+            logger.warning("%s gets a ledger; its commit log is recovered first", self.config.root)
+            with MessageStore(self.config, clock=self.clock, disk=self.disk):
+                pass
+        return super().open()
+
+    def _is_undivided(self) -> bool:
+        """Is there a commit log, and no ledger yet?"""
+        has_log = bool(self.disk.list_dir(self.config.commit_log_directory))
+        return has_log and not self.disk.list_dir(self.ledger.data.directory)
+
+    # -- roles -----------------------------------------------------------------------------------
+
+    def lead(self, appender: Appender) -> None:
+        """Take messages from now on. All entries are committed: then queues say which number comes next."""
+        self.dispatch()
+        for cursor in self.table.values():
+            cursor.next_offset = 0
+        self.queues.fill(self.table, self.commit_log.min_offset)
+        self.log.leader = appender
+
+    def follow(self) -> None:
+        """Take no more messages."""
+        self.log.leader = None
+
+    def commit(self, index: int) -> None:
+        """Entries up to this one are committed: what they hold is to be dispatched. Raises StoreError."""
+        if self.log.has_gap:
+            self._begin_anew()
+        requests = self.log.commit(index)
+        if requests:
+            self.publish(requests)
+
+    def _begin_anew(self) -> None:
+        """Forget all messages: the leader has deleted what this one lacked, and sent what it still has."""
+        self.dispatch()
+        for key in list(self.queues.queues):
+            self.drop_queue(*key)
+        if self.index is not None:
+            self.index.destroy()
+        self.checkpoint = dataclasses.replace(self.checkpoint, progress=None)
+        self.log.skip_gap()
+        self.dispatcher.offset = self.log.max_offset
+
+    # -- how far it is ---------------------------------------------------------------------------
+
+    @property
+    def committed_offset(self) -> int:
+        """Just behind the last entry that is committed: as far as anybody may read."""
+        return self.log.max_offset
+
+    @property
+    def appended_offset(self) -> int:
+        """Just behind the last entry appended here, committed or not."""
+        return self.log.appended_offset
+
+    @property
+    def is_dispatched(self) -> bool:
+        """Is all that is committed in its queue?"""
+        return not self.dispatcher.waiting

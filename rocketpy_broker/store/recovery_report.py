@@ -1,0 +1,33 @@
+"""What opening a store found and did."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+__all__ = ["RecoveryReport"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a store found and did.
+
+    clean: did it stop cleanly? scanned_from, end: part of the commit log that was read. records: in it.
+    rebuilt: units added to consume queues. cut_bytes: bytes other than zeros dropped from the log's end.
+    """
+
+    clean: bool
+    scanned_from: int = 0
+    end: int = 0
+    records: int = 0
+    rebuilt: int = 0
+    cut_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    """One line for each thing an operator may want to know."""
+
+    def note(self, text: str) -> None:
+        """Add a line and log it."""
+        self.notes.append(text)
+        logger.warning("%s", text)

@@ -1,0 +1,188 @@
+"""What can be asked of a message store: messages by queue, place, time and key."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Set as AbstractSet
+
+from rocketpy.errors import StoreError
+from rocketpy.protocol.record import is_intact
+from rocketpy_broker.store.config import StoreConfig
+from rocketpy_broker.store.consume_queue import UNIT, ConsumeQueue
+from rocketpy_broker.store.dispatch import ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.index_service import IndexService
+from rocketpy_broker.store.message_log import MessageLog
+from rocketpy_broker.store.queue_table import QueueTable
+from rocketpy_broker.store.read import Accepts, GetMessageResult, QueryMessageResult, QueueReader
+from rocketpy_broker.store.stats import StoreStats
+from rocketpy_broker.store.time_search import offset_by_time
+
+__all__ = ["StoreReads"]
+
+
+class StoreReads:
+    """The reading half of a `MessageStore`."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: MessageLog,
+        table: QueueTable,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self.config = config
+        self.commit_log = log
+        self.table = table
+        self.queues = queues
+        self.index = index
+        self.dispatcher = dispatcher
+        self.stats = StoreStats()
+        self._reader = QueueReader(log, config.read)
+
+    def dispatch(self) -> int:
+        """Bring consume queues and index up to what was written. Raises DiskFull, StoreError."""
+        raise NotImplementedError
+
+    # -- reading by queue ------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        """Dispatch what waits, so that a reader sees all that was written.
+
+        A failure is for the caller of `dispatch` to hear of; what is there can still be read.
+        """
+        if self.dispatcher.waiting:
+            with contextlib.suppress(StoreError):
+                self.dispatch()
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue with everything that was written; None when there is none."""
+        self._catch_up()
+        return self.queues.queues.get((topic, queue_id))
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        *,
+        max_bytes: int | None = None,
+        tag_codes: AbstractSet[int] | None = None,
+        accepts: Accepts | None = None,
+    ) -> GetMessageResult:
+        """Messages of a queue from queue offset `offset` on.
+
+        max_count, max_bytes: limits besides those of `ReadConfig`; the first message always fits. tag_codes:
+        only messages with one of these tags codes. accepts: only messages whose properties it accepts.
+        At most 800 are looked at. Returns whole records as they are stored.
+        Raises StoreError when the disk cannot be read.
+        """
+        queue = self._queue(topic, queue_id)
+        result = self._reader.read(queue, offset, max_count, max_bytes, tag_codes, accepts)
+        self.stats.count_read(result.count)
+        return result
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """(physical offset, size, tags code) of up to `count` messages of a queue from `offset` on.
+
+        Fewer at the end of one of the queue's files; none for an offset that is not in the queue.
+        Raises StoreError when the disk cannot be read.
+        """
+        queue = self._queue(topic, queue_id)
+        data = queue.read_units(offset, count) if queue is not None else None
+        return list(UNIT.iter_unpack(data)) if data else []
+
+    def appended_in_queue(self, topic: str, queue_id: int) -> int:
+        """One behind the last message appended to a queue, dispatched or not; 0 for an unknown queue."""
+        cursor = self.table.get((topic, queue_id))
+        return cursor.next_offset if cursor is not None else 0
+
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """One behind the last message that can be read; 0 for an unknown queue."""
+        queue = self._queue(topic, queue_id)
+        return queue.next_offset if queue is not None else 0
+
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The first message that can be read; 0 for an unknown queue, as 4.6.0 answers."""
+        queue = self._queue(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """Queue offset of the message stored nearest to that time (ms); 0 for an unknown queue."""
+        queue = self._queue(topic, queue_id)
+        return offset_by_time(queue, self.commit_log, timestamp) if queue is not None else 0
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """When that message was stored, ms; -1 when there is none."""
+        unit = self._unit(topic, queue_id, offset)
+        return self.commit_log.store_timestamp(unit[0]) if unit is not None else -1
+
+    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """When the oldest message was stored, ms, of the store or of one queue; -1 when there is none."""
+        if topic is not None:
+            return self.store_timestamp(topic, queue_id, self.min_offset_in_queue(topic, queue_id))
+        return self.commit_log.store_timestamp(self.commit_log.first_offset)
+
+    def physical_offset(self, topic: str, queue_id: int, offset: int) -> int:
+        """Where that message's record is in the commit log; 0 when there is none, as 4.6.0 answers."""
+        unit = self._unit(topic, queue_id, offset)
+        return unit[0] if unit is not None else 0
+
+    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Is that message so near the log's end that it counts as being in memory?
+
+        Source: RocketMQ checkInDiskByConsumeOffset, the other way round: True when there is none.
+        """
+        unit = self._unit(topic, queue_id, offset)
+        window = self.config.read.memory_window_bytes
+        return unit is None or self.commit_log.max_offset - unit[0] <= window
+
+    def _unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        queue: ConsumeQueue | None = self._queue(topic, queue_id)
+        return queue.unit(offset) if queue is not None else None
+
+    # -- reading by place and key ----------------------------------------------------------------
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Where the commit log starts."""
+        return self.commit_log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Where the commit log ends."""
+        return self.commit_log.max_offset
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """How far consume queues and index are behind the commit log."""
+        return max(0, self.commit_log.max_offset - self.dispatcher.offset) if self.dispatcher.waiting else 0
+
+    def look_message(self, physical_offset: int, size: int | None = None) -> bytes | None:
+        """The record at that offset; None when none starts there.
+
+        size: when known. Offset 0 means the oldest record once the log starts later (QUIRKS 36).
+        """
+        record = self.commit_log.read_record(physical_offset, size)
+        expected = physical_offset or self.commit_log.first_offset
+        return record if record is not None and is_intact(record, expected) else None
+
+    def read_log(self, physical_offset: int, size: int) -> bytes | None:
+        """Bytes of the commit log within one file, whatever records they belong to; for replication."""
+        return self.commit_log.files.read(physical_offset, size)
+
+    def query_message(self, topic: str, key: str, max_count: int, begin: int, end: int) -> QueryMessageResult:
+        """Records with that key stored in [begin, end] (ms), oldest first, at most 64 (maxMsgsNumBatch).
+
+        Keys with the same hash are not told apart, as in 4.6.0: clients compare them. Empty when the index is
+        switched off.
+        """
+        if self.index is None:
+            return QueryMessageResult([], 0, 0)
+        self._catch_up()
+        found = self.index.query(topic, key, max_count, begin, end)
+        looked = map(self.look_message, sorted(found.offsets))
+        records = [record for record in looked if record is not None]
+        return QueryMessageResult(records, found.last_update_timestamp, found.last_update_offset)
