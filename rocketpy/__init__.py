@@ -42,6 +42,7 @@ from rocketpy.hooks import (
     SettleListener,
 )
 from rocketpy.message import Message, MessageExt, MessageQueue
+from rocketpy.message_columns import MessageColumns
 from rocketpy.producer import Producer
 from rocketpy.producer.request_reply import create_reply_message
 from rocketpy.producer.transaction import LocalTransactionState, TransactionSendResult
@@ -73,6 +74,7 @@ __all__ = [
     "LitePullConsumer",
     "LocalTransactionState",
     "Message",
+    "MessageColumns",
     "MessageExt",
     "MessageModel",
     "MessageQueue",

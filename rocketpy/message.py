@@ -31,7 +31,9 @@ __all__ = [
     "MessageExt",
     "MessageQueue",
     "check_group",
+    "check_properties",
     "check_topic",
+    "check_value",
 ]
 
 DEFAULT_TOPIC: Final = "TBW102"
@@ -110,7 +112,7 @@ class Message:
         self.body = body if type(body) is bytes else _bytes(body)
         if not body:
             raise MessageInvalid(f"message for {topic} has an empty body; RocketMQ brokers refuse that")
-        self.tags = _check_value("tags", tags) if tags else None
+        self.tags = check_value("tags", tags) if tags else None
         self.keys = _keys(keys) if keys else ()
         if delay_level < 0 or flag not in _INT32:
             raise MessageInvalid(f"delay_level {delay_level} must not be negative, flag {flag} has 32 bits")
@@ -142,7 +144,7 @@ class Message:
         For this package: what these names mean is not checked, only that they can travel.
         """
         for name, value in reserved.items():
-            _check_value(f"property {name}", value)
+            check_value(f"property {name}", value)
         copy = cls.__new__(cls)
         fields = {name: getattr(message, name) for name in Message.__slots__}
         fields["properties"] = MappingProxyType({**message.properties, **reserved})
@@ -190,7 +192,8 @@ def _bytes(body: object) -> bytes:
     raise MessageInvalid(f"the body is a {type(body).__name__}; it must be bytes: text needs .encode()")
 
 
-def _check_value(name: str, value: object) -> str:
+def check_value(name: str, value: object) -> str:
+    """Return the value if it may travel as a property's, or as tags or keys. Raises MessageInvalid."""
     if not isinstance(value, str) or not value.strip():
         raise MessageInvalid(f"{name} is {value!r}; it must be a text that is not empty")
     if "\x01" in value or "\x02" in value:
@@ -204,10 +207,10 @@ def _check_value(name: str, value: object) -> str:
 
 def _keys(keys: str | Iterable[str]) -> tuple[str, ...]:
     if isinstance(keys, str):
-        return tuple(_check_value("keys", keys).split(names.KEY_SEPARATOR))
+        return tuple(check_value("keys", keys).split(names.KEY_SEPARATOR))
     found = tuple(keys)
     for key in found:
-        if names.KEY_SEPARATOR in _check_value("a key", key):
+        if names.KEY_SEPARATOR in check_value("a key", key):
             raise MessageInvalid(f"key {key!r} contains a space, which separates keys on the wire")
     return found
 
@@ -217,14 +220,20 @@ def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
         _check_name(name)
         # What is printable has no control character and no half of a surrogate pair.
         if type(value) is not str or not value.isprintable() or not value or value.isspace():
-            _check_value(f"property {name!r}", value)
+            check_value(f"property {name!r}", value)
     return MappingProxyType(dict(properties))
+
+
+def check_properties(names_given: Iterable[str]) -> None:
+    """Check the names of the user's properties. Raises MessageInvalid."""
+    for name in names_given:
+        _check_name(name)
 
 
 @lru_cache(maxsize=4096)
 def _check_name(name: object) -> None:
     """Check the name of a property: a program has few of them."""
-    if _check_value("a property's name", name) in RESERVED_PROPERTIES:
+    if check_value("a property's name", name) in RESERVED_PROPERTIES:
         raise MessageInvalid(f"property name {name!r} is reserved by RocketMQ; choose another")
 
 
@@ -232,7 +241,7 @@ def _with_ids(
     properties: Mapping[str, str], buyer_id: str | None, instance_id: str | None
 ) -> Mapping[str, str]:
     ids = {names.PROPERTY_BUYER_ID: buyer_id, names.PROPERTY_INSTANCE_ID: instance_id}
-    given = {name: _check_value(name, value) for name, value in ids.items() if value is not None}
+    given = {name: check_value(name, value) for name, value in ids.items() if value is not None}
     return MappingProxyType({**properties, **given})
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge
 from rocketpy.message import RETRY_TOPIC_PREFIX, Message
+from rocketpy.message_columns import MessageColumns
 from rocketpy.protocol.properties import PROPERTY_MESSAGE_TYPE
 from rocketpy.protocol.record import record_size
 from rocketpy.protocol.sysflag import MessageSysFlag
@@ -25,6 +26,8 @@ def check_batch(messages: Sequence[Message]) -> None:
     first = messages[0]
     if first.topic.startswith(RETRY_TOPIC_PREFIX):
         raise MessageInvalid(f"messages of retry topics cannot be sent in a batch: {first.topic}")
+    if isinstance(messages, MessageColumns):
+        return  # one topic and no delays
     for index, message in enumerate(messages):
         if message.topic != first.topic:
             raise MessageInvalid(
@@ -43,7 +46,7 @@ def check_batch(messages: Sequence[Message]) -> None:
 
 
 def split_batch(
-    messages: Sequence[Message], properties: Sequence[bytes], max_bytes: int, max_message_bytes: int
+    topic: str, bodies: Sequence[bytes], properties: Sequence[bytes], max_bytes: int, max_message_bytes: int
 ) -> list[slice]:
     """Which messages go into which request: as many as fit `max_bytes` of stored records.
 
@@ -51,17 +54,22 @@ def split_batch(
     limit, so the records are counted, with IPv6 hosts. A single message above `max_bytes` goes alone.
     Raises MessageTooLarge for a body above `max_message_bytes`.
     """
+    bare = record_size(0, len(topic), 0, _HOSTS_V6)
+    lengths = list(map(len, bodies))
+    if max(lengths) > max_message_bytes:
+        index, length = next(pair for pair in enumerate(lengths) if pair[1] > max_message_bytes)
+        raise MessageTooLarge(
+            f"message {index} has a body of {length} bytes, {max_message_bytes} are allowed"
+        )
+    if bare * len(lengths) + sum(lengths) + sum(map(len, properties)) <= max_bytes:
+        return [slice(0, len(lengths))]
     slices: list[slice] = []
     start = used = 0
-    for index, message in enumerate(messages):
-        if len(message.body) > max_message_bytes:
-            raise MessageTooLarge(
-                f"message {index} has a body of {len(message.body)} bytes, {max_message_bytes} are allowed"
-            )
-        size = record_size(len(message.body), len(message.topic), len(properties[index]), _HOSTS_V6)
+    for index, length in enumerate(lengths):
+        size = bare + length + len(properties[index])
         if used and used + size > max_bytes:
             slices.append(slice(start, index))
             start, used = index, 0
         used += size
-    slices.append(slice(start, len(messages)))
+    slices.append(slice(start, len(lengths)))
     return slices

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, repeat
 from typing import Final, NamedTuple, TypeVar
 
 from rocketpy.config import ProducerConfig
 from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
+from rocketpy.message_columns import MessageColumns
 from rocketpy.producer.batching import split_batch
 from rocketpy.producer.gathered import GatheredSend
 from rocketpy.producer.pending import BatchSend, Owner, Pending, SingleSend
@@ -151,15 +153,24 @@ class Preparer:
     def batch_parts(self, messages: Sequence[Message], event: SendEvent | None) -> Iterator[BatchPart]:
         """The requests that a batch takes. Raises MessageTooLarge before the first."""
         ids = self._ids.take(time.time_ns() // 1_000_000, len(messages))
-        extras = event.extra_properties if event is not None else [{}] * len(messages)
-        properties = [
-            properties_text(message, message_id, self._checksum, extra).encode()
-            for message, message_id, extra in zip(messages, ids, extras, strict=True)
-        ]
+        flags: Iterable[int]
+        if isinstance(messages, MessageColumns) and event is None and not self._checksum:
+            topic, bodies, flags = messages.topic, messages.bodies, repeat(0)
+            properties = messages.property_texts(ids)
+        else:
+            messages = list(messages)  # of columns each element is made when it is asked for
+            topic = messages[0].topic
+            bodies = [message.body for message in messages]
+            flags = [message.flag for message in messages]
+            extras = event.extra_properties if event is not None else repeat({})
+            properties = [
+                properties_text(message, message_id, self._checksum, extra).encode()
+                for message, message_id, extra in zip(messages, ids, extras, strict=False)
+            ]
         config = self._config
-        for part in split_batch(messages, properties, config.batch.max_bytes, config.max_message_bytes):
-            elements = zip(messages[part], properties[part], strict=True)
-            body = encode_batch((message.flag, message.body, text) for message, text in elements)
+        elements = zip(flags, bodies, properties, strict=False)
+        for part in split_batch(topic, bodies, properties, config.batch.max_bytes, config.max_message_bytes):
+            body = encode_batch(islice(elements, part.stop - part.start))
             yield BatchPart(messages[part], ids[part], body)
 
     def batch(

@@ -10,6 +10,7 @@ import pytest
 from rocketpy import (
     ClientConfig,
     Message,
+    MessageColumns,
     MessageQueue,
     Outcome,
     Producer,
@@ -68,7 +69,7 @@ async def test_listeners_follow_every_send(caplog: pytest.LogCaptureFixture) -> 
         names.routes["T"] = {"a": broker.address}
         async with Producer("g", names.address, config=config, listeners=[Breaks(), notes]) as producer:
             await producer.send(Message("T", b"x", properties={"mine": "user"}))
-            await producer.send_batch([Message("T", b"x"), Message("T", b"y")])
+            await producer.send_batch(MessageColumns("T", [b"x", b"y"]))
             producer.send_oneway(Message("T", b"x"))
             await broker.until(lambda: len(broker.sends) == 3)
             broker.script = refuses(ResponseCode.SYSTEM_ERROR)

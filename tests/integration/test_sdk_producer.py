@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
 import pytest
@@ -13,6 +13,7 @@ from rocketpy import (
     BatchConfig,
     ClientConfig,
     Message,
+    MessageColumns,
     MessageExt,
     Producer,
     ProducerConfig,
@@ -153,18 +154,23 @@ async def test_large_bodies_travel_compressed(producer: Producer, consumer: Pull
     assert found[1].store_size < 4000
 
 
+@pytest.mark.parametrize("form", [list, MessageColumns])
 async def test_a_long_batch_is_cut_and_stays_together(
-    cluster: EmbeddedCluster, consumer: PullConsumer
+    cluster: EmbeddedCluster, consumer: PullConsumer, form: type[list[Message] | MessageColumns]
 ) -> None:
     """A list above the broker's limit would be refused as a whole."""
     config = ProducerConfig(batch=BatchConfig(max_bytes=20_000))
     async with Producer("batchers", cluster.namesrv_address, config=config) as producer:
-        messages = [Message("Batch", b"%03d" % number * 100, tags="t") for number in range(200)]
+        bodies = [b"%03d" % number * 100 for number in range(200)]
+        messages: Sequence[Message] = [Message("Batch", body, tags="t") for body in bodies]
+        if form is MessageColumns:
+            messages = MessageColumns("Batch", bodies, tags=["t"] * 200)
         results = await producer.send_batch(messages)
     assert len({result.queue for result in results}) == 1
     assert [result.queue_offset for result in results] == list(range(200))
     found = await read_back(consumer, [results[0], results[60], results[199]])
-    assert [message.body for message in found] == [messages[0].body, messages[60].body, messages[199].body]
+    assert [message.body for message in found] == [bodies[0], bodies[60], bodies[199]]
+    assert {message.tags for message in found} == {"t"}
     assert [message.message_id for message in found] == [
         results[number].message_id for number in (0, 60, 199)
     ]

@@ -34,6 +34,7 @@ from rocketpy.protocol import properties
 from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, Script, refuses, stored
 from tests.otel.recorder import Recorder, traceparent
@@ -67,6 +68,41 @@ async def test_rows_travel_in_batches_with_their_ids() -> None:
     assert [element.body for element in elements] == [b"body %d" % number for number in range(10)]
     for number, element in enumerate(elements):
         assert f"SPARK_ROW_ID\x01run/3/5/{number}\x02".encode() in element.properties
+
+
+@pytest.mark.parametrize("body", ["text", None, "", "x" * 5000])
+async def test_rows_of_a_frame_in_columns_are_those_of_single_rows(body: str | None) -> None:
+    """A tag or key would stand with another row; one row that is none would take its neighbours along."""
+    bodies: list[str | None] = [f"body {number}" for number in range(12)]
+    tags, keys = ["a", None, "b"] * 4, [None, "k 1", "k2", "k3"] * 3
+    bodies[7] = body
+    batch = pa.record_batch({"body": bodies, "tags": tags, "keys": keys})
+    schema = [("body", "string"), ("tags", "string"), ("keys", "string")]
+    async with Peer() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        sink = SinkOptions.read(
+            {"nameServer": names.address, "topic": "T", "batchSize": 5, "compression": "none"}
+            | {"batchBytes": 4000}
+        )
+        sending = asyncio.to_thread(send_rows, [batch], Columns(schema, sink), sink, PLACE)
+        if body:
+            assert (await sending).rows == 12
+        else:
+            with pytest.raises(RowNotSent, match="row 7 of the partition not sent, topic 'T'"):
+                await sending
+        found: dict[bytes, bytes] = {}
+        for command in broker.sends:
+            if command.code == RequestCode.SEND_BATCH_MESSAGE:
+                found |= {element.body: element.properties for element in decode_batch(command.body)}
+            else:
+                header = command.header_as(SendMessageRequestHeaderV2)
+                found[command.body] = (header.properties or "").encode()
+    sent = [number for number in range(12) if body or number < 5]
+    assert set(found) == {str(bodies[number]).encode() for number in sent}
+    for number in sent:
+        texts = properties.decode(found[str(bodies[number]).encode()])
+        row = (texts.get("TAGS"), texts.get("KEYS"), texts["SPARK_ROW_ID"])
+        assert row == (tags[number], keys[number], f"run/3/5/{number}")
 
 
 async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ import msgspec
 import pyarrow as pa
 
 from pyspark_rocketmq.options import SinkOptions
-from rocketpy import Message, RocketError
+from rocketpy import Message, MessageColumns, RocketError
 from rocketpy.errors import ConfigInvalid, MessageInvalid
 
 __all__ = ["Columns", "Row", "RowNotSent"]
@@ -49,6 +49,8 @@ _IGNORED: Final = frozenset(
     {"queueOffset", "sysFlag", "msgId", "reconsumeTimes", "bornTimestamp", "storeTimestamp"}
 )
 """Columns of the source that mean nothing to a message that is sent."""
+_TOGETHER: Final = frozenset({"body", "topic", "tags", "keys"})
+"""Columns of frames whose rows need not be looked at one by one, where an option says the topic."""
 _CANONICAL: Final = {name.lower(): name for name in (*_TYPES, *_IGNORED)}
 _ENCODERS: Final[Mapping[str, Callable[[object], bytes]]] = {
     "json": msgspec.json.Encoder().encode,
@@ -83,7 +85,10 @@ class Columns:
     cannot be sent, so that a query fails when it is planned.
     """
 
-    def __init__(self, fields: Iterable[tuple[str, str]], options: SinkOptions) -> None:
+    go_together: bool
+    """Whether `together` may take the rows of this frame."""
+
+    def __init__(self, fields: Sequence[tuple[str, str]], options: SinkOptions) -> None:
         self._places: dict[str, int] = {}
         self._data: list[tuple[int, str]] = []
         self._options = options
@@ -105,6 +110,16 @@ class Columns:
                     raise ConfigInvalid(f"two columns are called {known!r}, but for upper and lower case")
                 self._places[known] = place
         self._check(whole_row=whole_row)
+        self.go_together = self._go_together(fields)
+
+    def _go_together(self, fields: Sequence[tuple[str, str]]) -> bool:
+        """Whether rows differ in nothing that would part them, so that `together` may take them."""
+        keys = self._places.get("keys")
+        return (
+            bool(self._options.topic)
+            and self._places.keys() <= _TOGETHER
+            and (keys is None or fields[keys][1] == "string")
+        )
 
     def _check(self, *, whole_row: bool) -> None:
         places = self._places
@@ -118,6 +133,30 @@ class Columns:
             raise ConfigInvalid("columns 'brokerName' and 'queueId' go together; one of them is missing")
         if "brokerName" in places and "shardingKey" in places:
             raise ConfigInvalid("columns 'shardingKey' and 'queueId' both choose the queue; drop one")
+
+    def together(self, batch: pa.RecordBatch, prefix: str, first_row: int) -> MessageColumns | None:
+        """The messages of one Arrow batch at once; None where one of them is none, or is to travel alone.
+
+        Arguments as of `rows`, which names the row at fault.
+        """
+        options = self._options
+        bodies = list(self._bodies(batch))
+        properties: dict[str, list[str]] = {}
+        if options.row_id_property:
+            numbers = range(first_row, first_row + len(bodies))
+            properties = {options.row_id_property: [f"{prefix}{number}" for number in numbers]}
+        try:
+            if max(map(len, bodies)) > options.sends_singly_above:  # type: ignore[arg-type] # see below
+                return None
+            return MessageColumns(
+                options.topic,
+                bodies,  # type: ignore[arg-type] # a null raises TypeError
+                tags=self._texts(batch, "tags"),
+                keys=self._texts(batch, "keys"),
+                properties=properties,
+            )
+        except (RocketError, TypeError, ValueError):
+            return None
 
     def rows(self, batch: pa.RecordBatch, prefix: str, first_row: int) -> Iterator[Row]:
         """The messages of one Arrow batch, in order. Raises RowNotSent for a row that is no message.
@@ -160,6 +199,11 @@ class Columns:
                 row += 1
         except (RocketError, TypeError, ValueError) as error:
             raise RowNotSent(f"row {row} of the partition", str(topic or ""), error) from error
+
+    def _texts(self, batch: pa.RecordBatch, name: str) -> list[str | None] | None:
+        place = self._places.get(name)
+        texts: list[str | None] | None = None if place is None else batch.column(place).to_pylist()
+        return texts
 
     def _values(self, batch: pa.RecordBatch, name: str) -> Iterable[Any]:
         """A column as Python values, or nothing as often as wanted."""

@@ -91,7 +91,7 @@ def send_rows(
     try:
         with continued({"traceparent": options.traceparent} if options.traceparent else {}):
             for batch in batches:
-                task.send(columns.rows(batch, place.prefix, rows), rows)
+                task.send_batch(batch, columns, rows)
                 rows += batch.num_rows
             task.finish()
     except RowNotSent as error:
@@ -118,8 +118,24 @@ class _Task:
         self._pause_s = _PAUSE_S
         self._most = options.max_in_flight * options.batch_rows
 
-    def send(self, rows: Iterable[Row], first_row: int) -> None:
+    def send_batch(self, batch: pa.RecordBatch, columns: Columns, first_row: int) -> None:
         """Send the rows of one Arrow batch. Raises RowNotSent."""
+        prefix = self._place.prefix
+        if not columns.go_together:
+            self._send_rows(columns.rows(batch, prefix, first_row), first_row)
+            return
+        for start in range(0, batch.num_rows, self._options.batch_rows):
+            piece, row = batch.slice(start, self._options.batch_rows), first_row + start
+            messages = columns.together(piece, prefix, row)
+            if messages is None or len(messages) < 2 or messages.topic in self._singly:
+                self._send_rows(columns.rows(piece, prefix, row), row)
+            else:
+                self.body_bytes += sum(map(len, messages.bodies))
+                self._make_room(len(messages))
+                self._fly(range(row, row + len(messages)), messages, None, monotonic())
+
+    def _send_rows(self, rows: Iterable[Row], first_row: int) -> None:
+        """Send rows, each to where it wants to go."""
         options = self._options
         batch_rows, singly_above = options.batch_rows, options.sends_singly_above
         opened = self._open

@@ -27,8 +27,7 @@ def test_what_no_batch_can_hold(messages: list[Message], words: str) -> None:
 
 def sizes(bodies: list[int], max_bytes: int) -> list[int]:
     """How many messages go into each request. A record here has 120 bytes more than its body."""
-    messages = [Message("TTTTT", b"x" * size) for size in bodies]
-    slices = split_batch(messages, [b""] * len(bodies), max_bytes, 1000)
+    slices = split_batch("TTTTT", [b"x" * size for size in bodies], [b""] * len(bodies), max_bytes, 1000)
     assert [index for part in slices for index in range(part.start, part.stop)] == list(range(len(bodies)))
     return [part.stop - part.start for part in slices]
 
