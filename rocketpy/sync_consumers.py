@@ -282,19 +282,33 @@ class PullConsumer:
         return self._loop().run(self._inner.fetch_queues(topic))
 
     def pull(
-        self, queue: MessageQueue, offset: int, max_count: int = 32, timeout_ms: int | None = None
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 32,
+        timeout_ms: int | None = None,
+        *,
+        expression: Expression = ALL,
     ) -> PullResult:
         """See `rocketpy.PullConsumer.pull`."""
-        return self._loop().run(self._inner.pull(queue, offset, max_count, timeout_ms))
+        return self._loop().run(self._inner.pull(queue, offset, max_count, timeout_ms, expression=expression))
 
     def pull_async(
-        self, queue: MessageQueue, offset: int, max_count: int = 32, timeout_ms: int | None = None
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 32,
+        timeout_ms: int | None = None,
+        *,
+        expression: Expression = ALL,
     ) -> Future[PullResult]:
         """Begin a pull; return the future of its result. See `rocketpy.PullConsumer.pull`.
 
         For reading ahead: offsets of a queue follow each other, so the next pull need not wait for this one.
         """
-        return self._loop().begin(self._inner.pull(queue, offset, max_count, timeout_ms))
+        return self._loop().begin(
+            self._inner.pull(queue, offset, max_count, timeout_ms, expression=expression)
+        )
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `rocketpy.PullConsumer.min_offset`."""

@@ -6,7 +6,7 @@ Source: RocketMQ 4.6 DefaultMQPullConsumer, MQAdminImpl.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
@@ -15,6 +15,7 @@ from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.asking import Asking, Pulled
 from rocketpy.consumer.listening import ReceiveListeners
+from rocketpy.consumer.subscription import ALL, Expression, subscription_data, wanted_messages
 from rocketpy.decoding import decode_messages
 from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
@@ -94,22 +95,29 @@ class PullConsumer:
         return subscribe_queues(topic, await self._running().route(self._wrapped(topic), fresh=True))
 
     async def pull(
-        self, queue: MessageQueue, offset: int, max_count: int = 32, timeout_ms: int | None = None
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 32,
+        timeout_ms: int | None = None,
+        *,
+        expression: Expression = ALL,
     ) -> PullResult:
         """Read up to `max_count` messages from `offset` on.
 
         offset: of the first message wanted, 0 or more. A broker gives fewer than `max_count` when it has
         fewer or when they are large. timeout_ms: `ConsumerConfig.pull_timeout_ms` when None.
+        expression: which messages are wanted; a broker that found none in some hundreds says NO_MATCHED_MSG.
         Returns the messages and where to go on; for an offset outside the queue the status is
         OFFSET_ILLEGAL. Raises RecordCorrupt for a body that does not match its checksum.
         """
         self._receivers.look()
         if not self._receivers.all:
-            return await self._pull(queue, offset, max_count, timeout_ms)
+            return await self._pull(queue, offset, max_count, timeout_ms, expression)
         client, started_ns = self._running(), time.time_ns()
         end: list[MessageExt] | BaseException
         try:
-            result = await self._pull(queue, offset, max_count, timeout_ms)
+            result = await self._pull(queue, offset, max_count, timeout_ms, expression)
             end = result.messages
         except BaseException as error:
             end = error
@@ -122,11 +130,16 @@ class PullConsumer:
         return result
 
     async def _pull(
-        self, queue: MessageQueue, offset: int, max_count: int, timeout_ms: int | None
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int,
+        timeout_ms: int | None,
+        expression: Expression,
     ) -> PullResult:
         if offset < 0 or max_count < 1:
             raise MessageInvalid(f"offset {offset} must not be negative, max_count {max_count} at least 1")
-        config = self.config
+        config, wanted = self.config, subscription_data(queue.topic, expression, 0)
         header = PullMessageRequestHeader(
             consumer_group=self._wrapped(self.group),
             topic=self._wrapped(queue.topic),
@@ -137,16 +150,16 @@ class PullConsumer:
             commit_offset=0,
             suspend_timeout_millis=config.suspend_timeout_ms if config.suspend else 0,
             sub_version=0,
-            subscription="*",
-            expression_type="TAG",
+            subscription=wanted.sub_string,
+            expression_type=wanted.expression_type,
         )
         timeout_ms = timeout_ms or config.pull_timeout_ms
         if config.suspend:
             timeout_ms += config.suspend_timeout_ms
         pulled = await self._asking().pull(wrap_queue(self._namespace, queue), header, timeout_ms)
-        return self._pull_result(pulled, queue)
+        return self._pull_result(pulled, queue, wanted.tags_set)
 
-    def _pull_result(self, pulled: Pulled, queue: MessageQueue) -> PullResult:
+    def _pull_result(self, pulled: Pulled, queue: MessageQueue, tags: Collection[str]) -> PullResult:
         header, config = pulled.header, self.config
         messages = decode_messages(pulled.body, queue, config.max_body_bytes, verify=config.verify_checksums)
         return PullResult(
@@ -154,7 +167,7 @@ class PullConsumer:
             header.next_begin_offset,
             header.min_offset,
             header.max_offset,
-            [message.with_topic(queue.topic) for message in messages]
+            [message.with_topic(queue.topic) for message in wanted_messages(messages, tags)]
             if pulled.status is PullStatus.FOUND
             else [],
             header.suggest_which_broker_id,

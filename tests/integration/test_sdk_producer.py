@@ -15,6 +15,7 @@ from rocketpy import (
     Message,
     MessageColumns,
     MessageExt,
+    MessageQueue,
     Producer,
     ProducerConfig,
     PullConsumer,
@@ -299,3 +300,16 @@ async def test_use_before_start_and_after_close(cluster: EmbeddedCluster) -> Non
         await producer.send(Message("T", b"x"))
     with pytest.raises(ClientClosed, match="closed"):
         await consumer.fetch_queues("T")
+
+
+async def test_a_pull_lets_the_broker_choose(producer: Producer, consumer: PullConsumer) -> None:
+    """Who wants one tag would get all messages, or those of a tag with the same hash."""
+    queue = MessageQueue("Chosen", (await producer.send(Message("Chosen", b"first"))).queue.broker_name, 0)
+    tags = ["Aa", "BB", "Aa", "c", *["BB"] * 40]
+    await producer.send_batch([Message("Chosen", tag.encode(), tags=tag) for tag in tags], queue=queue)
+    start = await consumer.max_offset(queue) - len(tags)
+    found = await consumer.pull(queue, start, expression="Aa || c")
+    assert [message.tags for message in found.messages] == ["Aa", "Aa", "c"]
+    nothing = await consumer.pull(queue, start, expression="d")
+    assert (nothing.status, nothing.messages) == (PullStatus.NO_MATCHED_MSG, [])
+    assert nothing.next_offset == start + len(tags)

@@ -76,6 +76,21 @@ def test_tags_are_chosen(spark: Any, place: Place) -> None:
     assert numbers(load(spark, place, topic, subExpression="a || c")) == [*range(5), *range(20, 25)]
 
 
+def test_tags_are_chosen_by_the_broker(spark: Any, place: Place) -> None:
+    """One message in a thousand would cost the traffic of all, or a range end before its last message."""
+    topic = place.topic(1)
+    fill(place, topic, range(2000), tags="other")
+    fill(place, topic, range(2000, 2100), tags="wanted")
+    fill(place, topic, range(2100, 4000), tags="BB")  # the hash of Aa
+    fill(place, topic, range(4000, 4003), tags="wanted")
+    chosen = {"pushdown": "true", "pullBatchSize": "20"}
+    wanted = load(spark, place, topic, subExpression="wanted || Aa", **chosen)
+    assert numbers(wanted) == [*range(2000, 2100), *range(4000, 4003)]
+    end = json.dumps({topic: {place.broker.name: {"0": 2030}}})
+    early = load(spark, place, topic, subExpression="wanted", endingOffsets=end, minPartitions=3, **chosen)
+    assert numbers(early) == [*range(2000, 2030)]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -33,6 +33,7 @@ ROW_ID_PROPERTY: Final = "SPARK_ROW_ID"
 
 _SPARKS_OWN: Final = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
 """What Spark or its users put among a data source's options without meaning the data source."""
+_TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
 _NEVER: Final = 1 << 40
 """Longer than any body."""
 _TRUE: Final = frozenset({"true", "1", "yes"})
@@ -159,7 +160,10 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a write is told. `docs/guides/spark-sink.md` has the table of options."""
+    """What a write is told. `docs/guides/spark-sink.md` has the table of options.
+
+    trace_context: names and values, as propagators write them.
+    """
 
     connection: Connection
     group: str
@@ -175,7 +179,7 @@ class SinkOptions:
     compress_above_bytes: int
     require_send_ok: bool
     row_id_property: str
-    traceparent: str = ""
+    trace_context: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> SinkOptions:
@@ -197,7 +201,7 @@ class SinkOptions:
             compress_above_bytes=options.number("compressAboveBytes", 4096),
             require_send_ok=options.flag("requireSendOk", default=True),
             row_id_property=options.text("dedupProperty", ROW_ID_PROPERTY),
-            traceparent=options.text("traceparent"),
+            trace_context=tuple((name, text) for name in _TRACE_CONTEXT if (text := options.text(name))),
         )
         options.end()
         return sink
@@ -228,7 +232,7 @@ class SourceOptions:
     """What a read is told. `docs/guides/spark-source.md` has the table of options.
 
     starting, ending: EARLIEST, LATEST, or offsets of queues. starting_ms, ending_ms: times that go before
-    them, 0 for none. tags: of the messages that are wanted; none for all.
+    them, 0 for none. tags: of the messages that are wanted; none for all. pushdown: the broker chooses them.
     """
 
     connection: Connection
@@ -242,6 +246,7 @@ class SourceOptions:
     min_partitions: int
     fail_on_data_loss: bool
     tags: frozenset[str]
+    pushdown: bool
     pull_rows: int
     pull_timeout_ms: int
 
@@ -269,6 +274,7 @@ class SourceOptions:
             min_partitions=options.number("minPartitions", 0),
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             tags=_tags(options.text("subExpression", "*")),
+            pushdown=options.flag("pushdown", default=False),
             pull_rows=options.number("pullBatchSize", 32, 1),
             pull_timeout_ms=options.number("pullTimeoutMs", 10_000, 1),
         )

@@ -36,7 +36,8 @@ def read_range(part: QueueRange, names: Sequence[str], options: SourceOptions) -
     """
     gathered: list[MessageExt] = []
     size = 0
-    for message in _messages(consumer_for(options), part, options):
+    read = _chosen if options.tags and options.pushdown else _messages
+    for message in read(consumer_for(options), part, options):
         if options.tags and message.tags not in options.tags:
             continue
         gathered.append(message)
@@ -63,6 +64,31 @@ def _messages(consumer: PullConsumer, part: QueueRange, options: SourceOptions) 
     finally:
         for _, future in ahead:
             future.cancel()
+
+
+def _chosen(consumer: PullConsumer, part: QueueRange, options: SourceOptions) -> Iterator[MessageExt]:
+    """The messages of a range that the broker finds to have a wanted tag, or one with the same hash.
+
+    Where a pull ends only its answer says, so one follows the other; the next is on its way meanwhile.
+    """
+    queue, offset = MessageQueue(*part.queue), part.start
+    begun: Future[PullResult] | None = None
+    while offset < part.end:
+        result = _pull(consumer, queue, offset, options.pull_rows, options, begun)
+        passed = result.status in {PullStatus.FOUND, PullStatus.NO_MATCHED_MSG}
+        if passed and result.next_offset > offset:
+            offset = result.next_offset
+        else:
+            offset = _past_a_gap(part, offset, result, options)
+        begun = _ask(consumer, queue, offset, options.pull_rows, options) if offset < part.end else None
+        yield from (message for message in result.messages if message.queue_offset < part.end)
+
+
+def _ask(
+    consumer: PullConsumer, queue: MessageQueue, offset: int, count: int, options: SourceOptions
+) -> Future[PullResult]:
+    expression = " || ".join(sorted(options.tags)) if options.pushdown and options.tags else "*"
+    return consumer.pull_async(queue, offset, count, expression=expression)
 
 
 def _piece(
@@ -106,7 +132,7 @@ def _pull(
     until = monotonic() + options.pull_timeout_ms / 1000
     while True:
         try:
-            result = (begun or consumer.pull_async(queue, offset, count)).result()
+            result = (begun or _ask(consumer, queue, offset, count, options)).result()
         except RocketError as error:
             if error.retry is Retry.NONE or monotonic() > until:
                 raise

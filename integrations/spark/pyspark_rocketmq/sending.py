@@ -89,7 +89,7 @@ def send_rows(
     task = _Task(producer_for(options), options, place)
     rows = 0
     try:
-        with continued({"traceparent": options.traceparent} if options.traceparent else {}):
+        with continued(dict(options.trace_context)):
             for batch in batches:
                 task.send_batch(batch, columns, rows)
                 rows += batch.num_rows
