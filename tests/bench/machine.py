@@ -30,6 +30,26 @@ def usage(pid: int) -> Usage:
     return Usage((int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE)
 
 
+def tree_cpu_s(pid: int) -> float:
+    """CPU seconds of process `pid`, of all below it, and of what any of them has waited for the end of."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        number = int(path.parent.name)
+        parents[number] = int(fields[1])
+        used[number] = sum(map(int, fields[11:15])) / _TICKS
+    found, waiting = 0.0, [pid]
+    while waiting:
+        number = waiting.pop()
+        found += used.get(number, 0.0)
+        waiting += [child for child, parent in parents.items() if parent == number]
+    return found
+
+
 def describe() -> dict[str, Any]:
     """Machine, versions and commit of this run."""
     return {
