@@ -103,8 +103,9 @@ class BatchConfig:
 
     max_bytes: int = 1024 * 1024
     """Bytes of the stored records of one request; 1 MiB, well below a broker's 4 MiB."""
-    max_gathered: int = 512
-    """Sends that are gathered into one request at most. RocketMQ: none, its 4.x clients gather nothing."""
+    max_gathered: int = 128
+    """Sends that are gathered into one request at most: with more, client and broker work in turns instead
+    of at the same time. RocketMQ: none, its 4.x clients gather nothing."""
     linger_ms: int = 0
     """How long a send waits for others to join it. 0: not at all, only sends of one turn of the event
     loop travel together. The time-out of a gathered send begins when this ends."""

@@ -27,6 +27,8 @@ def decode_messages(
     """
     return [
         _message(record, queue, max_body_bytes, verify=verify)
+        if record.sys_flag & MessageSysFlag.COMPRESSED or _CHECKSUM_NAME in record.properties
+        else MessageExt(record, queue, record.body)
         for record in decode_all(data, check_crc=verify)
     ]
 

@@ -78,7 +78,8 @@ class Link:
 
     async def request(self, command: Command, timeout_ms: float) -> Command:
         """Send a request and wait for its response, whatever its code. Raises TransportError."""
-        await self.open()
+        if self.channel is None or self.channel.is_closed or self._links.refusal is not None:
+            await self.open()
         return await self.put(command, timeout_ms)
 
     def put(self, command: Command, timeout_ms: float) -> asyncio.Future[Command]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from rocketpy import consumer
 from rocketpy.background import Background, later
@@ -22,8 +22,72 @@ from rocketpy.telemetry import TelemetryChoice
 
 __all__ = ["LitePullConsumer", "PullConsumer", "PushConsumer"]
 
+C = TypeVar("C", consumer.PushConsumer, consumer.LitePullConsumer, consumer.PullConsumer)
+M = TypeVar("M", consumer.PushConsumer, consumer.LitePullConsumer)
 
-class PushConsumer:
+
+class _Blocking(Generic[C]):
+    """A consumer in the background loop, and its life."""
+
+    def __init__(self, inner: C) -> None:
+        self._inner: C = inner
+        self._background: Background | None = None
+
+    def start(self) -> None:
+        """See `start` of the class of the same name in `rocketpy`."""
+        self._background = Background.get()
+        self._background.run(self._inner.start())
+
+    def close(self) -> bool:
+        """See `close` there. Returns whether every handler ended in time."""
+        return self._background is None or self._background.run(self._inner.close()) is not False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def health(self) -> Health:
+        """See `health` there."""
+        return self._loop().run(later(self._inner.health))
+
+    def _loop(self) -> Background:
+        if self._background is None:
+            raise ClientClosed("the consumer was not started: use `with`, or `consumer.start()`")
+        return self._background
+
+
+class _Member(_Blocking[M]):
+    """One that joins a group."""
+
+    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
+        """See `subscribe` of the class of the same name in `rocketpy`."""
+        if self._background is None:
+            self._inner.subscribe(topic, expression)
+        else:
+            self._background.run(later(lambda: self._inner.subscribe(topic, expression)))
+
+    def unsubscribe(self, topic: str) -> None:
+        """See `unsubscribe` there."""
+        if self._background is None:
+            self._inner.unsubscribe(topic)
+        else:
+            self._background.run(later(lambda: self._inner.unsubscribe(topic)))
+
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """See `assignment` there."""
+        return self._loop().run(later(lambda: self._inner.assignment))
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """See `search_offset` there."""
+        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+
+
+class PushConsumer(_Member[consumer.PushConsumer]):
     """`rocketpy.PushConsumer` for blocking code: handlers run on threads, and nobody has to wait for them.
 
         consumer = PushConsumer("billing", "127.0.0.1:9876", handle)
@@ -46,49 +110,18 @@ class PushConsumer:
         listeners: Iterable[ProcessListener] = (),
         telemetry: TelemetryChoice = None,
     ) -> None:
-        self._inner = consumer.PushConsumer(
-            group,
-            namesrv,
-            handler,
-            batch_handler=batch_handler,
-            config=config,
-            client=client,
-            listeners=listeners,
-            telemetry=telemetry,
+        super().__init__(
+            consumer.PushConsumer(
+                group,
+                namesrv,
+                handler,
+                batch_handler=batch_handler,
+                config=config,
+                client=client,
+                listeners=listeners,
+                telemetry=telemetry,
+            )
         )
-        self._background: Background | None = None
-
-    def start(self) -> None:
-        """See `rocketpy.PushConsumer.start`."""
-        self._background = Background.get()
-        self._background.run(self._inner.start())
-
-    def close(self) -> bool:
-        """See `rocketpy.PushConsumer.close`."""
-        return self._background is None or self._background.run(self._inner.close())
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
-        """See `rocketpy.PushConsumer.subscribe`."""
-        if self._background is None:
-            self._inner.subscribe(topic, expression)
-        else:
-            self._background.run(later(lambda: self._inner.subscribe(topic, expression)))
-
-    def unsubscribe(self, topic: str) -> None:
-        """See `rocketpy.PushConsumer.unsubscribe`."""
-        if self._background is None:
-            self._inner.unsubscribe(topic)
-        else:
-            self._background.run(later(lambda: self._inner.unsubscribe(topic)))
 
     def pause(self) -> None:
         """See `rocketpy.PushConsumer.pause`."""
@@ -102,25 +135,12 @@ class PushConsumer:
         """See `rocketpy.PushConsumer.seek`."""
         self._loop().run(self._inner.seek(queue, offset))
 
-    def assignment(self) -> tuple[MessageQueue, ...]:
-        """See `rocketpy.PushConsumer.assignment`."""
-        return self._loop().run(later(lambda: self._inner.assignment))
-
     def progress(self) -> dict[MessageQueue, int]:
         """See `rocketpy.PushConsumer.progress`."""
         return self._loop().run(later(self._inner.progress))
 
-    def health(self) -> Health:
-        """See `rocketpy.PushConsumer.health`."""
-        return self._loop().run(later(self._inner.health))
 
-    def _loop(self) -> Background:
-        if self._background is None:
-            raise ClientClosed("the consumer was not started: use `with`, or `consumer.start()`")
-        return self._background
-
-
-class LitePullConsumer:
+class LitePullConsumer(_Member[consumer.LitePullConsumer]):
     """`rocketpy.LitePullConsumer` for blocking code: ``for message in consumer``. Arguments as there."""
 
     def __init__(
@@ -132,42 +152,9 @@ class LitePullConsumer:
         client: ClientConfig | None = None,
         telemetry: TelemetryChoice = None,
     ) -> None:
-        self._inner = consumer.LitePullConsumer(
-            group, namesrv, config=config, client=client, telemetry=telemetry
+        super().__init__(
+            consumer.LitePullConsumer(group, namesrv, config=config, client=client, telemetry=telemetry)
         )
-        self._background: Background | None = None
-
-    def start(self) -> None:
-        """See `rocketpy.LitePullConsumer.start`."""
-        self._background = Background.get()
-        self._background.run(self._inner.start())
-
-    def close(self) -> bool:
-        """See `rocketpy.LitePullConsumer.close`."""
-        return self._background is None or self._background.run(self._inner.close())
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
-        """See `rocketpy.LitePullConsumer.subscribe`."""
-        if self._background is None:
-            self._inner.subscribe(topic, expression)
-        else:
-            self._background.run(later(lambda: self._inner.subscribe(topic, expression)))
-
-    def unsubscribe(self, topic: str) -> None:
-        """See `rocketpy.LitePullConsumer.unsubscribe`."""
-        if self._background is None:
-            self._inner.unsubscribe(topic)
-        else:
-            self._background.run(later(lambda: self._inner.unsubscribe(topic)))
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """See `rocketpy.LitePullConsumer.assign`."""
@@ -210,10 +197,6 @@ class LitePullConsumer:
         """See `rocketpy.LitePullConsumer.position`."""
         return self._loop().run(later(lambda: self._inner.position(queue)))
 
-    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """See `rocketpy.LitePullConsumer.search_offset`."""
-        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
-
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """See `rocketpy.LitePullConsumer.seek`."""
         self._loop().run(self._inner.seek(queue, offset))
@@ -226,21 +209,8 @@ class LitePullConsumer:
         """See `rocketpy.LitePullConsumer.seek_to_end`."""
         self._loop().run(self._inner.seek_to_end(queue))
 
-    def assignment(self) -> tuple[MessageQueue, ...]:
-        """See `rocketpy.LitePullConsumer.assignment`."""
-        return self._loop().run(later(lambda: self._inner.assignment))
 
-    def health(self) -> Health:
-        """See `rocketpy.LitePullConsumer.health`."""
-        return self._loop().run(later(self._inner.health))
-
-    def _loop(self) -> Background:
-        if self._background is None:
-            raise ClientClosed("the consumer was not started: use `with`, or `consumer.start()`")
-        return self._background
-
-
-class PullConsumer:
+class PullConsumer(_Blocking[consumer.PullConsumer]):
     """`rocketpy.PullConsumer` for blocking code. Arguments as there."""
 
     def __init__(
@@ -253,29 +223,11 @@ class PullConsumer:
         listeners: Iterable[ReceiveListener] = (),
         telemetry: TelemetryChoice = None,
     ) -> None:
-        self._inner = consumer.PullConsumer(
-            group, namesrv, config=config, client=client, listeners=listeners, telemetry=telemetry
+        super().__init__(
+            consumer.PullConsumer(
+                group, namesrv, config=config, client=client, listeners=listeners, telemetry=telemetry
+            )
         )
-        self._background: Background | None = None
-
-    def start(self) -> None:
-        """See `rocketpy.PullConsumer.start`."""
-        self._background = Background.get()
-        self._background.run(self._inner.start())
-
-    def close(self) -> None:
-        """See `rocketpy.PullConsumer.close`."""
-        if self._background is not None:
-            self._background.run(self._inner.close())
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See `rocketpy.PullConsumer.fetch_queues`."""
@@ -325,12 +277,3 @@ class PullConsumer:
     def view_message(self, offset_message_id: str) -> MessageExt:
         """See `rocketpy.PullConsumer.view_message`."""
         return self._loop().run(self._inner.view_message(offset_message_id))
-
-    def health(self) -> Health:
-        """See `rocketpy.PullConsumer.health`."""
-        return self._loop().run(later(self._inner.health))
-
-    def _loop(self) -> Background:
-        if self._background is None:
-            raise ClientClosed("the consumer was not started: use `with`, or `consumer.start()`")
-        return self._background

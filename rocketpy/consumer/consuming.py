@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from rocketpy.consumer.listening import ProcessListeners
 from rocketpy.consumer.outcomes import BatchHandler, Handler, Said, Verdict, verdict_of, verdict_of_error
 from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.runners import LoopRunner, Runner, ThreadRunner, Work, is_async
+from rocketpy.consumer.runners import Ended, LoopRunner, Runner, ThreadRunner, is_async
 from rocketpy.consumer.sending_back import SendBack
 from rocketpy.consumer.settings import MessageModel, PushConfig
 from rocketpy.consumer.stats import ConsumerStats
@@ -65,6 +65,8 @@ class Callee:
         """What the handler returns: a word, or something to wait for."""
         if self._listeners.all:
             return self._listeners.call(self._call, messages, is_async=self.is_async)
+        if self._single is not None:  # `_call`, without the call: this is what each message pays
+            return self._single(messages[0])
         return self._call(messages)
 
     def _call(self, messages: Sequence[MessageExt]) -> Said | Awaitable[Said]:
@@ -118,7 +120,10 @@ class ConcurrentConsumption:
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
         """See `Consumption`."""
         size = self._config.batch_size
-        self._runner.submit([Work(puller, messages[at : at + size]) for at in range(0, len(messages), size)])
+        if size == 1:
+            self._runner.submit([(puller, (message,)) for message in messages])
+        else:
+            self._runner.submit([(puller, messages[at : at + size]) for at in range(0, len(messages), size)])
 
     async def released(self, puller: Puller) -> None:
         """See `Consumption`. Another member may begin at once: what is being handled here comes to it too."""
@@ -145,36 +150,34 @@ class ConcurrentConsumption:
                     work.messages,
                     self._clock() - work.started_ms,
                 )
-                self._return(work, list(work.messages), _EXPIRED_LEVEL)
+                self._return(work.puller, list(work.messages), _EXPIRED_LEVEL)
 
-    def _finished(self, finished: list[tuple[Work, Verdict]]) -> None:
+    def _finished(self, finished: list[Ended]) -> None:
         """Handlers ended; several at once, so that what follows is done once."""
-        now_ms = self._clock()
+        now_ms = int(self._clock())
         touched: dict[Puller, None] = {}
-        for work, verdict in finished:
-            if work.abandoned:
-                continue
-            messages = work.messages
+        for ended in finished:
+            puller, messages, verdict = ended.puller, ended.messages, ended.verdict
             done = len(messages) if verdict.done is None else min(verdict.done, len(messages))
-            held = work.puller.held
-            self._stats.handled(held.queue.topic, done, len(messages) - done, now_ms - work.started_ms)
+            topic = puller.held.queue.topic
+            self._stats.handled(topic, done, len(messages) - done, ended.took_ms, ended.calls)
             if done < len(messages):
-                self._failed(work, list(messages[done:]), verdict)
+                self._failed(puller, messages[done:], verdict)
                 messages = messages[:done]
-            held.finish(messages, int(now_ms))
-            touched[work.puller] = None
+            puller.held.finish(messages, now_ms)
+            touched[puller] = None
         for puller in touched:
             puller.wake()
 
-    def _failed(self, work: Work, messages: list[MessageExt], verdict: Verdict) -> None:
+    def _failed(self, puller: Puller, messages: list[MessageExt], verdict: Verdict) -> None:
         if self._config.model is MessageModel.BROADCASTING:
             log.warning("%s were not handled, and nobody gets them again: this group broadcasts", messages)
-            work.puller.held.finish(messages, int(self._clock()))
+            puller.held.finish(messages, int(self._clock()))
         else:
-            self._return(work, messages, verdict.later.delay_level)
+            self._return(puller, messages, verdict.later.delay_level)
 
-    def _return(self, work: Work, messages: list[MessageExt], delay_level: int) -> None:
-        task = self._tasks.spawn(self._send_all_back(work.puller, messages, delay_level), "send back")
+    def _return(self, puller: Puller, messages: list[MessageExt], delay_level: int) -> None:
+        task = self._tasks.spawn(self._send_all_back(puller, messages, delay_level), "send back")
         self._returning.add(task)
         task.add_done_callback(self._returning.discard)
 

@@ -447,6 +447,8 @@ class GroupMember:
         """Messages as the application knows them: under their own topic, without the namespace."""
         if messages and messages[0].topic == self._retry_topic:
             return [self.presented(message) for message in messages]
+        if not self.namespace:
+            return messages
         return [message.with_topic(unwrap(self.namespace, message.topic)) for message in messages]
 
     def presented(self, message: MessageExt) -> MessageExt:

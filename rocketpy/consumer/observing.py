@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from rocketpy.client import ClientInstance
 from rocketpy.config import ClientConfig, MessageTraceConfig
@@ -19,6 +20,9 @@ from rocketpy.producer import Producer
 from rocketpy.telemetry import TelemetryChoice, find_telemetry
 
 __all__ = ["Observers"]
+
+_LOOK_AFTER_NS: Final = 100_000_000
+"""How often telemetry without anybody to report to is asked again: OpenTelemetry takes 20 µs to say so."""
 
 
 class Observers:
@@ -43,6 +47,7 @@ class Observers:
         self._trace_config = trace
         self._trace: MessageTrace | None = None
         self._client: ClientInstance | None = None
+        self._look_ns = 0
 
     async def start(self, client: ClientInstance, config: ClientConfig) -> None:
         """Tell them from now on. config: with which the client was made. Raises ConfigInvalid."""
@@ -65,7 +70,9 @@ class Observers:
 
     def pulled(self, queue: MessageQueue, started_ns: int, end: Sequence[MessageExt] | RocketError) -> None:
         """A pull of a queue (named as on the wire) has ended. started_ns: ns since 1970."""
-        self.listeners.look()
+        if started_ns >= self._look_ns:
+            self._look_ns = started_ns + _LOOK_AFTER_NS
+            self.listeners.look()
         client, receivers = self._client, self.listeners.receivers
         if client is None or not receivers.all:
             return

@@ -18,12 +18,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
-from rocketpy.consumer.outcomes import Said, Verdict, verdict_of, verdict_of_error
+from rocketpy.consumer.outcomes import ACKNOWLEDGED, Said, Verdict, verdict_of, verdict_of_error
 from rocketpy.consumer.pulling import Puller
 from rocketpy.message import MessageExt
 from rocketpy.tasks import Tasks
 
-__all__ = ["LoopRunner", "Runner", "ThreadRunner", "Work", "is_async", "verdict_on_thread"]
+__all__ = ["Ended", "LoopRunner", "Runner", "ThreadRunner", "Work", "is_async", "verdict_on_thread"]
 
 log = logging.getLogger("rocketpy.consumer")
 
@@ -33,32 +33,66 @@ _TICK_S: Final = 0.001
 """How long what waits for threads may stand still before more of them are woken."""
 
 Call = Callable[[Sequence[MessageExt]], "Said | Awaitable[Said]"]
-Finished = Callable[[list[tuple["Work", Verdict]]], None]
+Waiting = tuple[Puller, Sequence[MessageExt]]
+"""Messages of one queue for one call of the handler."""
 
 
 class Work:
-    """Messages of one queue for one call of the handler. started_ms: when it began, 0 before.
+    """A call of the handler that a worker makes. started_ms: when it began, 0 while it has not.
 
     abandoned: it took too long; what it says in the end does not count any more.
     """
 
     __slots__ = ("abandoned", "messages", "puller", "started_ms")
 
-    def __init__(self, puller: Puller, messages: Sequence[MessageExt]) -> None:
-        self.puller = puller
-        self.messages = messages
+    def __init__(self, waiting: Waiting) -> None:
+        self.puller, self.messages = waiting
         self.started_ms = 0.0
         self.abandoned = False
+
+
+class Ended:
+    """Calls that ended, for messages of one queue: one, or several in a row that are done with all of them.
+
+    took_ms: of all together.
+    """
+
+    __slots__ = ("calls", "messages", "puller", "took_ms", "verdict")
+
+    def __init__(
+        self, puller: Puller, messages: Sequence[MessageExt], verdict: Verdict, took_ms: float
+    ) -> None:
+        self.puller = puller
+        self.messages = list(messages)
+        self.verdict = verdict
+        self.took_ms = took_ms
+        self.calls = 1
+
+
+Finished = Callable[[list[Ended]], None]
+
+
+def _note(
+    finished: list[Ended], puller: Puller, messages: Sequence[MessageExt], verdict: Verdict, took_ms: float
+) -> None:
+    """Enter a call that ended: together with the one before it if they go the same way."""
+    last = finished[-1] if finished else None
+    if last is not None and verdict is ACKNOWLEDGED and last.verdict is verdict and last.puller is puller:
+        last.messages += messages
+        last.took_ms += took_ms
+        last.calls += 1
+    else:
+        finished.append(Ended(puller, messages, verdict, took_ms))
 
 
 class Runner(Protocol):
     """Runs handlers. What they said is told to `finished`, in the event loop, several at once."""
 
-    def submit(self, works: Iterable[Work]) -> None:
-        """Run these when there is a free worker, in about this order."""
+    def submit(self, calls: Iterable[Waiting]) -> None:
+        """Make these calls when there is a free worker, in about this order."""
 
     def running(self) -> list[Work]:
-        """Those that have begun and not ended."""
+        """The calls that have begun and not ended."""
 
     async def close(self, timeout_s: float) -> bool:
         """Begin no more; wait for those that run. Returns whether all ended in time."""
@@ -82,17 +116,17 @@ class LoopRunner:
         self._tell = finished
         self._clock = clock
         self._tasks = tasks
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._running: dict[Work, None] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._active = 0
         self._starting = False
-        self._finished: list[tuple[Work, Verdict]] = []
+        self._finished: list[Ended] = []
         self._loop = asyncio.get_running_loop()
 
-    def submit(self, works: Iterable[Work]) -> None:
+    def submit(self, calls: Iterable[Waiting]) -> None:
         """See `Runner`."""
-        self._waiting.extend(works)
+        self._waiting.extend(calls)
         self._join()
 
     def running(self) -> list[Work]:
@@ -128,36 +162,51 @@ class LoopRunner:
             self._active -= 1
 
     async def _handle_all(self) -> None:
-        waiting, running = self._waiting, self._running
+        waiting, clock = self._waiting, self._clock
+        work: Work | None = None
+        now_ms = clock()
         since = 0
-        while waiting:
-            work = waiting.popleft()
-            if work.puller.held.dropped:
-                continue
-            work.started_ms = self._clock()
-            running[work] = None
-            try:
-                said = self._call(work.messages)
-                if inspect.isawaitable(said):
-                    if waiting:
-                        self._join()
-                    said = await said
-                verdict = verdict_of(said)
-            except Exception as error:
-                log.exception("a handler failed on %s; they come again", work.messages)
-                verdict = verdict_of_error(error)
-            finally:
-                del running[work]
-            self._end(work, verdict)
-            since += 1
-            if since >= _YIELD_AFTER:
-                since = 0
-                await asyncio.sleep(0)
+        try:
+            while waiting:
+                puller, messages = call = waiting.popleft()
+                if puller.held.dropped:
+                    continue
+                if work is None:
+                    work = Work(call)
+                    self._running[work] = None
+                else:
+                    work.puller, work.messages = call
+                work.started_ms = now_ms
+                try:
+                    said = self._call(messages)
+                    if said is not None and inspect.isawaitable(said):
+                        if waiting and not self._starting:
+                            self._join()
+                        said = await said
+                    verdict = ACKNOWLEDGED if said is None else verdict_of(said)
+                except Exception as error:
+                    log.exception("a handler failed on %s; they come again", messages)
+                    verdict = verdict_of_error(error)
+                now_ms = clock()
+                if work.abandoned:
+                    del self._running[work]
+                    work = None
+                else:
+                    self._end(puller, messages, verdict, now_ms - work.started_ms)
+                    work.started_ms = 0.0
+                since += 1
+                if since >= _YIELD_AFTER:
+                    since = 0
+                    await asyncio.sleep(0)
+                    now_ms = clock()
+        finally:
+            if work is not None:
+                del self._running[work]
 
-    def _end(self, work: Work, verdict: Verdict) -> None:
-        self._finished.append((work, verdict))
-        if len(self._finished) == 1:
+    def _end(self, puller: Puller, messages: Sequence[MessageExt], verdict: Verdict, took_ms: float) -> None:
+        if not self._finished:
             self._loop.call_soon(self._flush)
+        _note(self._finished, puller, messages, verdict, took_ms)
 
     def _flush(self) -> None:
         finished, self._finished = self._finished, []
@@ -173,9 +222,9 @@ class ThreadRunner:
         self._width = width
         self._tell = finished
         self._clock = clock
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._running: dict[Work, None] = {}
-        self._finished: deque[tuple[Work, Verdict]] = deque()
+        self._finished: deque[tuple[Work, Verdict, float]] = deque()
         self._flushing = False
         self._workers = 0
         self._idle = asyncio.Event()
@@ -184,9 +233,9 @@ class ThreadRunner:
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(width, "rocketpy-handler")
 
-    def submit(self, works: Iterable[Work]) -> None:
+    def submit(self, calls: Iterable[Waiting]) -> None:
         """See `Runner`."""
-        self._waiting.extend(works)
+        self._waiting.extend(calls)
         if self._workers == 0:
             self._join(1)
         if self._ticking is None:
@@ -233,11 +282,11 @@ class ThreadRunner:
         try:
             while True:
                 try:
-                    work = waiting.popleft()
+                    call = waiting.popleft()
                 except IndexError:
                     break
-                if not work.puller.held.dropped:
-                    self._run(work)
+                if not call[0].held.dropped:
+                    self._run(Work(call))
         finally:
             self._to_loop(self._left)
 
@@ -249,7 +298,7 @@ class ThreadRunner:
         finally:
             del self._running[work]
         # Appended before the flag is read, which the loop clears before it takes: nothing is left behind.
-        self._finished.append((work, verdict))
+        self._finished.append((work, verdict, self._clock()))
         if not self._flushing:
             self._flushing = True
             self._to_loop(self._flush)
@@ -269,10 +318,12 @@ class ThreadRunner:
 
     def _flush(self) -> None:
         self._flushing = False
-        finished: list[tuple[Work, Verdict]] = []
+        finished: list[Ended] = []
         with contextlib.suppress(IndexError):
             while True:
-                finished.append(self._finished.popleft())
+                work, verdict, ended_ms = self._finished.popleft()
+                if not work.abandoned:
+                    _note(finished, work.puller, work.messages, verdict, ended_ms - work.started_ms)
         if finished:
             self._tell(finished)
 
@@ -281,7 +332,7 @@ def verdict_on_thread(call: Call, messages: Sequence[MessageExt], loop: asyncio.
     """Call a handler on the thread that this runs on. What it returns to wait for is awaited in the loop."""
     try:
         said: Any = call(messages)
-        if inspect.isawaitable(said):  # a plain function that made a coroutine
+        if said is not None and inspect.isawaitable(said):  # a plain function that made a coroutine
             said = asyncio.run_coroutine_threadsafe(_awaited(said), loop).result()
     except Exception as error:
         log.exception("a handler failed on %s; they come again", messages)

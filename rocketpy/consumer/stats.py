@@ -47,10 +47,10 @@ class ConsumerStats:
         counts.pull_ms += took_ms
         counts.pulled += messages
 
-    def handled(self, topic: str, ok: int, failed: int, took_ms: float) -> None:
-        """A handler ended, with so many messages done and so many to come again."""
+    def handled(self, topic: str, ok: int, failed: int, took_ms: float, calls: int = 1) -> None:
+        """Calls of a handler ended, with so many messages done and so many to come again."""
         counts = self._of(topic)
-        counts.calls += 1
+        counts.calls += calls
         counts.call_ms += took_ms
         counts.ok += ok
         counts.failed += failed

@@ -90,6 +90,7 @@ _SYS_FLAG: Final = 7
 # Indexed by (sysFlag & _V6) >> 4: neither, born, store, both hosts IPv6.
 _HEADS: Final = tuple(Struct(f">iIiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20))
 _HEAD: Final = _HEADS[0]
+_HEAD_BYTES: Final = _HEAD.size
 _START: Final = Struct(">iI")
 _PLACE: Final = Struct(">iIi16xqi44xi")
 """Size, magic, body CRC, physical offset, sysFlag; body length, where both hosts are IPv4."""
@@ -97,7 +98,7 @@ _PROPERTIES_LENGTH: Final = Struct(">H")
 _HOSTS: Final = {8: (socket.AF_INET, Struct(">4si")), 20: (socket.AF_INET6, Struct(">16si"))}
 
 
-class Record(msgspec.Struct, kw_only=True, gc=False):
+class Record(msgspec.Struct, gc=False):
     """One stored message with all its fields. Layout and meaning: see the module's table.
 
     born_host, store_host: address and port as on the wire, see `host_text`. properties: their UTF-8
@@ -344,14 +345,54 @@ def decode(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Record
 
 
 def decode_all(buffer: Buffer, *, check_crc: bool = True) -> list[Record]:
-    """Every record of a pull response's body, which is nothing but records. Raises as `decode`."""
-    records = []
-    offset = 0
-    end = len(buffer)
+    """Every record of a pull response's body, which is nothing but records. Raises as `decode`.
+
+    Consumers read each message by it. So a record that looks like the one before it, with IPv4 hosts and
+    the same topic, is taken apart in here, in half the time; any other, right or wrong, is left to `decode`.
+    """
+    data = buffer if type(buffer) is bytes else bytes(buffer)
+    unpack, unpack_length = _HEAD.unpack_from, _PROPERTIES_LENGTH.unpack_from
+    records: list[Record] = []
+    offset, end = 0, len(data)
+    topic, topic_field = "", b""
     while offset < end:
-        record = decode(buffer, offset, check_crc=check_crc)
+        if topic_field and end - offset >= FIXED_BYTES:
+            (
+                size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
+                born_timestamp, born_host, store_timestamp, store_host, reconsume_times,
+                prepared_transaction_offset, body_length,
+            ) = unpack(data, offset)  # fmt: skip
+            body_at = offset + _HEAD_BYTES
+            topic_at = body_at + body_length
+            properties_at = topic_at + len(topic_field) + 2
+            following = offset + size
+            if (
+                magic == MESSAGE_MAGIC
+                and not sys_flag & _V6
+                and body_length >= 0
+                and 0 <= following - properties_at <= MAX_PROPERTIES_BYTES
+                and following <= end
+                and data[topic_at : properties_at - 2] == topic_field
+                and unpack_length(data, properties_at - 2)[0] == following - properties_at
+            ):
+                body = data[body_at:topic_at]
+                if check_crc and crc32(body) & 0x7FFFFFFF != body_crc:
+                    raise _crc_mismatch(offset, body, body_crc)
+                records.append(
+                    Record(
+                        topic, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
+                        born_host, store_timestamp, store_host, reconsume_times, prepared_transaction_offset,
+                        body, data[properties_at:following], body_crc, size,
+                    )
+                )  # fmt: skip
+                offset = following
+                continue
+        record = decode(data, offset, check_crc=check_crc)
         records.append(record)
         offset += record.size
+        topic = record.topic
+        topic_field = topic.encode()
+        topic_field = bytes((len(topic_field),)) + topic_field
     return records
 
 

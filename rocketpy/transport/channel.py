@@ -22,6 +22,8 @@ __all__ = ["Channel", "Endpoint"]
 
 log = logging.getLogger("rocketpy.transport")
 
+_LITTLE_BYTES = 16 * 1024
+
 
 class Endpoint(Protocol):
     """What handles the requests of a channel. One object may serve all channels of a server."""
@@ -179,11 +181,22 @@ class Channel(StreamProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of asyncio.Protocol."""
         super().connection_made(transport)
+        self._little = self._buffer[:_LITTLE_BYTES]
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._options.write_high_bytes)
         self.remote_address = _address_text(transport.get_extra_info("peername"))
         self.local_address = _address_text(transport.get_extra_info("sockname"))
         self._endpoint.channel_opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Part of StreamProtocol: a server reads little at a time, except within a large frame.
+
+        Thus a peer who sent many requests at once has the first answers while the others are handled, and
+        works on them; with all in one read, the two would take turns in waiting.
+        """
+        if self._served and self._connection.buffered < _LITTLE_BYTES:
+            return self._little
+        return self._buffer
 
     def data_received(self, data: bytes) -> None:
         """Part of StreamProtocol: handle every whole frame of one socket buffer."""

@@ -29,7 +29,7 @@ class StreamProtocol(asyncio.BufferedProtocol):
         self._buffer = _read_buffer()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Part of asyncio.BufferedProtocol: where the next read goes."""
+        """Part of asyncio.BufferedProtocol: where the next read goes, and how much it takes at most."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -142,11 +142,9 @@ class Leader:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:
-        """Push what is due, and end what has waited too long."""
-        self.count()
+        """End what has waited too long."""
         while self._pending and self._pending[0][2] <= now_ms:
             self._end_first(RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
-        self.push(now_ms)
 
     def push(self, now_ms: float) -> None:
         """Send followers what they lack."""

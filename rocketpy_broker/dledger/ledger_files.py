@@ -22,6 +22,7 @@ from rocketpy_broker.dledger.entry import (
     INDEX_FILE_BYTES,
     INDEX_UNIT_BYTES,
     Entry,
+    IndexUnit,
     decode_entry,
     decode_index_unit,
     encode_blank,
@@ -191,15 +192,25 @@ class LedgerFiles:
     def get(self, index: int) -> Entry:
         """Return an entry from `begin_index` to `end_index`. Raises StoreDamaged, StoreError."""
         entry = self._recent.get(index)
-        return entry if entry is not None else self._read(self.pos_of(index), index)
+        if entry is None:
+            unit = self._unit(index)
+            entry = self._read(unit.pos, index)
+            if entry.term != unit.term:
+                raise StoreDamaged(
+                    f"{self.data.directory}: entry {index} says term {entry.term}, the index {unit.term}"
+                )
+        return entry
 
     def pos_of(self, index: int) -> int:
         """Return where an entry lies, in bytes. Raises StoreDamaged, StoreError."""
+        return self._unit(index).pos
+
+    def _unit(self, index: int) -> IndexUnit:
         data = self.index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
         unit = decode_index_unit(data) if data is not None else None
         if unit is None or unit.index != index:
             raise StoreDamaged(f"{self.index.directory} does not know entry {index}")
-        return unit.pos
+        return unit
 
     def index_before(self, pos: int) -> int:
         """Return the newest entry that ends at `pos` or before; -1: none does. Raises StoreError."""
@@ -337,10 +348,13 @@ class LedgerFiles:
         self._run_plan(self.plan_flush(thorough=True))
 
     def _truncate(self, end: int, index: int) -> None:
-        """Cut the data at `end`, behind entry `index`, durably, the marks first."""
+        """Cut the data at `end`, behind entry `index`, durably.
+
+        The marks say so first: a kill may leave whole entries behind the part that is wiped already.
+        """
         if self._tail.offset >= end:
             self._tail = LogTail(self.data.min_offset)
-        self._save_marks(end)
+        self._save_marks(end, log_end=end)
         self.data.drop_spare()
         self.data.truncate(end)
         if index < 0:
@@ -349,15 +363,16 @@ class LedgerFiles:
             self.index.truncate((index + 1) * INDEX_UNIT_BYTES)
         self._forget(index)
         self._run_plan(self.plan_flush(thorough=False))
+        self._save_marks(end, log_end=-1)
 
-    def _save_marks(self, end: int) -> None:
-        """Note that nothing behind `end` counts as flushed."""
+    def _save_marks(self, end: int, *, log_end: int) -> None:
+        """Note that nothing behind `end` counts as flushed. log_end: nothing behind it is the ledger's."""
         marks = dataclasses.replace(
             self._saved,
             flushed_offset=min(self._saved.flushed_offset, end),
             dispatched_offset=min(self._saved.dispatched_offset, end),
             tail_offset=min(self._saved.tail_offset, self._tail.offset),
-            log_end=-1,
+            log_end=log_end,
         )
         if marks != self._saved:
             self.marks_file.save(marks)

@@ -6,7 +6,8 @@
    not read, all of it is made from the first entry on.
 3. The ledger is cut where it ends. A torn tail is cut and logged. Damage is refused, for a peer that has
    forgotten what it acknowledged may elect a leader that never had it: below the flushed mark nothing may be
-   missing; above it a whole entry may follow only behind a lost sector, which power loss explains; without a
+   missing; above it a whole entry may follow only behind a lost sector, which power loss explains, or where
+   a cut was under way, which the marks say; without a
    mark (Java wrote the files) what follows may only be left over from a ledger that was cut.
 
 Source: DLedgerMmapFileStore.recover of DLedger 0.1. Differs: 0.1 cuts at whatever it cannot read.
@@ -88,7 +89,7 @@ class LedgerRecovery:
         head = self._head(data.segments[0])
         scan = self._scan(self._scan_start(head, marks), head, report)
         self._check_end(scan, marks, report)
-        report.clean = marks.log_end == scan.end
+        report.clean = marks.log_end == marks.flushed_offset == scan.end
         report.end, self.last, self.tail = scan.end, scan.last, scan.tail
         self.first = head if scan.last is not None else None
         report.cut_bytes = data.truncate(scan.end)
@@ -174,6 +175,8 @@ class LedgerRecovery:
         """Refuse an end that is damage rather than a torn tail. Raises StoreDamaged."""
         follower = find_entry(self._data, scan.end, self._check)
         is_ours = marks.flushed_offset >= 0
+        if follower is not None and 0 <= marks.log_end <= follower.pos:
+            follower = None  # a cut was under way
         if follower is not None and not is_ours and _is_left_over(follower, scan.last):
             follower = None
         reason = scan.stop.reason if scan.stop is not None else "there are only zeros"

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rocketpy.errors import NotLeader, ensure
+from rocketpy.errors import NotLeader, StoreDamaged, ensure
 from rocketpy_broker.dledger.codes import RaftResponseCode
 from rocketpy_broker.dledger.election import Elector
 from rocketpy_broker.dledger.entry import Entry
@@ -76,6 +76,7 @@ class RaftNode:
     """A peer that has just started.
 
     stored: its ledger, recovered. state, checkpoint: from its files. chance: numbers from 0 up to 1.
+    Raises StoreDamaged for a ledger from a later term than the vote.
     """
 
     def __init__(
@@ -90,6 +91,10 @@ class RaftNode:
         self._settings = settings
         self._outbox = Outbox()
         self.view = LedgerView(stored, settings.file_bytes)
+        if self.view.end_term > state.term:
+            raise StoreDamaged(
+                f"entry {self.view.end_index} has term {self.view.end_term}, the vote {state.term}"
+            )
         self.member = Member(settings.self_id, state, min(checkpoint.committed_index, self.view.end_index))
         self._elector = Elector(settings, self.member, self.view, self._outbox, chance, now_ms)
         self._follower = Follower(settings, self.member, self.view, self._outbox, self._elector)
@@ -121,6 +126,7 @@ class RaftNode:
         self._settle(now_ms)
         if isinstance(event, Tick) and self._leader is not None:
             self._leader.tick(now_ms)
+            self._answer_appends()
 
     def append(self, body: bytes) -> Entry | None:
         """Append an entry, at once and without an Outcome; `push` follows.

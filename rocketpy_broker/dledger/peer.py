@@ -11,6 +11,7 @@ Source: DLedgerServer of DLedger 0.1. Differs: 0.1 flushes every 10 ms, whatever
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
 from collections.abc import Callable
@@ -306,6 +307,11 @@ class Peer:
 
     def _begin(self, ready: Ready) -> None:
         """Write what is to be written, and flush if something has to be durable before the rest is done."""
+        if ready.term_state is not None and ready.write:
+            # In this order: a ledger from a later term than the vote is damaged.
+            rest = dataclasses.replace(ready, term_state=None)
+            self._store(ready.term_state, lambda: self._begin(rest), flushes=False)
+            return
         if ready.write:
             try:
                 self._ledger.apply(ready.write)
@@ -341,8 +347,12 @@ class Peer:
             if error is not None:
                 self._fail(error if isinstance(error, StoreError) else InvariantError(repr(error)))
             elif self._is_running:
-                then()
-                self._turn()
+                try:
+                    then()
+                except (StoreError, InvariantError) as failure:
+                    self._fail(failure)
+                else:
+                    self._turn()
 
         self._storing = self._loop.run_in_executor(self._executor, store)
         self._storing.add_done_callback(stored)

@@ -20,22 +20,21 @@ from typing import Any
 from rocketpy import Message, SendStatus, sync
 from tests.bench import catch_up, machine
 from tests.bench.catch_up import CatchUp, Laggard, log_end, wait_until_equal
+from tests.bench.comparison import EXIT_NOT_RUN, RESULTS, heading, prepare, words
 from tests.bench.lag import LagWatch, LogTail
 from tests.bench.loads import LoadProcess
 from tests.bench.results import Key, Results, Sample
-from tests.bench.run import EXIT_NOT_RUN, RESULTS, heading, numbers, plural, words
+from tests.bench.run import numbers, plural
 from tests.bench.servers import CONF, JAVA, QUEUES, Server, servers
 from tests.interop import probe
-from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
+from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer
 
 
 def main(arguments: list[str]) -> int:
     """Run, print and save. 0 when done, 3 where Java tools are missing."""
     options = parse(arguments)
-    try:
-        peer = JavaPeer.prepare(options.version)
-    except ToolsMissing as missing:
-        print(f"bench: NOT RUN: {missing}")
+    peer = prepare(options.version)
+    if peer is None:
         return EXIT_NOT_RUN
     about: dict[str, Any] = {**machine.describe(), "rocketmq": options.version, "options": vars(options)}
     about["queues"] = QUEUES

@@ -22,9 +22,10 @@ from rocketpy.protocol.frame import FrameDecoder
 from rocketpy.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.transport import Address
+from tests.bench.comparison import EXIT_NOT_RUN, prepare, words
 from tests.bench.machine import usage
 from tests.bench.servers import QUEUES, Server, servers
-from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing
+from tests.interop.java_peer import DEFAULT_VERSION
 
 _BATCH = 500
 
@@ -101,18 +102,18 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.pull", description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--loops", default="asyncio,uvloop", help="event loops of our broker")
+    parser.add_argument(
+        "--loops", type=words, default=["asyncio", "uvloop"], help="event loops of our broker"
+    )
     parser.add_argument("--directory", help="where the stores go; default: the system's temporary directory")
     options = parser.parse_args(arguments)
-    try:
-        peer = JavaPeer.prepare(DEFAULT_VERSION)
-    except ToolsMissing as missing:
-        print(f"bench: NOT RUN: {missing}")
-        return 0
+    peer = prepare(DEFAULT_VERSION)
+    if peer is None:
+        return EXIT_NOT_RUN
     figures: dict[str, list[tuple[float, float]]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as run,
-        servers(peer, Path(run), options.loops.split(",")) as running,
+        servers(peer, Path(run), options.loops) as running,
     ):
         for server in running:
             asyncio.run(fill(server, options.messages))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from rocketpy import Message, ProducerConfig, sync
-from tests.bench import machine
+from tests.bench.comparison import compare, options_of, words
 from tests.bench.loads import LoadProcess, fill
 from tests.bench.push_load import HANDLERS
 from tests.bench.results import Key, Results, Sample
-from tests.bench.run import EXIT_NOT_RUN, RESULTS, heading, words
-from tests.bench.servers import JAVA, QUEUES, Server, servers
-from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
+from tests.bench.servers import QUEUES, Server, servers
+from tests.interop.java_peer import JavaPeer
 
 INTERVAL_S = 0.002
 _groups = itertools.count(1)
@@ -54,40 +52,16 @@ LATENCY_TOPIC = "BenchLatency"
 
 def main(arguments: list[str]) -> int:
     """Run, print and save. 0 when done, 3 where Java tools are missing."""
-    options = parse(arguments)
-    try:
-        peer = JavaPeer.prepare(options.version)
-    except ToolsMissing as missing:
-        print(f"bench: NOT RUN: {missing}")
-        return EXIT_NOT_RUN
-    about = {**machine.describe(), "rocketmq": options.version, "options": vars(options), "queues": QUEUES}
-    results = Results(baseline=JAVA)
-    with tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as directory:
-        measure(peer, Path(directory), options, results)
-    print(f"\n{heading(about, '')}\n\n{results.table()}")
-    if not options.discard:
-        name = f"push-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{about['commit'].rstrip('+')}.json"
-        results.save(RESULTS / name, about)
-        print(f"saved as {(RESULTS / name).relative_to(HERE.parent.parent)}")
-    return 0
+    return compare(parse(arguments), measure, name="push-")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.push", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = options_of("python -m tests.bench.push", __doc__)
     parser.add_argument("--messages", type=int, default=1_000_000, help="messages a drain")
     parser.add_argument("--samples", type=int, default=2000, help="messages of a latency stretch")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--loops", type=words, default=["asyncio", "uvloop"], help="loops of our broker")
-    parser.add_argument(
-        "--sdk-loops", type=words, default=["asyncio", "uvloop"], help="loops of our consumer"
-    )
     parser.add_argument("--handlers", type=words, default=list(HANDLERS), help="kinds of our handlers")
-    parser.add_argument("--version", default=DEFAULT_VERSION, help="RocketMQ's")
-    parser.add_argument("--directory", help="where the stores go; default: the system's temporary directory")
-    parser.add_argument("--discard", action="store_true", help="do not save the results")
     return parser.parse_args(arguments)
 
 

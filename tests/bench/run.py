@@ -14,23 +14,19 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import machine
+from tests.bench.comparison import compare, options_of, words
 from tests.bench.loads import LoadProcess, ProcessPerServer, official
 from tests.bench.results import Key, Results, Sample
-from tests.bench.servers import JAVA, QUEUES, TOPIC, Server, servers
-from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
+from tests.bench.servers import JAVA, Server, servers
+from tests.interop.java_peer import JavaPeer
 
-EXIT_NOT_RUN = 3
 JAVA_CLIENT = "Java client"
-RESULTS = HERE.parent / "bench" / "results"
 
 
 @dataclass(frozen=True)
@@ -44,30 +40,16 @@ class Load:
 def main(arguments: list[str]) -> int:
     """Run, print and save. 0 when done, 3 where Java tools are missing."""
     options = parse(arguments)
-    try:
-        peer = JavaPeer.prepare(options.version)
-    except ToolsMissing as missing:
-        print(f"bench: NOT RUN: {missing}")
-        return EXIT_NOT_RUN
-    about = {**machine.describe(), "rocketmq": options.version, "options": vars(options), "queues": QUEUES}
-    results = Results(baseline=JAVA)
-    with tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as directory:
-        measure(peer, Path(directory), options, results)
-    print(f"\n{heading(about)}\n\n{results.table()}")
-    for size in options.bytes:
-        print(against_java_client(results, size))
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{about['commit'].rstrip('+')}.json"
-    if not options.discard:
-        results.save(path, about)
-        print(f"saved as {path.relative_to(HERE.parent.parent)}")
-    return 0
+    return compare(
+        options,
+        measure,
+        more=lambda results: "\n".join(against_java_client(results, size) for size in options.bytes),
+    )
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.run", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = options_of("python -m tests.bench.run", __doc__)
     parser.add_argument("--rounds", type=int, default=7, help="rounds of the warm loads")
     parser.add_argument(
         "--official-rounds", type=int, default=7, help="rounds of RocketMQ's benchmark.Producer"
@@ -87,26 +69,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--batching", type=words, default=["on", "off"], help="whether our SDK gathers what is in flight"
     )
     parser.add_argument("--batch", type=int, default=32, help="messages a batch of our SDK; 0: no batches")
-    parser.add_argument(
-        "--loops", type=words, default=["asyncio", "uvloop"], help="event loops of our broker"
-    )
-    parser.add_argument(
-        "--sdk-loops", type=words, default=["asyncio", "uvloop"], help="event loops of our SDK"
-    )
-    parser.add_argument("--version", default=DEFAULT_VERSION, help="RocketMQ's")
-    parser.add_argument("--directory", help="where the stores go; default: the system's temporary directory")
-    parser.add_argument("--discard", action="store_true", help="do not save the results")
     return parser.parse_args(arguments)
 
 
 def numbers(text: str) -> list[int]:
     """Numbers of a text such as 1,16,64; none of an empty one."""
     return [int(part) for part in words(text)]
-
-
-def words(text: str) -> list[str]:
-    """Words of a text such as a,b; none of an empty one."""
-    return [part for part in text.split(",") if part]
 
 
 def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Results) -> None:
@@ -191,17 +159,6 @@ def against_java_client(results: Results, size: int) -> str:
 def plural(count: int, noun: str) -> str:
     """A count and its noun: 1 thread, 16 threads."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def heading(about: dict[str, Any], what: str = "benchmark.Producer: bodies of 130 bytes; ") -> str:
-    """Two lines: the machine, and what was measured. what: goes before what all benchmarks share."""
-    return (
-        f"{about['cpu']}, {about['cores']} cores, {about['memory_bytes'] >> 30} GiB; {about['system']}; "
-        f"Python {about['python']}, uvloop {about['uvloop']}; {about['java']}; RocketMQ {about['rocketmq']}; "
-        f"commit {about['commit']}; load average {about['load_average']:.1f} at the start\n"
-        f"{what}topic {TOPIC} made with {QUEUES} queues on each broker; "
-        "ASYNC_FLUSH on each; no pinning"
-    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from tests.crash.verify import Violation, open_store, recover_and_verify
 from tests.crash.workloads import Workload, golden_files
 from tests.crash.writer import Clock, Writer, kill, small_config
 
-__all__ = ["VARIANTS", "Failure", "Pass", "run_pass"]
+__all__ = ["VARIANTS", "Failure", "Pass", "image_of", "run_pass"]
 
 VARIANTS = ("clean cut", "all lost", "random subset", "torn write")
 _RECOVERY_CRASHES_MAX = 3
@@ -82,7 +82,7 @@ class _Sweeper:
         hook, disk.before = disk.before, None
         what = f"{kind} at {operation.kind} {operation.path[7:]}"
         try:
-            image, power = _image(disk, operation, kind, self.random)
+            image, power = image_of(disk, operation, kind, self.random)
             if nested:
                 image, lost, told = self._crash_recovery(image)
                 power, what = power or lost, what + told
@@ -105,7 +105,7 @@ class _Sweeper:
             if operation is None:
                 break
             kind = self.random.choice(VARIANTS)
-            image, lost = _image(image, operation, kind, self.random)
+            image, lost = image_of(image, operation, kind, self.random)
             power = power or lost
             told += f", {kind} in recovery at {operation.kind} {operation.path[7:]}"
         return image, power, told
@@ -135,7 +135,7 @@ def crash_in_recovery(config: StoreConfig, disk: RecordingDisk, at: int, clock: 
     return stopped[0] if stopped else None
 
 
-def _image(
+def image_of(
     disk: RecordingDisk, operation: Operation, kind: str, random: Random
 ) -> tuple[RecordingDisk, bool]:
     """The disk that a crash of this kind leaves, and whether what was not flushed may be gone."""

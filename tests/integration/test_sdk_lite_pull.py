@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from rocketpy import (
-    AdminClient,
     ClientConfig,
     ConsumeFrom,
     LitePullConfig,
@@ -19,34 +17,16 @@ from rocketpy import (
     MessageExt,
     MessageQueue,
     Producer,
-    ProducerConfig,
     Sql,
     sync,
 )
 from rocketpy.consumer.settings import PushConfig
 from rocketpy.errors import ClientClosed, ConfigInvalid
 from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.sdk_groups import committed, of_topic, send, texts
 from tests.integration.test_broker import until
-from tests.integration.test_sdk_push import SETTINGS, committed, of_topic, send, texts
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[EmbeddedCluster]:
-    """One name server, one broker, with topic T of four queues."""
-    async with EmbeddedCluster(settings=SETTINGS) as running:
-        async with AdminClient(running.namesrv_address) as admin:
-            await admin.create_topic("T", 4)
-        yield running
-
-
-@pytest.fixture
-async def producer(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
-    """A producer of that cluster whose messages go to one queue after the other."""
-    config = ProducerConfig(batching=False)
-    async with Producer("senders", cluster.namesrv_address, config=config) as started:
-        yield started
 
 
 def make(cluster: EmbeddedCluster, *, name: str = "", **config: Any) -> LitePullConsumer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +19,14 @@ from rocketpy import (
     MessageModel,
     MessageQueue,
     Producer,
-    ProducerConfig,
     PushConsumer,
 )
 from rocketpy.consumer.offset_stores import LocalOffsets
 from rocketpy.consumer.process_queue import LOCK_ALIVE_MS
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.sdk_groups import SETTINGS, Seen, committed, consuming, of_topic, send, texts
 from tests.integration.test_broker import until
-from tests.integration.test_sdk_push import SETTINGS, Seen, committed, consuming, of_topic, send, texts
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[EmbeddedCluster]:
-    """One name server, one broker, with topic T of four queues."""
-    async with EmbeddedCluster(settings=SETTINGS) as running:
-        async with AdminClient(running.namesrv_address) as admin:
-            await admin.create_topic("T", 4)
-        yield running
-
-
-@pytest.fixture
-async def producer(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
-    """A producer of that cluster whose messages go to one queue after the other."""
-    config = ProducerConfig(batching=False)
-    async with Producer("senders", cluster.namesrv_address, config=config) as started:
-        yield started
 
 
 class Orders:

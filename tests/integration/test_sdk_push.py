@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,12 +16,10 @@ from rocketpy import (
     ConsumeFrom,
     ConsumeResult,
     Later,
-    LitePullConsumer,
     Message,
     MessageExt,
     MessageQueue,
     Producer,
-    ProducerConfig,
     PullConsumer,
     PushConfig,
     PushConsumer,
@@ -40,97 +37,8 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.raw_client import RawClient
-from tests.integration.test_broker import SMALL, until
-
-# A delay level that is not there counts as the last one, so each retry comes after a second.
-SETTINGS = SMALL | {"messageDelayLevel": "1s", "enablePropertyFilter": "true"}
-FIRST = ConsumeFrom.FIRST_OFFSET
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[EmbeddedCluster]:
-    """One name server, one broker, with topic T of four queues."""
-    async with EmbeddedCluster(settings=SETTINGS) as running:
-        async with AdminClient(running.namesrv_address) as admin:
-            await admin.create_topic("T", 4)
-        yield running
-
-
-@pytest.fixture
-async def producer(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
-    """A producer of that cluster whose messages go to one queue after the other."""
-    config = ProducerConfig(batching=False)
-    async with Producer("senders", cluster.namesrv_address, config=config) as started:
-        yield started
-
-
-class Seen:
-    """A handler that remembers. says: what it answers, by message."""
-
-    def __init__(self, says: Callable[[MessageExt], Any] | None = None) -> None:
-        self.says = says
-        self.messages: list[MessageExt] = []
-
-    async def __call__(self, message: MessageExt) -> Any:
-        self.messages.append(message)
-        return self.says(message) if self.says is not None else None
-
-    @property
-    def bodies(self) -> Counter[bytes]:
-        """How often each came."""
-        return Counter(message.body for message in self.messages)
-
-    async def until(self, count: int) -> None:
-        """Wait for so many different ones."""
-        await until(lambda: len(self.bodies) >= count)
-
-
-@asynccontextmanager
-async def consuming(
-    cluster: EmbeddedCluster,
-    handler: Any,
-    expression: str | Sql = "*",
-    *,
-    group: str = "g",
-    topic: str = "T",
-    name: str = "",
-    namespace: str = "",
-    **config: Any,
-) -> AsyncIterator[PushConsumer]:
-    """One running member of a group, which has its queues."""
-    consumer = PushConsumer(
-        group,
-        cluster.namesrv_address,
-        handler,
-        config=PushConfig(**{"consume_from": FIRST} | config),
-        client=ClientConfig(instance_name=name, namespace=namespace),
-    )
-    consumer.subscribe(topic, expression)
-    async with consumer:
-        yield consumer
-
-
-async def send(producer: Producer, *texts: str, **settings: Any) -> list[bytes]:
-    """Send a message a text; return their bodies."""
-    await asyncio.gather(
-        *(producer.send(Message(settings.get("topic", "T"), text.encode(), **_without_topic(settings)))
-          for text in texts)
-    )  # fmt: skip
-    return [text.encode() for text in texts]
-
-
-def _without_topic(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name != "topic"}
-
-
-def texts(name: str, count: int) -> list[str]:
-    return [f"{name} {number}" for number in range(count)]
-
-
-def committed(cluster: EmbeddedCluster, group: str = "g", topic: str = "T") -> int:
-    """The sum of a group's offsets in the broker."""
-    offsets = cluster.brokers[0].consumers.offsets
-    return sum(offsets.queues(group, topic).values())
+from tests.integration.sdk_groups import FIRST, Seen, committed, consuming, of_topic, send, texts
+from tests.integration.test_broker import until
 
 
 async def test_an_async_handler_gets_everything_once(cluster: EmbeddedCluster, producer: Producer) -> None:
@@ -330,10 +238,6 @@ async def test_members_share_and_take_over(cluster: EmbeddedCluster, producer: P
     assert committed(cluster) == 60
 
 
-def of_topic(consumer: PushConsumer | LitePullConsumer, topic: str = "T") -> list[MessageQueue]:
-    return [queue for queue in consumer.assignment if queue.topic == topic]
-
-
 async def test_a_second_member_in_one_client_is_refused(cluster: EmbeddedCluster) -> None:
     """Brokers would take two members for one, and half of the queues would have nobody."""
     async with consuming(cluster, Seen()):
@@ -412,6 +316,34 @@ async def test_a_handler_that_takes_too_long(cluster: EmbeddedCluster, producer:
         assert sum(offset for queue, offset in consumer.progress().items() if queue.topic == "T") == 1
         assert await consumer.close() is False
     assert committed(cluster) == 1
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_handler_that_ends_too_late(
+    cluster: EmbeddedCluster, producer: Producer, *, is_async: bool
+) -> None:
+    """Its message, which was sent back, would be done with twice, or its worker would do no more."""
+    late = threading.Event()
+    ended: list[tuple[bytes, int]] = []
+
+    def hang(message: MessageExt) -> None:
+        if message.body == b"hangs" and message.reconsume_times == 0:
+            late.wait(30)
+        ended.append((message.body, message.reconsume_times))
+
+    async def hang_async(message: MessageExt) -> None:
+        await asyncio.to_thread(hang, message)
+
+    handler = hang_async if is_async else hang
+    async with consuming(cluster, handler, consume_timeout_ms=300, concurrency=2):
+        await send(producer, "hangs")
+        await until(lambda: ended == [(b"hangs", 1)])
+        late.set()
+        await until(lambda: ended == [(b"hangs", 1), (b"hangs", 0)])
+        await send(producer, "next", "last")
+        await until(lambda: len(ended) == 4)
+    assert sorted(ended[2:]) == [(b"last", 0), (b"next", 0)]
+    assert committed(cluster) == 3
 
 
 async def test_closing_waits_for_handlers(cluster: EmbeddedCluster, producer: Producer) -> None:

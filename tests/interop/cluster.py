@@ -152,7 +152,7 @@ def _broker(
 
 def new_broker(
     make: Make,
-    peer: JavaPeer,
+    peer: JavaPeer | None,
     run: Path,
     namesrv: str,
     *,
@@ -161,9 +161,11 @@ def new_broker(
     conf: Mapping[str, object] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> BrokerProcess:
-    """A broker of either make, not started. `properties` matter to Java's only."""
+    """A broker of either make, not started. `peer` and `properties` matter to Java's only."""
     if make == "our":
         return OurBroker(run, namesrv, store=store, port=port, conf={**PATIENT, **(conf or {})})
+    if peer is None:
+        raise ValueError("Java's broker needs a JavaPeer")
     quick = {**JAVA_CONF, **(conf or {})}
     return JavaBroker(peer, run, namesrv, store=store, port=port, conf=quick, properties=properties)
 

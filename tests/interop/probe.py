@@ -15,17 +15,20 @@ from collections.abc import Callable
 from typing import Any
 
 _ROUTE, _CLUSTER_INFO = 105, 106
+_RAFT_METADATA = 50000
 MAX_OFFSET, MIN_OFFSET = 30, 31
 _BARE_KEY = re.compile(rb"([{,])(-?\d+):")  # fastjson writes integer keys of maps without quotes
 
 
-def ask(address: str, code: int, timeout_s: float = 5, **fields: str) -> tuple[int, dict[str, Any], bytes]:
+def ask(
+    address: str, code: int, timeout_s: float = 5, *, body: bytes = b"", **fields: str
+) -> tuple[int, dict[str, Any], bytes]:
     """Send one request to "host:port"; returns (response code, extFields, body). Raises OSError."""
     host, port = address.rsplit(":", 1)
     request = {"code": code, "language": "JAVA", "version": 333, "opaque": 1, "flag": 0, "extFields": fields}
     header = json.dumps(request).encode()
     with socket.create_connection((host, int(port)), timeout=timeout_s) as sock:
-        sock.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
+        sock.sendall(struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body)
         length, header_length = struct.unpack(">II", _read(sock, 8))
         rest = _read(sock, length - 4)
     codec, size = header_length >> 24, header_length & 0xFFFFFF
@@ -46,6 +49,21 @@ def broker_addresses(namesrv: str) -> set[str]:
     code, _, body = ask(namesrv, _CLUSTER_INFO)
     table = (_loads(body).get("brokerAddrTable") or {}) if code == 0 and body else {}
     return {address for broker in table.values() for address in broker["brokerAddrs"].values()}
+
+
+def master(namesrv: str, broker_name: str) -> str | None:
+    """Address of the master of that name, as the name server tells it; None: there is none."""
+    code, _, body = ask(namesrv, _CLUSTER_INFO)
+    brokers = (_loads(body).get("brokerAddrTable") or {}) if code == 0 and body else {}
+    address: str | None = brokers.get(broker_name, {}).get("brokerAddrs", {}).get("0")
+    return address
+
+
+def raft_leader(address: str, group: str, peer: str) -> str | None:
+    """Who leads, as the DLedger peer at that raft port knows; None: nobody."""
+    request = json.dumps({"group": group, "remoteId": peer}).encode()
+    leader: str | None = _loads(ask(address, _RAFT_METADATA, body=request)[2]).get("leaderId")
+    return leader
 
 
 def message_count(namesrv: str, topic: str) -> int:

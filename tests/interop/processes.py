@@ -204,7 +204,12 @@ class BrokerProcess(ServerProcess):
         return path
 
     def is_ready(self) -> bool:
-        """It accepts, and the name server tells its address and its template topic's route if it has one."""
+        """It accepts, and the name server tells its address and its template topic's route if it has one.
+
+        A DLedger peer is ready when it accepts: the name servers hear of it once its group has a leader.
+        """
+        if self.conf.get("enableDLegerCommitLog") == "true":
+            return super().is_ready()
         return super().is_ready() and all(map(self._is_known, self.namesrv.split(";")))
 
     def _is_known(self, namesrv: str) -> bool:

@@ -153,6 +153,30 @@ def test_only_its_own_errors_leave_a_decoder(
     assert accepted, "the mutations leave nothing intact, so nothing behind the first check is tested"
 
 
+def one_by_one(data: bytes) -> list[record.Record]:
+    found: list[record.Record] = []
+    while (at := sum(one.size for one in found)) < len(data):
+        found.append(record.decode(data, at))
+    return found
+
+
+def test_a_run_of_records_is_read_as_each_of_them_is() -> None:
+    """The way for records that look alike would take bytes for a message that `decode` refuses."""
+    run = b"".join((RECORDS[0], RECORDS[0], RECORDS[1], RECORDS[0], RECORDS[0]))
+    ends: set[type] = set()
+    for seed in range(CASES):
+        data = mutated(Random(seed), [run])
+        end: list[object] = []
+        for read in (one_by_one, record.decode_all):
+            try:
+                end.append(read(data))
+            except RecordCorrupt as error:
+                end.append((type(error), str(error)))
+        assert end[0] == end[1], f"seed {seed}"
+        ends.add(type(end[0]))
+    assert ends == {list, tuple}, "the mutations leave nothing intact, or everything"
+
+
 @pytest.mark.parametrize(
     ("read", "seeds", "refusals"), DECODERS, ids=[entry[0].__name__ for entry in DECODERS]
 )

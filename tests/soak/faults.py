@@ -44,7 +44,7 @@ from tests.soak.ledger import Ledger
 from tests.soak.load import TOPIC, Load
 from tests.soak.places import Place
 
-__all__ = ["FaultReport", "Servers", "fault_run", "servers"]
+__all__ = ["FaultReport", "Servers", "fault_run", "read_back", "servers"]
 
 QUEUES = 4
 REFRESH_MS = 30_000
@@ -153,7 +153,7 @@ async def fault_run(
             except TimeoutError as error:
                 report.problems.append(str(error))
             report.recoveries_s.append(time.monotonic() - started)
-    found = await _read_back(config, load.ledger, report)
+    found = await read_back(config, load.ledger, report.problems)
     report.problems += itertools.islice(load.ledger.problems(found), 100)
     report.acked, report.read = len(load.ledger.acked), sum(map(len, found.values()))
     outcomes = [outcome.name for outcome in load.ledger.failed.values()]
@@ -171,7 +171,7 @@ async def _until(condition: Callable[[], bool], what: str, timeout_s: float) -> 
     await asyncio.to_thread(probe.wait_until, condition, what, timeout_s)
 
 
-async def _read_back(client: ClientConfig, ledger: Ledger, report: FaultReport) -> dict[int, list[Place]]:
+async def read_back(client: ClientConfig, ledger: Ledger, problems: list[str]) -> dict[int, list[Place]]:
     """The places of every message, read until none is missing, or for so long."""
     found: dict[int, list[Place]] = {}
     offsets: dict[MessageQueue, int] = {}
@@ -184,7 +184,7 @@ async def _read_back(client: ClientConfig, ledger: Ledger, report: FaultReport) 
                 for message in await _read_on(consumer, queue, offsets):
                     number = number_of(message.body)
                     if number is None:
-                        report.problems.append(f"{message} is not what any producer sent")
+                        problems.append(f"{message} is not what any producer sent")
                     else:
                         place = (queue.broker_name, queue.queue_id, message.queue_offset)
                         found.setdefault(number, []).append(place)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rocketpy.errors import ConfigInvalid
+from rocketpy.errors import ConfigInvalid, StoreDamaged
 from rocketpy.protocol.command import decode_command
 from rocketpy.protocol.frame import FrameDecoder
 from rocketpy_broker.dledger.codes import PushType, RaftResponseCode, VoteResult
@@ -195,6 +195,15 @@ def test_a_follower_stands_after_six_seconds_of_silence() -> None:
     assert [call.message.term for call in calls] == [2, 2], "the old term first: do the others hear a leader?"
 
 
+def test_a_ledger_from_a_later_term_than_the_vote_is_refused() -> None:
+    """A flipped bit in its newest entry's term would make a peer everybody's leader (I9)."""
+    disk, settings = RaftDisk(), Bench().settings
+    disk.entries = [Entry.of(0, 3, 0, b"x")]
+    RaftNode(settings, disk, TermState(3), LedgerCheckpoint(), lambda: 0.5, 0.0)
+    with pytest.raises(StoreDamaged):
+        RaftNode(settings, disk, TermState(2), LedgerCheckpoint(), lambda: 0.5, 0.0)
+
+
 def test_clients_ask_a_leader() -> None:
     """DLedger's own client could not use a ledger of ours."""
     bench = Bench({"n0": "a:1"})
@@ -360,7 +369,7 @@ def test_a_follower_of_a_leader_whose_ledger_begins_later_begins_there_too() -> 
 def test_a_leader_whose_ledger_begins_later_says_so() -> None:
     """It would ask an empty follower for entries that it has no longer, for ever."""
     bench = Bench()
-    bench.disk.entries = [Entry.of(index, 0, index * 49, b"x") for index in (100, 101, 102)]
+    bench.disk.entries = [Entry.of(index, -1, index * 49, b"x") for index in (100, 101, 102)]
     bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, 0.0)
     bench.lead()
     calls = [call for ready in bench.do(Propose(1, b"y")) for call in ready.calls]

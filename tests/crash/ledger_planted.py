@@ -1,0 +1,88 @@
+"""The ledger's files with one rule taken away: each of these must be caught, or the sweep proves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from rocketpy.errors import StoreError
+from rocketpy_broker.dledger.entry_scan import EntryScan
+from rocketpy_broker.dledger.ledger_files import LedgerFiles
+from rocketpy_broker.dledger.ledger_recovery import LedgerRecovery
+from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.log_scan import LogTail
+from rocketpy_broker.store.segment_queue import SegmentQueue
+
+__all__ = ["DEFECTS"]
+
+Defect = Callable[[], AbstractContextManager[Any]]
+_truncate, _save_marks = SegmentQueue.truncate, LedgerFiles._save_marks
+_plan_flush, _run, _problem_of = LedgerFiles.plan_flush, FlushPlan.run, EntryScan._problem_of
+
+
+def _wipe_nothing(self: SegmentQueue, offset: int, *, erase: bool = True) -> int:
+    return _truncate(self, offset, erase=False)
+
+
+def _cut_without_flush(self: LedgerFiles, end: int, index: int) -> None:
+    if self._tail.offset >= end:
+        self._tail = LogTail(self.data.min_offset)
+    self._save_marks(end, log_end=end)
+    self.data.drop_spare()
+    self.data.truncate(end)
+    self.index.truncate((index + 1) * 32)
+    self._forget(index)
+    self._save_marks(end, log_end=-1)
+
+
+def _mark_without_end(self: LedgerFiles, end: int, *, log_end: int) -> None:
+    _save_marks(self, end, log_end=-1)
+
+
+def _keep_marks(self: LedgerFiles, end: int, *, log_end: int) -> None:
+    """What was cut counts as flushed still."""
+
+
+def _undo_nothing(self: LedgerFiles, end: int) -> None:
+    self._forget(self.end_index)
+
+
+def _flush_the_index_only(self: LedgerFiles, *, thorough: bool = False) -> FlushPlan:
+    plan = _plan_flush(self, thorough=thorough)
+    plan.targets = [target for target in plan.targets if target.segment not in self.data.segments]
+    return plan
+
+
+def _swallow(self: FlushPlan, disk: Any, checkpoint_file: Any) -> None:
+    with contextlib.suppress(StoreError):
+        _run(self, disk, checkpoint_file)
+
+
+def _accept_any_order(self: EntryScan, found: Any, room: int) -> str:
+    self.last = None
+    return _problem_of(self, found, room)
+
+
+def _end_where_it_ends(self: LedgerRecovery, *_: Any) -> None:
+    """Whatever follows behind damage is forgotten, as in 0.1."""
+
+
+def _replaced(owner: type, name: str, value: Any) -> Defect:
+    return lambda: patch.object(owner, name, value)
+
+
+DEFECTS: dict[str, Defect] = {
+    "cut_wipes_nothing": _replaced(SegmentQueue, "truncate", _wipe_nothing),
+    "cut_is_not_flushed": _replaced(LedgerFiles, "_truncate", _cut_without_flush),
+    "marks_do_not_tell_of_a_cut": _replaced(LedgerFiles, "_save_marks", _mark_without_end),
+    "marks_stay_when_cut": _replaced(LedgerFiles, "_save_marks", _keep_marks),
+    "failed_append_is_not_undone": _replaced(LedgerFiles, "_undo", _undo_nothing),
+    "data_are_not_flushed": _replaced(LedgerFiles, "plan_flush", _flush_the_index_only),
+    "failed_flush_is_swallowed": _replaced(FlushPlan, "run", _swallow),
+    "any_order_is_accepted": _replaced(EntryScan, "_problem_of", _accept_any_order),
+    "damage_is_cut": _replaced(LedgerRecovery, "_check_end", _end_where_it_ends),
+    "torn_tail_is_kept": _replaced(SegmentQueue, "truncate", lambda *_, **__: 0),
+}

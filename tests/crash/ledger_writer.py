@@ -1,0 +1,158 @@
+"""A DLedger peer's files on a disk that records, and what they must and may hold after a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from rocketpy.errors import DiskFull, StoreError
+from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.ledger_files import LedgerFiles
+from rocketpy_broker.dledger.ledger_view import LedgerView, Write
+from rocketpy_broker.store import CommitLogConfig
+from tests.crash.disk import RecordingDisk
+
+__all__ = ["DIRECTORY", "LedgerWriter", "common", "kill_ledger", "open_ledger"]
+
+DIRECTORY = Path("/store/dledger-n0")
+_INDEX_FILE_BYTES = 320
+_TRIES = 3
+Entries = list[Entry]
+
+
+class LedgerWriter:
+    """What a `Peer` does to its files. Entries are told by their bodies, each of which is there once."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.config = CommitLogConfig(segment_bytes=1536, reserve_bytes=random.choice((0, 512)))
+        self.disk = RecordingDisk()
+        self.disk.make_dir(DIRECTORY.parent)
+        self.disk.settle()
+        self.bodies: set[bytes] = set()
+        self.written: Entries = []
+        """What survives a kill, at least."""
+        self.durable: Entries = []
+        """What survives power loss, at least."""
+        self.possible: list[Entries] = [[]]
+        """The ledger begins like one of these."""
+        self._term = 0
+
+    def open(self) -> None:
+        """Start, or start again."""
+        self.files = open_ledger(self.config, self.disk, self.bodies)
+        self.view = LedgerView(self.files, self.config.segment_bytes)
+
+    def work(self, steps: int = 40) -> None:
+        """Do what leaders and followers make a peer do, chosen by chance."""
+        for _ in range(steps):
+            self._step()
+
+    def _step(self) -> None:
+        view, chance = self.view, self.random.random()
+        if chance < 0.55:
+            self._append(self.random.randrange(1, 6))
+        elif chance < 0.65 and view.end_index > view.begin_index:
+            self._cut()
+        elif chance < 0.67:
+            self._reset()
+        elif chance < 0.9:
+            self.flush(thorough=self.random.random() < 0.3)
+        elif self.files.wants_room():
+            self.files.adopt_room(self.files.make_room())
+        elif chance < 0.95:
+            self.restart(clean=self.random.random() < 0.5)
+        if view.has_changes:
+            self._write()
+
+    def _append(self, count: int) -> None:
+        for _ in range(count):
+            body = b"entry %d " % len(self.bodies) + b"." * self.random.choice((0, 9, 70, 200, 700))
+            self.bodies.add(body)
+            view = self.view
+            view.append(Entry.of(view.end_index + 1, self._term, view.place(len(body)), body))
+
+    def _cut(self) -> None:
+        self._term += 1
+        self.view.keep_until(self.random.randint(self.view.begin_index, self.view.end_index - 1))
+        self._append(self.random.randrange(3))
+
+    def _reset(self) -> None:
+        """The leader's ledger begins behind this one's end."""
+        self._term += 1
+        index, size = self.view.end_index + self.random.randrange(1, 4), self.config.segment_bytes
+        end = self.view.get(self.view.end_index).end_pos if self.view.end_index >= 0 else 0
+        self.view.reset_to(index)
+        body = b"entry %d " % len(self.bodies)
+        self.bodies.add(body)
+        self.view.append(Entry.of(index, self._term, -(-end // size) * size, body))
+
+    def _write(self) -> None:
+        write = self.view.take()
+        before, after = self.written, _after(self.written, write)
+        kept = common(before, after)
+        self.possible.append(after)
+        self.written, self.durable = kept, common(self.durable, after)
+        self._apply(write)
+        self.view.written()
+        self.written = after
+        if len(kept) < len(before):
+            # A cut is flushed before anything is written in its place: what was cut must not come back.
+            self.possible = [self.durable, after]
+
+    def _apply(self, write: Write) -> None:
+        """Make a change, and again while the disk is full, as a peer does; not for ever."""
+        for _ in range(_TRIES):
+            try:
+                return self.files.apply(write)
+            except DiskFull as full:
+                last = full
+        raise last
+
+    def flush(self, *, thorough: bool) -> None:
+        """Make durable what is written."""
+        self.files.flush(thorough=thorough)
+        self.durable = self.written
+        self.possible = [self.written]
+
+    def restart(self, *, clean: bool) -> None:
+        """Stop, or be killed, and start again."""
+        if clean:
+            self.files.close()
+        else:
+            kill_ledger(self.files)
+        self.open()
+        self.durable = self.written
+        self.possible = [self.written]
+
+
+def open_ledger(config: CommitLogConfig, disk: RecordingDisk, bodies: set[bytes]) -> LedgerFiles:
+    """Open the files as they are. Raises StoreError."""
+
+    def check(entry: Entry) -> str:
+        return "" if entry.body in bodies else "a body that nobody wrote"
+
+    files = LedgerFiles(DIRECTORY, config, disk=disk, check=check, index_file_bytes=_INDEX_FILE_BYTES)
+    files.open()
+    return files
+
+
+def kill_ledger(files: LedgerFiles) -> None:
+    """Stop as a killed process would: nothing more is written."""
+    files.failure = files.failure or StoreError("killed")
+    files._close_files()
+
+
+def common(one: Entries, other: Entries) -> Entries:
+    """The entries with which both begin."""
+    count = 0
+    while count < min(len(one), len(other)) and one[count] == other[count]:
+        count += 1
+    return one[:count]
+
+
+def _after(before: Entries, write: Write) -> Entries:
+    kept = [] if write.is_reset else before
+    if write.keep_until is not None:
+        kept = [entry for entry in kept if entry.index <= write.keep_until]
+    return [*kept, *write.entries]

@@ -1,0 +1,56 @@
+"""A crash anywhere would cost a DLedger peer what it acknowledged, or bring back what was replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketpy.errors import InvariantError, RocketError
+from tests.crash.ledger_planted import DEFECTS
+from tests.crash.ledger_sweep import LedgerPass, damage_all, fail_calls, sweep
+
+SEEDS = 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_promise_holds_after_a_crash(seed: int) -> None:
+    """Power loss would lose or revive entries: a leader could be elected that lacks what was acknowledged."""
+    result = sweep(seed, stride=2)
+    assert result.failures == []
+    assert result.recoveries > 150
+
+
+@pytest.mark.slow
+def test_every_promise_holds_when_a_disk_call_fails() -> None:
+    """A full disk or a failing flush would lose what was acknowledged, or keep what was refused."""
+    result = fail_calls(1)
+    assert result.failures == []
+    assert result.recoveries > 100
+
+
+@pytest.mark.slow
+def test_damage_is_refused_or_mended_and_never_served() -> None:
+    """A flipped bit would give a peer another ledger than the one it acknowledged (I9)."""
+    result = damage_all(2, stride=37)
+    assert result.failures == []
+    assert 0 < result.refused < result.recoveries
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("name", DEFECTS)
+def test_planted_defect_is_caught(name: str) -> None:
+    """A sweep that finds nothing in broken files proves nothing about whole ones."""
+    with DEFECTS[name]():
+        assert _catches(), f"{name} went unnoticed"
+
+
+def _catches() -> bool:
+    for seed in range(6):
+        for run in (sweep, fail_calls, damage_all):
+            try:
+                result: LedgerPass = run(seed, stride=7) if run is damage_all else run(seed)
+            except (RocketError, InvariantError, OSError):
+                return True
+            if result.failures:
+                return True
+    return False

@@ -1,0 +1,28 @@
+"""Fixtures for the tests of producers and consumers with our own servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rocketpy import AdminClient, Producer, ProducerConfig
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.sdk_groups import SETTINGS
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[EmbeddedCluster]:
+    """One name server, one broker, with topic T of four queues."""
+    async with EmbeddedCluster(settings=SETTINGS) as running:
+        async with AdminClient(running.namesrv_address) as admin:
+            await admin.create_topic("T", 4)
+        yield running
+
+
+@pytest.fixture
+async def producer(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
+    """A producer of that cluster whose messages go to one queue after the other."""
+    config = ProducerConfig(batching=False)
+    async with Producer("senders", cluster.namesrv_address, config=config) as started:
+        yield started
