@@ -1,6 +1,7 @@
 """A master of one make and a slave of the other: equal logs after a hard time, and sends that wait for both.
 
-HA_MESSAGES: how many are sent (100,000 for the whole proof).
+HA_MESSAGES: how many are sent. The whole proof:
+`HA_MESSAGES=100000 python -m tests.interop.run -n0 -k logs_are_equal`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,16 +65,19 @@ def test_logs_are_equal_after_the_slave_was_killed(
         second.start(BOOT_S)
         # Only now: an empty slave gets RocketMQ's last file and no more (QUIRKS 53).
         probe.wait_until(lambda: log_of(first) == log_of(second), "the slave's first bytes", timeout_s=60)
-        third = MESSAGES // 3
-        asyncio.run(send_some(namesrv.address, third, first_body=1))
-        second.kill()
-        asyncio.run(send_some(namesrv.address, third, first_body=1 + third))
-        second.start(BOOT_S)
-        asyncio.run(send_some(namesrv.address, third, first_body=1 + 2 * third))
+        with ThreadPoolExecutor(1) as background:
+            sent = Counter[str]()
+            sending = background.submit(
+                asyncio.run, send_some(namesrv.address, MESSAGES, first_body=1, sent=sent)
+            )
+            probe.wait_until(lambda: sent.total() > MESSAGES // 3 or sending.done(), "a third", timeout_s=600)
+            second.kill()
+            probe.wait_until(lambda: sent.total() > MESSAGES // 2 or sending.done(), "a half", timeout_s=600)
+            second.start(BOOT_S)
+            sending.result()
         probe.wait_until(lambda: log_of(first) == log_of(second), "equal logs", timeout_s=300)
         assert len(log_of(first)) > 100 * MESSAGES
-        count = 1 + 3 * third
-        probe.wait_until(lambda: stored(second.address) == count, "the slave's queues", timeout_s=120)
+        probe.wait_until(lambda: stored(second.address) == 1 + MESSAGES, "the slave's queues", timeout_s=120)
 
 
 @MIXED
@@ -101,8 +107,13 @@ def statuses(namesrv: str, count: int) -> set[SendStatus]:
     return asyncio.run(send_some(namesrv, count, first_body=0, patient=False))
 
 
-async def send_some(namesrv: str, count: int, *, first_body: int, patient: bool = True) -> set[SendStatus]:
-    """Send messages of mixed size, many at a time; every one is stored when it returns."""
+async def send_some(
+    namesrv: str, count: int, *, first_body: int, patient: bool = True, sent: Counter[str] | None = None
+) -> set[SendStatus]:
+    """Send messages of mixed size, many at a time; every one is stored when it returns.
+
+    sent: counts them by status, for whoever watches.
+    """
     found: set[SendStatus] = set()
     chance = random.Random(first_body)
     async with Producer(
@@ -112,6 +123,8 @@ async def send_some(namesrv: str, count: int, *, first_body: int, patient: bool 
             numbers = range(start, min(start + 256, first_body + count))
             results = await asyncio.gather(*(producer.send(Message(TOPIC, body(n, chance))) for n in numbers))
             found |= {result.status for result in results}
+            if sent is not None:
+                sent.update(result.status.name for result in results)
     assert not patient or found == {SendStatus.SEND_OK}
     return found
 
