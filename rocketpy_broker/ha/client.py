@@ -9,12 +9,13 @@ import logging
 import secrets
 from collections.abc import Callable
 
-from rocketpy.errors import ConnectionLost, FlushFailed, RocketError
+from rocketpy.errors import ConnectionLost, FlushFailed, RocketError, StoreError
 from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect_raw
 from rocketpy_broker.ha.log import EpochFile, StoreTarget
 from rocketpy_broker.ha.master import Close, Effect, Poll, Received, Send
 from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.ha.slave import SlaveLink
+from rocketpy_broker.store.backlog import Backlog
 from rocketpy_broker.store.driver import StoreDriver
 
 __all__ = ["HaClient", "HaClientState"]
@@ -22,6 +23,9 @@ __all__ = ["HaClient", "HaClientState"]
 log = logging.getLogger("rocketpy.broker.ha")
 
 _TICK_S = 0.2
+_RUSH_S = 0.02
+"""How often is seen whether much of the log is still coming."""
+_RETRY_S = 1.0
 _BUFFER_MAX = 4 << 20
 """Bytes that were received and not written, above which nothing is read."""
 
@@ -65,7 +69,8 @@ class HaClient:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._flushing: asyncio.Task[None] | None = None
-        self._is_told = False
+        self._backlog = Backlog(driver.store)
+        self._working: asyncio.Handle | None = None
         self.state = HaClientState.WAITS
         self.problem = ""
         """Why the last connection ended; empty while one is copying."""
@@ -95,6 +100,15 @@ class HaClient:
                 task.cancel()
                 await asyncio.wait({task})
         self._task = None
+        if self._working is not None:
+            self._working.cancel()
+        with contextlib.suppress(StoreError):  # the next start reads the log, then
+            while self._backlog.size and self._driver.store.failure is None:
+                before = self._backlog.size
+                self._backlog.work()
+                if self._backlog.size == before:  # with SYNC_FLUSH, only what is flushed is dispatched
+                    await self._driver.flush()
+                await asyncio.sleep(0)
 
     async def _run(self) -> None:
         while True:
@@ -123,7 +137,7 @@ class HaClient:
         await connect_raw(address, lambda: wire, self._options)
         loop = asyncio.get_running_loop()
         link = SlaveLink(
-            StoreTarget(self._driver.store, self._epochs),
+            StoreTarget(self._driver.store, self._epochs, self._backlog),
             self._settings,
             broker_name=self._name,
             broker_id=self._id,
@@ -168,8 +182,27 @@ class HaClient:
             self.state, self.problem = HaClientState.COPIES, ""
         self.master_offset = link.master_offset
         self._on_copied()
+        if self._backlog.size and self._working is None:
+            self._work_later(_RUSH_S)
         if link.wants_flushed and self._flushing is None:
             self._flushing = asyncio.create_task(self._flush(link, wire))
+
+    def _work_later(self, wait_s: float) -> None:
+        self._working = asyncio.get_running_loop().call_later(wait_s, self._work)
+
+    def _work(self) -> None:
+        """Dispatch a piece of the backlog, unless the log is coming faster than that."""
+        self._working = None
+        before, wait_s = self._backlog.size, _RUSH_S
+        if not self._backlog.is_rushing():
+            try:
+                self._backlog.work()
+                wait_s = _RUSH_S if self._backlog.size == before else 0
+            except StoreError as error:
+                log.error("HA: what was copied is not dispatched, which is tried again: %s", error)
+                wait_s = _RETRY_S
+        if self._backlog.size and self._driver.store.failure is None:
+            self._work_later(wait_s)
 
     async def _flush(self, link: SlaveLink, wire: _Wire) -> None:
         """Flush what came, and say so at once: a master waits for it."""

@@ -9,6 +9,7 @@ import msgspec
 from rocketpy.errors import StoreError
 from rocketpy_broker.ha.epochs import NO_EPOCHS, EpochState, begin_epoch
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.backlog import Backlog
 from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.replica import ReplicaLog
 from rocketpy_broker.store.state_file import load_state, save_state
@@ -97,10 +98,10 @@ class StoreSource:
 class StoreTarget:
     """The LogTarget of an open store, for one connection: what came of a record in another is forgotten."""
 
-    def __init__(self, store: MessageStore, epochs: EpochFile) -> None:
+    def __init__(self, store: MessageStore, epochs: EpochFile, backlog: Backlog | None = None) -> None:
         self._store = store
         self._epochs = epochs
-        self._log = ReplicaLog(store)
+        self._log = ReplicaLog(store, backlog)
 
     @property
     def is_empty(self) -> bool:

@@ -64,3 +64,28 @@ class PlainRecords:
             append((cursor, offset, size, time, queue_offset, sys_flag, data[properties_at:end]))
             at = end
         return at
+
+    @staticmethod
+    def skip(data: bytes, at: int, stop: int, base: int) -> tuple[int, int]:
+        """`take` for records that are only to be written; returns the last one's store timestamp too, or 0.
+
+        Topic and properties, which no checksum covers, are looked at when they are taken.
+        """
+        unpack = PLAIN_HEAD.unpack_from
+        last, timestamp = stop - PLAIN_HEAD_BYTES, 0
+        while at <= last:
+            size, magic, crc, _, _, offset, sys_flag, time, body_bytes = unpack(data, at)
+            end = at + size
+            body_at = at + PLAIN_HEAD_BYTES
+            topic_at = body_at + body_bytes
+            if (
+                magic != MESSAGE_MAGIC
+                or offset != base + at
+                or sys_flag & _CARE
+                or body_bytes < 0
+                or not topic_at < end <= stop
+                or crc32(data[body_at:topic_at]) & _CRC_MASK != crc
+            ):
+                break
+            at, timestamp = end, time
+        return at, timestamp

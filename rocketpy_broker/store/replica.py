@@ -13,13 +13,12 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from rocketpy.errors import RecordCorrupt, StoreDamaged, StoreError, TopicInvalid, TornTail
-from rocketpy.protocol.record import BLANK_MAGIC, MIN_BLANK_BYTES, RecordView, peek, read_start
+from rocketpy.errors import StoreError
+from rocketpy.protocol.record import MIN_BLANK_BYTES
+from rocketpy_broker.store.backlog import Backlog
+from rocketpy_broker.store.copied_records import CopiedRecords, WholeRecords
 from rocketpy_broker.store.log_scan import LogScan, LogTail
 from rocketpy_broker.store.message_store import MessageStore
-from rocketpy_broker.store.messages import DispatchRequest
-from rocketpy_broker.store.plain_records import PlainRecords
-from rocketpy_broker.store.queue_table import check_topic
 from rocketpy_broker.store.segment_queue import SegmentQueue
 from rocketpy_broker.store.state_file import save_state
 
@@ -30,24 +29,27 @@ logger = logging.getLogger(__name__)
 A_COPY: Final = 3
 """The kind of reason by which a store refuses messages of its own, see `MessageStore.refuse`."""
 
-_NOT_IN_QUEUE = 0x4
 _PIECE_BYTES = 1 << 20
 
 
 class ReplicaLog:
-    """The commit log of an open store, written from outside. Nobody else may append meanwhile."""
+    """The commit log of an open store, written from outside. Nobody else may append meanwhile.
 
-    def __init__(self, store: MessageStore) -> None:
+    backlog: takes what comes too fast to be dispatched at once; None: nothing does.
+    """
+
+    def __init__(self, store: MessageStore, backlog: Backlog | None = None) -> None:
         files = store.commit_log.files
         if not isinstance(files, SegmentQueue):
             raise StoreError("a store on a ledger copies no other store: the ledger is replicated")
         self._store = store
+        self._backlog = backlog
         self._files = files
         self._held = bytearray()
         """What came behind the log's end on disk."""
         self._wanted = MIN_BLANK_BYTES
         """So many bytes must be held before there can be news."""
-        self._plain = PlainRecords()
+        self._records = CopiedRecords(store)
 
     @property
     def is_empty(self) -> bool:
@@ -59,12 +61,12 @@ class ReplicaLog:
         """Just behind the last byte that came; 0 in an empty log."""
         return self._files.max_offset + len(self._held)
 
-    def append(self, offset: int, data: bytes) -> int:
+    def append(self, offset: int, data: bytes) -> None:
         """Take bytes for the log's end, `offset`; an empty log begins with the file that starts there.
 
-        Returns how many records became whole; they survive the end of this process, and are to be dispatched.
-        Raises DiskFull, StoreError: then nothing was taken. After StoreDamaged (what came is no record) the
-        store takes nothing more.
+        Records that became whole survive the end of this process, and are to be dispatched, here or by the
+        backlog. Raises DiskFull, StoreError: then nothing was taken. After StoreDamaged (what came is no
+        record) the store takes nothing more.
         """
         if self._store.failure is not None:
             raise StoreError(f"the store takes no messages: {self._store.failure}")
@@ -75,20 +77,24 @@ class ReplicaLog:
         before = len(self._held)
         self._held += data
         if len(self._held) < self._wanted:
-            return 0
+            return
         whole = bytes(self._held) if before else data
-        requests, size = self._whole_records(whole)
-        if not requests:
-            return 0
+        base = self._files.max_offset
+        backlog = self._backlog if self._backlog is not None and self._backlog.wants(len(data)) else None
+        found = self._records.take(whole, base, only_check=backlog is not None)
+        self._wanted = found.wanted
+        if not found.end:
+            return
         try:
-            self._write(whole[:size])
+            self._write(whole[: found.end])
         except StoreError:
             del self._held[before:]
             self._wanted = MIN_BLANK_BYTES
             raise
-        self._held = bytearray(whole[size:])
-        self._publish(requests)
-        return len(requests)
+        self._held = bytearray(whole[found.end :])
+        self._publish(found)
+        if backlog is not None:
+            backlog.add(base, self._files.max_offset, len(data))
 
     def _begin(self, offset: int) -> None:
         if offset % self._files.segment_bytes:
@@ -123,70 +129,12 @@ class ReplicaLog:
         except StoreError as failure:
             self._store.failure = failure
 
-    def _publish(self, requests: list[DispatchRequest]) -> None:
+    def _publish(self, found: WholeRecords) -> None:
         store, end = self._store, self._files.max_offset
-        for cursor, _, _, _, queue_offset, sys_flag, _ in requests:
-            if not sys_flag & _NOT_IN_QUEUE:
-                cursor.next_offset = queue_offset + 1
         store.commit_log.start(store.commit_log.tail)
         store.commit_log.tail.advance(end)
-        store.commit_log.last_store_timestamp = requests[-1][3]
-        store.dispatcher.add(requests)
-
-    # -- records ------------------------------------------------------------------------------
-
-    def _whole_records(self, data: bytes) -> tuple[list[DispatchRequest], int]:
-        """Return the records that are whole, and how many bytes there are up to the last one's end."""
-        requests: list[DispatchRequest] = []
-        base, position, end = self._files.max_offset, 0, 0
-        try:
-            while True:
-                plain = self._take_plain(data, position, base, requests)
-                if plain > position:
-                    position = end = plain
-                size = self._size(data, position, base + position)
-                self._wanted = position + (size or MIN_BLANK_BYTES) - end
-                if not size or len(data) - position < size:
-                    break
-                if read_start(data, position)[1] != BLANK_MAGIC:
-                    requests.append(self._request(peek(data, position, check_crc=True), base + position))
-                    end = position + size
-                position += size
-        except (RecordCorrupt, TornTail, TopicInvalid) as error:
-            failure = StoreDamaged(
-                f"what the master sent for {base + position} is no record: {error}. Nothing more is copied"
-            )
-            self._store.failure = failure
-            raise failure from error
-        return requests, end
-
-    def _take_plain(self, data: bytes, position: int, base: int, requests: list[DispatchRequest]) -> int:
-        """Take what is plain of this file's records; return the position of the rest."""
-        room = self._files.segment_bytes - (base + position) % self._files.segment_bytes
-        return self._plain.take(data, position, min(len(data), position + room), base, requests)
-
-    def _size(self, data: bytes, position: int, place: int) -> int:
-        """Return the size of the record at `position`, which belongs at `place`; 0 when it cannot be told."""
-        if len(data) - position < MIN_BLANK_BYTES:
-            return 0
-        room = self._files.segment_bytes - place % self._files.segment_bytes
-        size, magic = read_start(data, position)
-        if magic == BLANK_MAGIC and size != room:
-            raise RecordCorrupt(place, f"a blank of {size} bytes, the file has {room} left")
-        if not MIN_BLANK_BYTES <= size <= room:
-            raise RecordCorrupt(place, f"{size} bytes, the file has {room} left")
-        return size
-
-    def _request(self, view: RecordView, place: int) -> DispatchRequest:
-        if view.physical_offset != place:
-            raise RecordCorrupt(place, f"it says it belongs at {view.physical_offset}")
-        check_topic(view.topic, view.queue_id)
-        cursor = self._store.table[view.topic, view.queue_id]
-        self._plain.learn(cursor)
-        return (
-            cursor, place, view.size, view.store_timestamp, view.queue_offset, view.sys_flag,
-            view.properties,
-        )  # fmt: skip
+        store.commit_log.last_store_timestamp = found.timestamp
+        found.hand_over(store)
 
     # -- cutting ------------------------------------------------------------------------------
 
@@ -200,6 +148,9 @@ class ReplicaLog:
         logger.warning("commit log: cut from %d to %d; the rest is in %s", files.max_offset, end, aside)
         self._save_tail(end, aside)
         self._held.clear()
+        if self._backlog is not None:
+            self._backlog.drain()
+            self._backlog.forget(end)
         store.flush(thorough=True)
         store.dispatch()
         store.checkpoint = dataclasses.replace(
@@ -241,7 +192,5 @@ class ReplicaLog:
         begin = max(index.end_offset if index.files else 0, self._files.min_offset)
         segment = self._files.find(begin)
         if segment is not None:
-            requests = [
-                self._request(view, view.physical_offset) for view in LogScan(self._files, segment.start)
-            ]
+            requests = [self._records.request_of(view) for view in LogScan(self._files, segment.start)]
             self._store.dispatcher.put([request for request in requests if request[1] >= begin])

@@ -158,7 +158,7 @@ class StoreReads:
     @property
     def dispatch_behind_bytes(self) -> int:
         """How far consume queues and index are behind the commit log."""
-        return max(0, self.commit_log.max_offset - self.dispatcher.offset) if self.dispatcher.waiting else 0
+        return max(0, self.commit_log.max_offset - self.dispatcher.offset)
 
     def look_message(self, physical_offset: int, size: int | None = None) -> bytes | None:
         """The record at that offset; None when none starts there.

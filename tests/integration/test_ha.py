@@ -53,7 +53,7 @@ async def test_a_slave_finds_its_master_and_copies_everything(brokers: Pair) -> 
     assert len(master.store.commit_log.files.segments) > 3
     assert log_bytes(slave) == log_bytes(master)
     assert slave.store.min_physical_offset == 0
-    slave.store.dispatch()
+    await until(lambda: slave.store.dispatch_behind_bytes == 0)
     for queue_id in range(4):
         ours, theirs = (b.store.queues.queues["HaTopic", queue_id] for b in (slave, master))
         assert list(ours.units()) == list(theirs.units())

@@ -15,6 +15,9 @@ from rocketpy_broker.ha.master import MasterLink
 from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.slave import SlaveLink
 from rocketpy_broker.ha.wire import FrameReader
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.backlog import Backlog
+from rocketpy_broker.store.copied_records import WholeRecords
 from rocketpy_broker.store.replica import ReplicaLog
 from tests.sim import ha_world
 
@@ -112,8 +115,8 @@ def offsets_are_not_compared() -> Iterator[None]:
     """A slave writes whatever comes at its own end."""
     original = ReplicaLog.append
 
-    def append(self: ReplicaLog, offset: int, data: bytes) -> int:
-        return original(self, self.max_offset if not self.is_empty else offset, data)
+    def append(self: ReplicaLog, offset: int, data: bytes) -> None:
+        original(self, self.max_offset if not self.is_empty else offset, data)
 
     def take(self: SlaveLink, said: Any) -> list[Any]:
         if said.body:
@@ -183,24 +186,34 @@ def a_split_frame_loses_its_first_part() -> Iterator[None]:
 @defect
 def a_slave_does_not_dispatch() -> Iterator[None]:
     """Its log is whole, and its consume queues are empty."""
-
-    def publish(self: ReplicaLog, _requests: list[Any]) -> None:
-        self._store.commit_log.start(self._store.commit_log.tail)
-
-    with patch.object(ReplicaLog, "_publish", publish):
+    with patch.object(WholeRecords, "hand_over", lambda _self, _store: None):
         yield
 
 
 @defect
 def a_promoted_slave_numbers_anew() -> Iterator[None]:
     """Queue offsets of what was copied are not taken note of."""
-    original = ReplicaLog._publish
+    original = WholeRecords.hand_over
 
-    def publish(self: ReplicaLog, requests: list[Any]) -> None:
-        before = {cursor: cursor.next_offset for cursor, *_ in requests}
-        original(self, requests)
+    def hand_over(self: WholeRecords, store: MessageStore) -> None:
+        before = {cursor: cursor.next_offset for cursor, *_ in self.requests}
+        original(self, store)
         for cursor, offset in before.items():
             cursor.next_offset = offset
 
-    with patch.object(ReplicaLog, "_publish", publish):
+    with patch.object(WholeRecords, "hand_over", hand_over):
+        yield
+
+
+@defect
+def a_cut_forgets_the_backlog() -> Iterator[None]:
+    """What was copied fast, and is not in its queues yet when the log is cut behind it, never gets there."""
+    with patch.object(Backlog, "drain", lambda _self: None):
+        yield
+
+
+@defect
+def a_backlog_is_overtaken() -> Iterator[None]:
+    """What comes behind it is dispatched before it."""
+    with patch.object(Backlog, "wants", lambda self, size: size >= self._rush_bytes):
         yield

@@ -2,8 +2,9 @@
 
 What the design survives, and the world does: connections that break, and bytes that come late and cut
 anywhere; machines that stand still; processes killed between any two calls to the disk; full disks; the
-master gone for good, with the slave of the highest rank promoted and the old master back as its slave. Where
-masters and slaves flush before they acknowledge (`flushes`), also power loss of any, and of all at once.
+master gone for good, with the slave of the highest rank promoted and the old master back as its slave, at
+once or after it went on with clients of its own, out of everybody else's sight. Where masters and slaves
+flush before they acknowledge (`flushes`), also power loss of any, and of all at once.
 
 A message counts as acknowledged as a SYNC_MASTER answers it. Beyond this design: the power loss of a master
 that does not flush and comes back as the master (decision 0007).
@@ -14,7 +15,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -29,11 +30,14 @@ from rocketpy_broker.ha.slave import SlaveLink
 from rocketpy_broker.store import (
     CommitLogConfig,
     ConsumeQueueConfig,
+    FlushConfig,
+    FlushDiskType,
     IndexConfig,
     MessageInner,
     MessageStore,
     StoreConfig,
 )
+from rocketpy_broker.store.backlog import Backlog
 from rocketpy_broker.store.store_lock import StoreLock
 from tests.crash.disk import Crash, Operation, RecordingDisk
 
@@ -44,6 +48,7 @@ CONFIG = StoreConfig(
     consume_queue=ConsumeQueueConfig(segment_bytes=1000),
     index=IndexConfig(slots=16, entries=64),
 )
+FLUSHES = replace(CONFIG, flush=FlushConfig(disk_type=FlushDiskType.SYNC_FLUSH))
 
 
 class Sent(NamedTuple):
@@ -75,6 +80,7 @@ class Node:
         self.disk = RecordingDisk(lambda: int(world.now))
         self.store: MessageStore | None = None
         self.epochs = EpochFile(self.disk, ROOT / "config" / "haEpochs.json")
+        self.backlog: Backlog | None = None
         self.stands_until = 0.0
         self.cut_until = 0.0
         self.full_until = 0.0
@@ -91,7 +97,8 @@ class Node:
         for _ in range(20):
             StoreLock._held.clear()  # the other nodes' directories have the same name
             self.disk.before = self._before
-            store = MessageStore(CONFIG, clock=lambda: int(self.world.now), disk=self.disk)
+            config = FLUSHES if self.world.flushes else CONFIG
+            store = MessageStore(config, clock=lambda: int(self.world.now), disk=self.disk)
             epochs = EpochFile(self.disk, ROOT / "config" / "haEpochs.json")
             try:
                 report = store.open()
@@ -116,6 +123,7 @@ class Node:
                 self._lose()
                 continue
             self.store, self.epochs = store, epochs
+            self.backlog = Backlog(store, rush_bytes=self.world.rush_bytes)
             return
         raise AssertionError("a store that cannot be opened")
 
@@ -132,17 +140,25 @@ class Node:
         else:
             self.disk = self.disk.copy()
 
+    def dispatch(self, store: MessageStore) -> None:
+        """Bring queues and index up to what was written or copied."""
+        store.dispatch()
+        if self.backlog is not None:
+            self.backlog.work()
+
     def die(self) -> None:
         """The process ends at once."""
         if self.store is not None:
             self.store = None
             self.crash_at = 0
             self._lose()
+            if self.world.alone is self:
+                self.world.alone = None
             self.world.forget_wires(self)
             if self.world.master is self:
                 self.world.pending.clear()  # their senders are never answered
 
-    def run(self, work: Callable[[MessageStore], None]) -> None:
+    def run(self, work: Callable[[MessageStore], object]) -> None:
         """Do something with the store, in which the process may die or its disk fail."""
         work_store = self.store
         if work_store is None:
@@ -176,6 +192,7 @@ class World:
             secret=self.chance.choice(("", "secret")),
         )
         self.steps = steps
+        self.rush_bytes = self.chance.choice((1, 2000, 1 << 20))
         self.rate = {
             name: self.chance.choice((0.0, low, 5 * low))
             for name, low in (
@@ -196,6 +213,9 @@ class World:
         self.progress = Progress(behind_bytes_max=1 << 30)
         self.nodes = [Node(self, number) for number in range(3)]
         self.master = self.nodes[0]
+        self.alone: Node | None = None
+        """A master that nobody but its own clients sees any more."""
+        self.alone_until = 0.0
         self.promotions = 0
         for node in self.nodes:
             node.start()
@@ -211,6 +231,8 @@ class World:
         for _ in range(self.steps):
             self.step(faults=True)
         self.rate = dict.fromkeys(self.rate, 0.0)
+        if self.alone is not None:
+            self.alone.die()
         for node in self.nodes:
             node.stands_until = node.cut_until = node.full_until = 0.0
             node.crash_at = 0
@@ -229,24 +251,36 @@ class World:
         for node in self.nodes:
             if node.store is None and (not faults or self.chance.random() < 0.1):
                 node.start()
-        if self.master.is_awake and faults:
-            self.master.run(self._send)
+        if faults:
+            self._clients()
         for node in self.nodes:
             if node.is_awake and self.chance.random() < 0.3:
                 node.run(self._flush)
             if node.is_awake and self.chance.random() < 0.3:
-                node.run(self._dispatch)
+                node.run(node.dispatch)
         for node in self.nodes:
-            if node is not self.master:
+            if node not in (self.master, self.alone):
                 self._replicate(node)
         self._acknowledge()
+        self._check_shown()
+
+    def _clients(self) -> None:
+        """Messages for the master, and for one that is left alone."""
+        if self.master.is_awake:
+            self.master.run(self._send)
+        if self.alone is not None and self.alone.is_awake:
+            self.alone.run(self._place)
+        if self.alone is not None and self.alone_until <= self.now:
+            self.alone.die()
+
+    def _check_shown(self) -> None:
+        """Nobody may read what power loss may take (I5)."""
+        for node in self.nodes if self.flushes else ():
+            store = node.store
+            assert store is None or store.dispatcher.offset <= store.flushed_offset, f"{node.number}: I5"
 
     def _flush(self, store: MessageStore) -> None:
         store.flush(thorough=self.chance.random() < 0.2)
-
-    @staticmethod
-    def _dispatch(store: MessageStore) -> None:
-        store.dispatch()
 
     def _is_healed(self) -> bool:
         ends = {node.store.max_physical_offset if node.store is not None else -1 for node in self.nodes}
@@ -256,6 +290,10 @@ class World:
     # -- clients ------------------------------------------------------------------------------
 
     def _send(self, store: MessageStore) -> None:
+        self.pending += self._place(store)
+
+    def _place(self, store: MessageStore) -> list[Sent]:
+        """Let clients send to a master, which does not answer yet."""
         placed = []
         for _ in range(self.chance.randrange(4)):
             self.sends += 1
@@ -270,8 +308,8 @@ class World:
         try:
             store.write_out()
         except StoreError:
-            return
-        self.pending += placed
+            return []
+        return placed
 
     def _acknowledge(self) -> None:
         """As a SYNC_MASTER: answered once a slave has it; and once it is flushed here, too, if that is so."""
@@ -313,14 +351,22 @@ class World:
         slaves = [node for node in self.nodes if node is not self.master]
         if not any(node.epochs.state.epochs for node in slaves):
             return  # none has ever followed it: `promote` refuses that
-        self.master.die()
+        if self.alone is not None:
+            self.alone.die()
+        if self.chance.random() < 0.5:
+            self.master.die()
+        else:
+            self.alone, self.alone_until = self.master, self.now + self.chance.choice((100, 2000))
+            self.pending.clear()  # nobody is left to wait for
+            self.forget_wires(self.master)
         for slave in slaves:
             slave.die()
             slave.full_until = 0.0
             slave.start()
         slaves = [slave for slave in slaves if slave.epochs.state.epochs]
-        if not slaves:
-            return  # power loss took an empty store with its epochs: the old master starts again
+        if not slaves:  # power loss took an empty store with its epochs: the old master starts again
+            self.alone = None
+            return
         self.master = max(slaves, key=self.rank_of)
         store = self.master.store
         assert store is not None
@@ -360,7 +406,7 @@ class World:
         assert slave.store is not None
         assert self.master.store is not None
         link = SlaveLink(
-            StoreTarget(slave.store, slave.epochs),
+            StoreTarget(slave.store, slave.epochs, slave.backlog),
             self.settings,
             broker_name="b",
             broker_id=slave.number + 1,

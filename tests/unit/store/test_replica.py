@@ -8,8 +8,11 @@ import pytest
 from rocketpy.errors import DiskFull, StoreDamaged, StoreError
 from rocketpy_broker.ha.wire import Frame, FrameReader
 from rocketpy_broker.store import ConsumeQueueConfig, MessageStore
+from rocketpy_broker.store.backlog import Backlog
 from rocketpy_broker.store.replica import ReplicaLog
+from rocketpy_broker.store.store_lock import StoreLock
 from tests import golden_data
+from tests.crash.disk import RecordingDisk
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import message, put, small_config
 
@@ -53,13 +56,21 @@ def copy(data: bytes, target: ReplicaLog, chance: random.Random, offset: int = 0
         data = data[size:]
 
 
+@pytest.mark.parametrize("rush_bytes", [None, 1, 5000])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_copy_is_equal_and_can_be_read(master: MessageStore, tmp_path: Path, seed: int) -> None:
+def test_a_copy_is_equal_and_can_be_read(
+    master: MessageStore, tmp_path: Path, seed: int, rush_bytes: int | None
+) -> None:
     """Without this consumers of a slave would miss messages, or a promoted slave number them anew."""
     chance = random.Random(seed)
     with MessageStore(small_config(tmp_path / "slave")) as slave:
-        copy(log_bytes(master), ReplicaLog(slave), chance)
+        backlog = Backlog(slave, rush_bytes=rush_bytes) if rush_bytes else None
+        copy(log_bytes(master), ReplicaLog(slave, backlog), chance)
         slave.dispatch()
+        if backlog is not None:
+            assert slave.dispatch_behind_bytes == backlog.size > 0
+            backlog.drain()
+        assert slave.dispatch_behind_bytes == 0
         assert log_bytes(slave) == log_bytes(master)
         assert queue_bytes(slave) == queue_bytes(master)
         assert found(slave, "k7") == found(master, "k7")
@@ -88,6 +99,27 @@ def test_a_restart_in_the_middle_goes_on(master: MessageStore, tmp_path: Path, c
             slave.dispatch()
             assert log_bytes(slave) == data
             assert queue_bytes(slave) == queue_bytes(master)
+    master.close()
+
+
+def test_a_backlog_survives_a_crash(master: MessageStore, tmp_path: Path) -> None:
+    """Without this what a slave copied fast would be in no queue once its process was killed."""
+    disk = RecordingDisk()
+    config = small_config(tmp_path / "slave")
+    slave = MessageStore(config, disk=disk)
+    slave.open()
+    backlog = Backlog(slave, rush_bytes=1)
+    data = log_bytes(master)
+    ReplicaLog(slave, backlog).append(0, data[:100_000])
+    backlog.work()
+    ReplicaLog(slave, backlog).append(slave.max_physical_offset, data[slave.max_physical_offset :])
+    slave.flush(thorough=True)
+    assert backlog.size
+    StoreLock._held.clear()
+    with MessageStore(config, disk=disk.copy()) as again:
+        again.dispatch()
+        assert log_bytes(again) == data
+        assert queue_bytes(again) == queue_bytes(master)
     master.close()
 
 
