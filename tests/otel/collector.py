@@ -13,6 +13,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
@@ -24,7 +25,9 @@ from rocketpy_otel import OpenTelemetry
 
 @dataclass(frozen=True)
 class Span:
-    """A span as it came over the wire. Ids are hex; links are the ids of spans."""
+    """A span as it came over the wire. Ids are hex; links are the ids of spans; events have a name and
+    attributes; failed: its status is an error.
+    """
 
     service: str
     name: str
@@ -34,6 +37,8 @@ class Span:
     parent_id: str
     attributes: dict[str, Any]
     links: list[str]
+    events: list[tuple[str, dict[str, Any]]]
+    failed: bool
 
 
 @dataclass
@@ -80,6 +85,8 @@ def _span(service: str, span: Any) -> Span:
         span.parent_span_id.hex(),
         _attributes(span),
         [link.span_id.hex() for link in span.links],
+        [(event.name, _attributes(event)) for event in span.events],
+        span.status.code == Status.STATUS_CODE_ERROR,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
 from tests.interop.sides import OUR_SDK, Side, serve
+from tests.otel.kinds import expect_kinds, tell_kinds
 from tests.otel.story import expect_one_trace, tell
 
 pytestmark = pytest.mark.interop
@@ -41,3 +42,10 @@ async def test_one_trace_with_every_attribute(servers: Cluster, forwarder: str) 
 
     collector = await tell(servers.namesrv.address, stem, forward if forwarder == "Java" else None)
     expect_one_trace(collector, stem, servers.broker.name)
+
+
+async def test_every_kind_of_send_with_every_attribute(servers: Cluster) -> None:
+    """A kind of send would lose its trace at one of the two brokers."""
+    stem = servers.topic("kinds")
+    collector = await tell_kinds(servers.namesrv.address, stem)
+    expect_kinds(collector, stem, servers.broker.name, "DefaultCluster")
