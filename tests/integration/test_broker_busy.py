@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from pathlib import Path
 
 from rocketpy.errors import FlushFailed
@@ -17,7 +18,20 @@ from tests.integration.raw_client import RawClient
 from tests.unit.store.faulty_disk import FaultyDisk
 
 
-def broker(root: Path, disk: FaultyDisk) -> Broker:
+class HangingDisk(FaultyDisk):
+    """A disk whose flushes hang while `is_free` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_free = threading.Event()
+        self.is_free.set()
+
+    def fdatasync(self, handle: int) -> None:
+        self.is_free.wait(60)
+        super().fdatasync(handle)
+
+
+def broker(root: Path, disk: FaultyDisk, **more: str) -> Broker:
     """A broker with SYNC_FLUSH on that disk."""
     settings = {
         "storePathRootDir": str(root),
@@ -26,11 +40,12 @@ def broker(root: Path, disk: FaultyDisk) -> Broker:
         "mappedFileSizeCommitLog": "1048576",
         "maxHashSlotNum": "1000",
         "maxIndexNum": "4000",
+        **more,
     }
     return Broker(load_broker_config(None, settings), disk=disk)
 
 
-async def send(client: RawClient) -> Command:
+async def send(client: RawClient, properties: str = "") -> Command:
     """The answer to one message."""
     header = SendMessageRequestHeaderV2(
         producer_group="g",
@@ -41,7 +56,7 @@ async def send(client: RawClient) -> Command:
         sys_flag=0,
         born_timestamp=1,
         flag=0,
-        properties="",
+        properties=properties,
     )
     return await client.call(RequestCode.SEND_MESSAGE_V2, header, b"x")
 
@@ -69,6 +84,26 @@ async def test_a_failing_fsync_ends_acknowledgement(tmp_path: Path) -> None:
     async with await RawClient.open(again.address) as client:
         assert (await send(client)).code == 0
     await again.close()
+
+
+async def test_a_flush_that_takes_too_long_is_said_to_those_who_wait_for_it(tmp_path: Path) -> None:
+    """Producers would wait for a slow disk until their own time-out, or take a message for safe; those
+    that do not want to wait (WAIT=false) would be made to.
+    """
+    disk = HangingDisk()
+    running = broker(tmp_path, disk, syncFlushTimeout="50")
+    await running.start()
+    async with await RawClient.open(running.address) as client:
+        disk.is_free.clear()
+        assert (await send(client)).code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert (await send(client, "WAIT\x01false\x02")).code == 0
+        assert running.store.flushed_offset < running.store.max_physical_offset
+        disk.is_free.set()
+        async with asyncio.timeout(20):
+            while running.store.max_offset_in_queue("T", 0) < 2:  # noqa: ASYNC110 - nothing tells when
+                await asyncio.sleep(0.01)
+        assert running.store.flushed_offset == running.store.max_physical_offset
+    await running.close()
 
 
 async def test_a_store_that_cannot_keep_up_answers_system_busy(tmp_path: Path) -> None:

@@ -48,4 +48,4 @@ async def test_every_kind_of_send_with_every_attribute(servers: Cluster) -> None
     """A kind of send would lose its trace at one of the two brokers."""
     stem = servers.topic("kinds")
     collector = await tell_kinds(servers.namesrv.address, stem)
-    expect_kinds(collector, stem, servers.broker.name, "DefaultCluster")
+    expect_kinds(collector, stem, servers.broker.name, "InteropCluster")
