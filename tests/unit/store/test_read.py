@@ -148,6 +148,17 @@ def test_removed_records_are_skipped(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_missing_queue_file_is_skipped(store: MessageStore) -> None:
+    """A consumer would ask for ever for messages whose units are gone."""
+    put(store, *range(120))
+    store.flush(thorough=True)
+    store.queues.queues["T", 0].files.take_first().delete()
+    result = store.get_message("T", 0, 10, 32)
+    assert (result.status, result.next_begin_offset) == (S.OFFSET_FOUND_NULL, 50)
+    assert status(store, 50)[:2] == (S.FOUND, 82)
+    store.close()
+
+
 @pytest.mark.parametrize(
     ("delta", "number"), [(-100_000, 0), (0, 40), (3, 40), (5, 40), (6, 41), (100_000, 119)]
 )
