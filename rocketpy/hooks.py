@@ -58,6 +58,7 @@ class SendEvent:
     messages: one, or those of a batch. extra_properties: one map a message, empty at first; what
     `started` puts there travels with the message, but never replaces what the user has set. state: the
     listener's own, keyed by itself. failures: the attempts that failed so far; `attempts` is their number.
+    queue: where the last attempt went, once the send has ended; None for a `send_batch`, and if nothing left.
     """
 
     __slots__ = (
@@ -69,6 +70,7 @@ class SendEvent:
         "group",
         "messages",
         "oneway",
+        "queue",
         "state",
     )
 
@@ -87,6 +89,7 @@ class SendEvent:
         self.oneway = oneway
         self.attempts = 0
         self.failures: tuple[FailedAttempt, ...] = ()
+        self.queue: MessageQueue | None = None
         self.extra_properties: list[dict[str, str]] = [{} for _ in messages]
         self.state: dict[object, Any] = {}
         self._locate = locate

@@ -377,6 +377,7 @@ class Engine:
         self.room.free(send.size, send.count)
         if send.events:
             for event, how in send.ends(end):
+                event.queue = send.queue
                 self.listeners.ended(event, how)
         if isinstance(end, RocketError):
             send.fail(end)

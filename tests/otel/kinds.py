@@ -191,7 +191,7 @@ def expect_kinds(collector: Collector, stem: str, broker: str, cluster: str) -> 
         size: 5,
     }
     _has(delayed, "send", topic, {**sent, **late}, ids=1)
-    _has(oneway, "send", topic, {**normal, tag: "oneway", size: 4})
+    _has(oneway, "send", topic, {**sent, **normal, tag: "oneway", size: 4})
     _has(half, "send", topic, {**sent, **transactional}, ids=1)
     ended = {"rocketpy.transaction.state": "COMMIT", "rocketpy.transaction.asked": False}
     _has(end, "end_transaction", topic, {**sent, **ended}, kind="settle", ids=1)

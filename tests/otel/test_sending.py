@@ -183,7 +183,7 @@ async def test_every_kind_of_send_is_traced(cluster: EmbeddedCluster, recorder: 
         found = (await consumer.pull(queue, 0)).messages
         await producer.send(create_reply_message(found[0], b"!"))
         assert (await asking).body == b"!"
-    spans = {span.name: attributes(span) for span in recorder.spans()}
+    spans = {span.name: attributes(span) for span in recorder.spans("send ")}
     kinds = {name: found["messaging.rocketmq.message.type"] for name, found in spans.items()}
     reply = f"send {cluster.brokers[0].config.cluster_name}_REPLY_TOPIC"
     assert kinds == {

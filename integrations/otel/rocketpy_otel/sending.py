@@ -92,9 +92,12 @@ class SendSpans:
         started: _Started | None = event.state.get(self)
         if started is None:
             return
-        address = event.address(results[0].queue) if results else None
+        queue = results[0].queue if results else event.queue
+        address = event.address(queue) if queue is not None else None
         if started.span.is_recording():
-            started.span.set_attributes(_result_attributes(results, address))
+            if queue is not None:
+                started.span.set_attributes({**queue_attributes(queue), **peer(address)[1]})
+            started.span.set_attributes(_result_attributes(results))
             _note_retries(started.span, event.failures)
         started.span.end()
         self._measure(event, address, started, None)
@@ -104,7 +107,7 @@ class SendSpans:
         started: _Started | None = event.state.get(self)
         if started is None:
             return
-        queue = event.failures[-1].queue if event.failures else None
+        queue = event.failures[-1].queue if event.failures else event.queue
         address = event.address(queue) if queue is not None else None
         if started.span.is_recording():
             attributes = outcome_attributes(error)
@@ -173,15 +176,12 @@ def creation_links(
     return list(links.values())
 
 
-def _result_attributes(results: Sequence[SendResult], address: str | None) -> Attributes:
-    if not results:
-        return {}
-    first = results[0]
-    attributes = {**queue_attributes(first.queue), **peer(address)[1]}
+def _result_attributes(results: Sequence[SendResult]) -> Attributes:
+    attributes: Attributes = {}
     if len(results) == 1:
-        attributes[names.MESSAGE_ID] = first.message_id
-    if first.status is not SendStatus.SEND_OK:
-        attributes[names.SEND_STATUS] = first.status.name
+        attributes[names.MESSAGE_ID] = results[0].message_id
+    if results and results[0].status is not SendStatus.SEND_OK:
+        attributes[names.SEND_STATUS] = results[0].status.name
     return attributes
 
 
