@@ -372,6 +372,7 @@ class LedgerFiles:
             flushed_offset=min(self._saved.flushed_offset, end),
             dispatched_offset=min(self._saved.dispatched_offset, end),
             tail_offset=min(self._saved.tail_offset, self._tail.offset),
+            min_offset=self.data.min_offset,
             log_end=log_end,
         )
         if marks != self._saved:

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from pathlib import Path
 
+from rocketpy_broker.dledger.entry import INDEX_FILE_BYTES
 from rocketpy_broker.dledger.entry_records import check_record
 from rocketpy_broker.dledger.ledger_files import LedgerFiles
 from rocketpy_broker.dledger.ledger_log import Appender, LedgerLog
@@ -29,16 +30,25 @@ logger = logging.getLogger(__name__)
 class LedgerStore(MessageStore):
     """One store directory with a ledger in it.
 
-    directory: of the peer, `dledger-<id>`. Messages are taken between `lead` and `follow`.
+    directory: of the peer, `dledger-<id>`. Messages are taken between `lead` and `follow`. index_file_bytes:
+    other than Java's for tests only.
     """
 
     log: LedgerLog
 
     def __init__(
-        self, config: StoreConfig, directory: Path, *, clock: Clock = system_clock, disk: Disk | None = None
+        self,
+        config: StoreConfig,
+        directory: Path,
+        *,
+        clock: Clock = system_clock,
+        disk: Disk | None = None,
+        index_file_bytes: int = INDEX_FILE_BYTES,
     ) -> None:
         disk = OsDisk() if disk is None else disk
-        self.ledger = LedgerFiles(directory, config.commit_log, disk=disk, check=check_record)
+        self.ledger = LedgerFiles(
+            directory, config.commit_log, disk=disk, check=check_record, index_file_bytes=index_file_bytes
+        )
         """For the peer, once the store is open."""
         self._state = StateFiles(disk, directory)
         super().__init__(config, clock=clock, disk=disk, make_log=self._make_log)

@@ -1,0 +1,308 @@
+"""Stops a message store on a ledger at every change: `python -m tests.crash.ledger_store_sweep SEED COUNT`.
+
+The group has one peer. Each crash leaves the disk of a killed process or of a power loss; the store that is
+recovered must hold every message that was acknowledged, once the group says so again, and show no other; its
+queues and index must be what its ledger says; and it must go on. One seed in three begins with a store that
+has a commit log.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass, field
+from random import Random
+
+from rocketpy.errors import StoreError
+from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.ledger_store import LedgerStore
+from rocketpy_broker.dledger.ledger_view import LedgerView
+from rocketpy_broker.dledger.state_disk import StateFiles
+from rocketpy_broker.dledger.state_files import LedgerCheckpoint
+from rocketpy_broker.store import MessageInner, MessageStore
+from rocketpy_broker.store.checker import check_store
+from rocketpy_broker.store.cleaner import Cleaner
+from rocketpy_broker.store.store_lock import StoreLock
+from tests.crash.disk import Crash, Operation, RecordingDisk
+from tests.crash.sweep import VARIANTS, image_of
+from tests.crash.verify import Violation, require
+from tests.crash.writer import ROOT, Clock, kill, small_config
+
+__all__ = ["StorePass", "sweep"]
+
+_DIRECTORY = ROOT / "dledger-n0"
+_INDEX_FILE_BYTES = 640
+_STEPS = 40
+_TOPICS = ("T", "U")
+
+
+@dataclass(slots=True)
+class StorePass:
+    """What a run gave. failures: which crash broke what."""
+
+    recoveries: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+class _Writer:
+    """Uses a store whose group has one peer, and remembers what is acknowledged."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.clock = Clock()
+        self.disk = RecordingDisk(self.clock)
+        self.disk.make_dir(ROOT)
+        self.disk.settle()
+        self.config = small_config(retention_hours=0)
+        self.acknowledged: dict[int, bytes] = {}
+        """Records that the group has, by their physical offset."""
+        self.expired: dict[int, bytes] = {}
+        """… and those that retention has let go."""
+        self.acknowledged_index = -1
+        self._waiting: dict[int, bytes] = {}
+        self._number = 0
+
+    def begin_plain(self) -> None:
+        """Begin with a store that has a commit log."""
+        store = MessageStore(self.config, clock=self.clock, disk=self.disk)
+        store.open()
+        for _ in range(self.random.randrange(1, 60)):
+            receipt = store.put_message(self._message())
+            store.flush()
+            record = store.look_message(receipt.physical_offset)
+            assert record is not None
+            self.acknowledged[receipt.physical_offset] = record
+        if self.random.random() < 0.5:
+            store.close()
+        else:
+            kill(store)
+        self.disk.settle()
+
+    def open(self) -> None:
+        """Open the store on its ledger, and lead."""
+        self.store = open_store(self.disk, self.clock)
+        self.view = LedgerView(self.store.ledger, self.config.commit_log.segment_bytes)
+        self.store.log.on_expired = self._expire
+        self.store.commit(self.view.end_index)
+        self.store.lead(self)
+
+    def _expire(self, index: int) -> None:
+        self.view.expire(index)
+        begin = self.store.log.min_offset
+        for offset in [offset for offset in self.acknowledged if offset < begin]:
+            self.expired[offset] = self.acknowledged.pop(offset)
+
+    def place(self, body_bytes: int) -> int:
+        """Where the next entry goes."""
+        return self.view.place(body_bytes)
+
+    def append(self, body: bytes) -> Entry:
+        """Append an entry."""
+        entry = Entry.of(self.view.end_index + 1, self.clock.now, self.view.place(len(body)), body)
+        self.view.append(entry)
+        return entry
+
+    def _message(self) -> MessageInner:
+        self._number += 1
+        random = self.random
+        return MessageInner(
+            random.choice(_TOPICS),
+            random.randrange(2),
+            b"%d " % self._number * random.randrange(1, 40),
+            b"KEYS\x01k%d\x02UNIQ_KEY\x01u%d\x02" % (self._number % 7, self._number),
+            sys_flag=random.choice((0, 0, 0, 0x4)),
+        )
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Do this and that."""
+        actions = (self._append, self._append, self._append, self._commit, self._commit, self._flush,
+                   self._save, self._cut, self._clean, self._restart)  # fmt: skip
+        for _ in range(_STEPS):
+            self.random.choice(actions)()
+
+    def _append(self) -> None:
+        for _ in range(self.random.randrange(1, 6)):
+            receipt = self.store.append(self._message())
+            self._waiting[receipt.physical_offset] = self.view.get(self.view.end_index).body
+        if self.random.random() < 0.5:
+            self._store_entries()
+
+    def _store_entries(self) -> None:
+        write = self.view.take()
+        if write:
+            self.store.ledger.apply(write)
+            self.store.ledger.flush(thorough=self.random.random() < 0.3)
+            self.view.written()
+
+    def _commit(self) -> None:
+        self._store_entries()
+        self.acknowledged |= self._waiting
+        self._waiting.clear()
+        self.acknowledged_index = self.view.end_index
+        self.store.commit(self.acknowledged_index)
+        self.store.dispatch()
+
+    def _flush(self) -> None:
+        self.store.flush(thorough=True)
+
+    def _save(self) -> None:
+        self._commit()
+        committed = LedgerCheckpoint(self.store.log.committed_index, self.view.end_index)
+        StateFiles(self.disk, _DIRECTORY).save_checkpoint(committed)
+
+    def _cut(self) -> None:
+        """Lose the lead with entries that the group does not take, and win it again."""
+        self._append()
+        self.store.follow()
+        self.view.keep_until(self.store.log.committed_index)
+        self._waiting.clear()
+        self._store_entries()
+        self.store.lead(self)
+
+    def _clean(self) -> None:
+        self._commit()
+        self.store.flush(thorough=True)
+        Cleaner(self.store, use=lambda _: 0.88).run(self.clock.now)
+
+    def _restart(self) -> None:
+        self._save()
+        self.store.close()
+        self.open()
+
+
+def open_store(disk: RecordingDisk, clock: Clock) -> LedgerStore:
+    """Recover."""
+    StoreLock._held.clear()
+    store = LedgerStore(
+        small_config(retention_hours=0),
+        _DIRECTORY,
+        clock=clock,
+        disk=disk,
+        index_file_bytes=_INDEX_FILE_BYTES,
+    )
+    store.open()
+    return store
+
+
+def kill_store(store: LedgerStore) -> None:
+    """End as a killed process does: nothing more is written."""
+    store.ledger.failure = StoreError("killed")
+    kill(store)
+
+
+def sweep(seed: int, *, stride: int = 1) -> StorePass:
+    """Run one workload and crash it at every `stride`-th change of the disk."""
+    writer, random, result = _Writer(Random(seed)), Random(f"crash {seed}"), StorePass()
+    changes = 0
+
+    def before(operation: Operation) -> None:
+        nonlocal changes
+        changes += 1
+        if (changes + seed) % stride or len(result.failures) > 4:
+            return
+        writer.disk.before = None
+        kind = random.choice(VARIANTS)
+        image, _ = image_of(writer.disk, operation, kind, random)
+        what = f"{kind} at {operation.kind} {operation.path[7:]}"
+        if random.random() < 0.3:
+            image, what = _crash_recovery(image, random), what + ", and in recovery"
+        result.recoveries += 1
+        try:
+            _check(writer, image, random)
+        except (Violation, StoreError) as error:
+            result.failures.append(f"seed {seed}, change {changes}, {what}: {error}")
+        writer.disk.before = before
+
+    if seed % 3 == 0:
+        writer.begin_plain()
+    writer.disk.before = before
+    writer.open()
+    writer.work()
+    writer.disk.before = None
+    return result
+
+
+def _crash_recovery(image: RecordingDisk, random: Random) -> RecordingDisk:
+    left, stopped = random.randrange(1, 15), list[Operation]()
+
+    def stop(operation: Operation) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            stopped.append(operation)
+            raise Crash
+
+    image.before = stop
+    try:
+        kill_store(open_store(image, Clock()))
+    except Crash:
+        pass
+    finally:
+        image.before = None
+    return image_of(image, stopped[0], random.choice(VARIANTS), random)[0] if stopped else image
+
+
+def _check(writer: _Writer, image: RecordingDisk, random: Random) -> None:
+    clock = Clock(writer.clock.now + 60_000)
+    store = open_store(image, clock)
+    _check_content(writer, store)
+    end = writer.acknowledged_index
+    store.commit(end)
+    store.dispatch()
+    _check_content(writer, store)
+    for offset, record in writer.acknowledged.items():
+        if offset >= store.min_physical_offset:
+            require(store.look_message(offset) == record, f"the acknowledged record at {offset} is gone")
+    shown = _shown(store)
+    if random.random() < 0.5:
+        kill_store(store)
+    else:
+        store.close()
+    store = open_store(image.after_power_loss(None) if store.failure is None else image, clock)
+    store.commit(end)
+    store.dispatch()
+    require(_shown(store) == shown, "a second recovery shows other messages")
+    kill_store(store)
+
+
+def _check_content(writer: _Writer, store: LedgerStore) -> None:
+    """Queues and index are what the log says, and all that is shown was sent."""
+    report = check_store(store)
+    require(not report.problems, "; ".join(report.problems[:3]))
+    for offset, record in _shown(store).items():
+        known = writer.acknowledged.get(offset) or writer.expired.get(offset)
+        require(record == known, f"what is shown at {offset} is another, or the group does not have it")
+
+
+def _shown(store: LedgerStore) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    for (topic, queue_id), queue in store.queues.queues.items():
+        at = queue.min_offset
+        while units := store.units(topic, queue_id, at, 100):
+            for offset, size, _ in units:
+                record = store.look_message(offset, size)
+                if record is not None:
+                    found[offset] = record
+            at += len(units)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run COUNT seeds from SEED on; 0 when every promise held."""
+    seed, count = (int(argument) for argument in arguments)
+    logging.disable(logging.CRITICAL)
+    recoveries, failures = 0, 0
+    for number in range(seed, seed + count):
+        one = sweep(number)
+        recoveries += one.recoveries
+        failures += len(one.failures)
+        for failure in one.failures:
+            print(failure, flush=True)
+    print(f"{count} seeds, {recoveries} recoveries, {failures} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

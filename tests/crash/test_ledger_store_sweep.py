@@ -1,0 +1,66 @@
+"""A crash would cost a message of a store on a ledger, show one that no majority has, or stop a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from rocketpy.errors import RocketError
+from rocketpy_broker.dledger.entry_records import EntryRecordScan
+from rocketpy_broker.dledger.ledger_log import LedgerLog
+from rocketpy_broker.dledger.ledger_store import LedgerStore
+from rocketpy_broker.store.checkpoint import Checkpoint
+from tests.crash.ledger_store_sweep import sweep
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_store_on_a_ledger_survives_crashes(seed: int) -> None:
+    """What consumers read would be gone after a restart, or come again with another content."""
+    result = sweep(seed, stride=11)
+    assert result.recoveries > 10
+    assert not result.failures, "\n".join(result.failures)
+
+
+def shows_all_entries() -> Any:
+    """A restart takes all entries that are there for committed."""
+    original = LedgerLog.sort_out
+
+    def sort_out(self: LedgerLog, checkpoint: Checkpoint) -> None:
+        original(self, checkpoint)
+        self.committed_index = self._ledger.end_index
+
+    return patch.object(LedgerLog, "sort_out", sort_out)
+
+
+def keeps_numbers_of_the_last_lead() -> Any:
+    """What could not be committed then leaves holes in the queues."""
+
+    def lead(self: LedgerStore, appender: Any) -> None:
+        self.log.leader = appender
+
+    return patch.object(LedgerStore, "lead", lead)
+
+
+def scans_the_ledger_alone() -> Any:
+    """Queues of a store that began without a ledger lose what the old commit log has."""
+    return patch.object(EntryRecordScan, "_scan_old", lambda self: iter(()))
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize(
+    "defect", [shows_all_entries, keeps_numbers_of_the_last_lead, scans_the_ledger_alone]
+)
+def test_planted_defects_are_caught(defect: Callable[[], Any]) -> None:
+    """A sweep that finds nothing in a broken store proves nothing about a whole one."""
+    with defect():
+        assert any(_fails(seed) for seed in range(1, 10))
+
+
+def _fails(seed: int) -> bool:
+    try:
+        return bool(sweep(seed, stride=3).failures)
+    except (RocketError, AssertionError):
+        return True
