@@ -169,10 +169,13 @@ class Elector:
         )
 
     def _step_down(self, term: int, now_ms: float) -> None:
+        # Who waits for its turn keeps it: else a peer that asks often, and in vain, holds up the others.
+        keeps_turn = self._member.role is Role.CANDIDATE and self._ballot is None
         self._member.enter_term(term)
         self._must_raise = self._must_probe = False
         self._ballot = self._beat = None
-        self._ask_at_ms = now_ms + self._interval_ms()
+        ask_at_ms = now_ms + self._interval_ms()
+        self._ask_at_ms = min(self._ask_at_ms, ask_at_ms) if keeps_turn else ask_at_ms
 
     # -- time ---------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from rocketpy_broker.dledger.entry import Blank, Entry, decode_entry
 from tests.interop import probe
@@ -17,17 +18,28 @@ from tests.interop.cluster import Make, new_broker, stopping
 from tests.interop.java_peer import JavaPeer
 from tests.interop.processes import HOST, BrokerProcess, free_port
 
-__all__ = ["GROUP", "LedgerGroup", "entries_of"]
+__all__ = ["GROUP", "LedgerGroup", "NewBroker", "entries_of"]
 
 GROUP: Final = "RaftNode00"
 _FILE_BYTES: Final = 4 << 20
+
+
+class NewBroker(Protocol):
+    """Makes a broker, not started."""
+
+    def __call__(
+        self, *, make: Make, run: Path, namesrv: str, conf: Mapping[str, object]
+    ) -> BrokerProcess: ...
+
+
 _BOOT_S: Final = 240
 
 
 class LedgerGroup:
     """Peers `n0`, `n1`, … of the makes given, in that order; brokers of the name GROUP.
 
-    peer: the RocketMQ that Java's brokers are of. conf: broker.conf of every peer.
+    peer: the RocketMQ that Java's brokers are of. conf: broker.conf of every peer. new: makes the brokers
+    where `new_broker` will not do.
     """
 
     def __init__(
@@ -39,6 +51,7 @@ class LedgerGroup:
         *,
         conf: Mapping[str, object] | None = None,
         file_bytes: int = _FILE_BYTES,
+        new: NewBroker | None = None,
     ) -> None:
         self.namesrv = namesrv
         self.file_bytes = file_bytes
@@ -54,7 +67,9 @@ class LedgerGroup:
             **(conf or {}),
         }
         self.brokers: dict[str, BrokerProcess] = {
-            peer_id: new_broker(make, peer, run / peer_id, namesrv, conf={**ledger, "dLegerSelfId": peer_id})
+            peer_id: (new or partial(new_broker, peer=peer))(
+                make=make, run=run / peer_id, namesrv=namesrv, conf={**ledger, "dLegerSelfId": peer_id}
+            )
             for peer_id, make in self.makes.items()
         }
 

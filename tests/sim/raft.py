@@ -16,6 +16,7 @@ __all__ = ["main", "run_seed"]
 
 
 _WORLDS_KEPT = 20
+_REPORTED = 1000
 
 
 def run_seed(seed: int) -> World:
@@ -53,6 +54,8 @@ def main(arguments: list[str]) -> int:
         except Violation as violation:
             failed += 1
             print(violation)
+        if (seed + 1 - first) % _REPORTED == 0:
+            print(f"{seed + 1 - first} of {count}: {failed} failed, {acked} entries acknowledged", flush=True)
     print(f"{count} seeds, {failed} failed, {acked} entries acknowledged")
     return failed > 0
 

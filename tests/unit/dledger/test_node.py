@@ -204,6 +204,24 @@ def test_a_ledger_from_a_later_term_than_the_vote_is_refused() -> None:
         RaftNode(settings, disk, TermState(2), LedgerCheckpoint(), lambda: 0.5, 0.0)
 
 
+def test_who_waits_for_its_turn_keeps_it() -> None:
+    """The peer with the newest ledger would never be asked for, while others ask often and in vain (I10)."""
+    bench = Bench()
+    bench.disk.entries = [Entry.of(0, 0, 0, b"x")]
+    bench.node = RaftNode(bench.settings, bench.disk, TermState(0), LedgerCheckpoint(), lambda: 0.5, 0.0)
+    stood = False
+    for term in range(1, 20):
+        bench.now += 100
+        request = VoteRequest(leader_id="n1", term=term)
+        assert isinstance(answer := bench.ask(request), VoteResponse)
+        assert answer.vote_result is VoteResult.REJECT_TERM_NOT_READY
+        calls = [call for ready in bench.do(Tick()) for call in ready.calls]
+        for call in calls:
+            bench.do(Answered(call.number, None))
+        stood |= bool(calls)
+    assert stood
+
+
 def test_clients_ask_a_leader() -> None:
     """DLedger's own client could not use a ledger of ours."""
     bench = Bench({"n0": "a:1"})
