@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 
@@ -10,6 +11,7 @@ from tests.sim.check_ha import run_seed
 
 def main(arguments: list[str]) -> int:
     """Returns the exit status: 1 when a seed failed."""
+    logging.disable(logging.CRITICAL)  # what stores say about all that happens to them
     first = int(arguments[0])
     last = int(arguments[1]) if len(arguments) > 1 else first
     began, failed, acked, promotions = time.monotonic(), 0, 0, 0

@@ -1,0 +1,81 @@
+"""The master of a broker name is gone; its slave and another broker are there. What work does then."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from rocketpy import (
+    ClientConfig,
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    RetryConfig,
+)
+from rocketpy.errors import Outcome, RocketError
+from tests.integration.ha_pair import caught_up, log_bytes, pair, until
+
+SETTINGS = {"messageDelayLevel": "1s", "transactionTimeOut": "100", "transactionCheckInterval": "200"}
+QUICK = {"route_refresh_ms": 100, "heartbeat_ms": 100}
+COMMIT = LocalTransactionState.COMMIT
+
+
+async def test_what_goes_on_what_waits_and_what_fails(tmp_path: Path) -> None:
+    """Without this a dead master would take new messages with it, or those with an order would lose it, or a
+    delayed one, or a transaction's, would never come.
+    """
+    asked: list[bytes] = []
+
+    def check(half: MessageExt) -> LocalTransactionState:
+        asked.append(half.body)
+        return COMMIT
+
+    config, client = ProducerConfig(retry=RetryConfig(pause_ms=1)), ClientConfig(**QUICK)
+    async with (
+        pair(tmp_path) as brokers,
+        Producer("g", brokers.namesrv_address, config=config, client=client) as producer,
+    ):
+        master = await brokers.master(**SETTINGS)
+        address = master.replication.server.address
+        assert address is not None
+        slave = await brokers.slave(**SETTINGS)
+        producer.check_transactions(check)
+        await producer.create_topic("Only", 1)
+        await brokers.start("other", brokerName="other", **SETTINGS)
+        await producer.create_topic("Both", 1)
+        queues = await producer.fetch_publish_queues("Both")
+        assert {queue.broker_name for queue in queues} == {"pair", "other"}
+        await until(lambda: slave.topics.get("Both") is not None)
+
+        await producer.send(Message("Only", b"late", delay_level=1))
+        due = time.monotonic() + 1
+
+        async def work(_half: Message) -> LocalTransactionState:
+            await caught_up(master, slave)
+            await brokers.stop(master)
+            return COMMIT
+
+        half = await producer.send_in_transaction(Message("Only", b"half"), local_transaction=work)
+        assert half.state is COMMIT
+        results = [await producer.send(Message("Both", b"x")) for _ in range(8)]
+        assert {result.queue.broker_name for result in results} == {"other"}
+        with pytest.raises(RocketError) as failure:
+            await producer.send(Message("Both", b"in order"), queue=MessageQueue("Both", "pair", 0))
+        assert failure.value.outcome is Outcome.NOT_SENT
+        await until(lambda: time.monotonic() > due + 0.3)
+        assert slave.store.max_offset_in_queue("Only", 0) == 0
+        assert asked == []
+
+        master = await brokers.master(**SETTINGS, haListenPort=str(address.port))
+        await until(lambda: master.store.max_offset_in_queue("Only", 0) == 2)
+        assert asked == [b"half"]
+        await caught_up(master, slave)
+        await until(lambda: slave.store.max_offset_in_queue("Only", 0) == 2)
+        assert log_bytes(slave) == log_bytes(master)
+        async with PullConsumer("readers", namesrv=brokers.namesrv_address) as consumer:
+            found = await consumer.pull(MessageQueue("Only", "pair", 0), 0)
+        assert {message.body for message in found.messages} == {b"late", b"half"}
