@@ -20,7 +20,7 @@ from rocketpy.errors import Outcome, RocketError
 from tests.integration.ha_pair import caught_up, log_bytes, pair, until
 
 SETTINGS = {"messageDelayLevel": "1s", "transactionTimeOut": "100", "transactionCheckInterval": "200"}
-QUICK = {"route_refresh_ms": 100, "heartbeat_ms": 100}
+QUICK = ClientConfig(route_refresh_ms=100, heartbeat_ms=100)
 COMMIT = LocalTransactionState.COMMIT
 
 
@@ -34,10 +34,10 @@ async def test_what_goes_on_what_waits_and_what_fails(tmp_path: Path) -> None:
         asked.append(half.body)
         return COMMIT
 
-    config, client = ProducerConfig(retry=RetryConfig(pause_ms=1)), ClientConfig(**QUICK)
+    config = ProducerConfig(retry=RetryConfig(pause_ms=1))
     async with (
         pair(tmp_path) as brokers,
-        Producer("g", brokers.namesrv_address, config=config, client=client) as producer,
+        Producer("g", brokers.namesrv_address, config=config, client=QUICK) as producer,
     ):
         master = await brokers.master(**SETTINGS)
         address = master.replication.server.address
