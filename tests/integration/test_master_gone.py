@@ -42,7 +42,7 @@ async def test_what_goes_on_what_waits_and_what_fails(tmp_path: Path) -> None:
         master = await brokers.master(**SETTINGS)
         address = master.replication.server.address
         assert address is not None
-        slave = await brokers.slave(**SETTINGS)
+        slave = await brokers.slave("slave", 1, **SETTINGS)
         producer.check_transactions(check)
         await producer.create_topic("Only", 1)
         await brokers.start("other", brokerName="other", **SETTINGS)
