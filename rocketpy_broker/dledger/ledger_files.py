@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rocketpy.errors import DiskFull, FlushFailed, StoreDamaged, StoreError, ensure
+from rocketpy.errors import DiskFull, FlushFailed, InvariantError, StoreDamaged, StoreError, ensure
 from rocketpy_broker.dledger.entry import (
     INDEX_FILE_BYTES,
     INDEX_UNIT_BYTES,
@@ -309,8 +309,10 @@ class LedgerFiles:
                 segment, run = data.add_segment(), []
                 runs.append((segment, run))
             pos = entry.end_pos
-            is_here = entry.pos >= segment.start and pos <= segment.end
-            ensure(is_here, f"entry {entry.index} at {entry.pos} does not lie behind the one before it")
+            if entry.pos < segment.start or pos > segment.end:
+                raise InvariantError(
+                    f"entry {entry.index} at {entry.pos} does not lie behind the one before it"
+                )
             run.append(encode_entry(entry))
         return runs
 

@@ -10,11 +10,13 @@ Source: DLedgerCommitLog of RocketMQ 4.6.0. Differs: batches are taken, message 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
 from rocketpy.errors import (
+    InvariantError,
     MessageInvalid,
     NotEnoughReplicas,
     NotLeader,
@@ -61,6 +63,7 @@ logger = logging.getLogger(__name__)
 _NOT_IN_QUEUE: Final = 0x4
 _BLANK_START: Final = Struct(">iI")
 _HEAD_BYTES: Final = 1 << 16
+_new_receipt = tuple.__new__
 
 
 class Appender(Protocol):
@@ -94,8 +97,9 @@ class LedgerLog:
         self._old = SegmentQueue(disk, config.commit_log_directory, ledger.data.segment_bytes)
         self.files = JoinedFiles(self._old, ledger.data)
         self.set_store_host(config.store_host)
-        self.leader: Appender | None = None
-        """Who takes entries; None while this broker follows."""
+        self._leader: Appender | None = None
+        self._taken: deque[tuple[int, DispatchRequest]] = deque()
+        """What was appended here and is not committed yet, by its entry's index."""
         self.on_expired: Callable[[int], None] | None = None
         """Told the first index that is left, before older entries are deleted."""
         self.committed_index = -1
@@ -207,6 +211,11 @@ class LedgerLog:
 
     # -- appending -------------------------------------------------------------------------------
 
+    def lead(self, appender: Appender | None) -> None:
+        """Take messages from now on, or none. What this broker took before, others may have replaced."""
+        self._leader = appender
+        self._taken.clear()
+
     def set_store_host(self, host: bytes) -> None:
         """Change the address written into records from now on: 8 or 20 bytes."""
         self._store_host = host
@@ -233,7 +242,7 @@ class LedgerLog:
         return [self._append(message, flag, body, properties) for flag, body, properties in entries]
 
     def _append(self, message: MessageInner, flag: int, body: bytes, properties: bytes) -> AppendReceipt:
-        leader = self.leader
+        leader = self._leader
         if leader is None:
             raise StoreError("this broker does not lead its group")
         cursor = self._table[message.topic, message.queue_id]
@@ -268,11 +277,14 @@ class LedgerLog:
             raise StoreBusy(f"too many messages wait for a majority of the group: {error}") from error
         except NotLeader as error:
             raise StoreError(f"this broker does not lead its group: {error}") from error
-        ensure(entry.pos == pos, f"entry {entry.index} is at {entry.pos}, its record says {pos}")
+        if entry.pos != pos:
+            raise InvariantError(f"entry {entry.index} is at {entry.pos}, its record says {pos}")
         if not sys_flag & _NOT_IN_QUEUE:
             cursor.next_offset = queue_offset + 1
-        self._appended_end = entry.end_pos
-        return AppendReceipt(pos + HEADER_BYTES, size, queue_offset, now)
+        self._appended_end = pos + HEADER_BYTES + size
+        place = pos + HEADER_BYTES
+        self._taken.append((entry.index, (cursor, place, size, now, queue_offset, sys_flag, properties)))
+        return _new_receipt(AppendReceipt, (place, size, queue_offset, now))
 
     def write_out(self) -> list[DispatchRequest]:
         """Entries are written by the peer; what may be dispatched, `commit` returns."""
@@ -283,14 +295,19 @@ class LedgerLog:
 
         Raises StoreError when an entry cannot be read.
         """
-        ledger = self._ledger
+        ledger, taken = self._ledger, self._taken
         requests: list[DispatchRequest] = []
         for number in range(self.committed_index + 1, min(index, ledger.end_index) + 1):
-            entry = ledger.get(number)
-            request = self._request(entry)
+            if taken and taken[0][0] == number:
+                request: DispatchRequest | None = taken.popleft()[1]
+            else:
+                request = self._request(entry := ledger.get(number))
             if request is not None:
                 requests.append(request)
-            self.committed_index, self._committed_end = number, entry.end_pos
+                self._committed_end = request[1] + request[2]
+            else:
+                self._committed_end = entry.end_pos
+            self.committed_index = number
         if requests:
             self.last_store_timestamp = requests[-1][3]
             self.tail.advance(self._committed_end)

@@ -85,11 +85,11 @@ class LedgerStore(MessageStore):
         for cursor in self.table.values():
             cursor.next_offset = 0
         self.queues.fill(self.table, self.commit_log.min_offset)
-        self.log.leader = appender
+        self.log.lead(appender)
 
     def follow(self) -> None:
         """Take no more messages."""
-        self.log.leader = None
+        self.log.lead(None)
 
     def commit(self, index: int) -> None:
         """Entries up to this one are committed: what they hold is to be dispatched. Raises StoreError."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from rocketpy.errors import ensure
+from rocketpy.errors import InvariantError, ensure
 from rocketpy_broker.dledger.entry import HEADER_BYTES, Entry, next_pos
 
 __all__ = ["LedgerView", "StoredLedger", "Write"]
@@ -119,7 +119,8 @@ class LedgerView:
 
     def append(self, entry: Entry) -> None:
         """Put an entry at the end."""
-        ensure(entry.index == self.end_index + 1, f"entry {entry.index} behind {self.end_index}")
+        if entry.index != self.end_index + 1:
+            raise InvariantError(f"entry {entry.index} behind {self.end_index}")
         if self._begin < 0:
             self._begin = entry.index
         self._tail.append(entry)

@@ -73,8 +73,12 @@ class DelayService:
         self._wake_at(self._clock())
 
     def offsets(self) -> dict[int, int]:
-        """Return level -> next offset, as slaves ask for it."""
-        return self._queues.offsets() if self._saving is not None else dict(self._saved)
+        """Return level -> next offset, as slaves ask for it.
+
+        In a group only those that were saved: what is behind them is kept, whoever leads.
+        """
+        is_group = self._driver.settle is not None
+        return dict(self._saved) if is_group or self._saving is None else self._queues.offsets()
 
     async def adopt(self, text: bytes) -> None:
         """Keep a master's offsets, as it sent them, for the day this is one. Raises StoreError.
