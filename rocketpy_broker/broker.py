@@ -11,19 +11,21 @@ import contextlib
 import logging
 from dataclasses import dataclass, replace
 
-from rocketpy.errors import RocketError, StoreError
+from rocketpy.errors import ConfigInvalid, RocketError, StoreError
 from rocketpy.protocol.record import host_bytes
 from rocketpy.telemetry import find_telemetry
 from rocketpy.transport import Address, Server, serve
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.consumers import ConsumerSide
 from rocketpy_broker.deferred import DeferredSide
+from rocketpy_broker.dledger.ledger_store import LedgerStore
 from rocketpy_broker.endpoint import BrokerEndpoint, handler_table
-from rocketpy_broker.ha.client import HaClientState
 from rocketpy_broker.handlers.access import AccessHandler
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
 from rocketpy_broker.handlers.sync_flush import FlushWaiters
+from rocketpy_broker.ledger_replication import LedgerReplication
+from rocketpy_broker.ledger_role import LedgerRole
 from rocketpy_broker.metrics.collecting import Sources, State
 from rocketpy_broker.metrics.reporting import MetricsReport
 from rocketpy_broker.metrics.tracing import SendTracing, TracedAnswers
@@ -62,7 +64,7 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, *, disk: Disk | None = None) -> None:
         self.config = config
-        self.store = MessageStore(config.store, disk=disk)
+        self.store = _store(config, disk)
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json")
         self.recovery: RecoveryReport | None = None
         """What the store's recovery found, once started."""
@@ -80,7 +82,6 @@ class Broker:
             offsets=self.consumers.offsets,
             sent_back=lambda group, topic: self.consumers.stats.sent_back(topic, group),
         )
-        self.replication = Replication(config, self.store, self._driver)
         self._sync = SlaveSync(
             self.topics,
             self.consumers.groups,
@@ -88,8 +89,10 @@ class Broker:
             self.deferred.delay,
             registration=config.registration,
             interval_ms=config.ha.sync_interval_ms,
-            may_sync=lambda: self.replication.client.state is not HaClientState.REFUSED,
+            may_sync=self._may_sync,
         )
+        self._role: LedgerRole | None = None
+        self._replica = self._make_replica()
         self._server: Server | None = None
         self._registrar: Registrar | None = None
         self._waiters: FlushWaiters | None = None
@@ -98,6 +101,14 @@ class Broker:
         """What tells of its metrics, while it runs."""
         self._failed: asyncio.Future[RocketError] | None = None
         self._is_serving = False
+
+    def _make_replica(self) -> Replication | LedgerReplication:
+        if not isinstance(self.store, LedgerStore):
+            return Replication(self.config, self.store, self._driver)
+        self._role = LedgerRole(
+            self.config, self.store, self.topics, self.consumers, self.deferred, self._sync
+        )
+        return LedgerReplication(self.config, self.store, self._driver, self._role, self._store_failed)
 
     @property
     def address(self) -> Address:
@@ -111,6 +122,28 @@ class Broker:
         if self.config.advertised_host is not None:
             address = replace(address, host=self.config.advertised_host)
         return str(replace(address, scheme="tcp")) if address.scheme == "tls" else str(address)
+
+    @property
+    def replication(self) -> Replication:
+        """Its part in HA replication. Raises ConfigInvalid for a broker of a DLedger group."""
+        if isinstance(self._replica, LedgerReplication):
+            raise ConfigInvalid(f"{self.config.name} is in a DLedger group")
+        return self._replica
+
+    @property
+    def ledger(self) -> LedgerReplication:
+        """Its part in a DLedger group. Raises ConfigInvalid for a broker that is in none."""
+        if isinstance(self._replica, Replication):
+            raise ConfigInvalid(f"{self.config.name} is in no DLedger group")
+        return self._replica
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it takes messages and every name server knows that: of a DLedger group, only the leader."""
+        known = self._registrar is not None and len(self._registrar.registered_at) == len(
+            self.config.registration.namesrv
+        )
+        return self._is_serving and known and not self._replica.is_slave
 
     def health(self) -> BrokerHealth:
         """How it is now."""
@@ -141,7 +174,7 @@ class Broker:
             self.consumers.load()
             self.store.dispatch()
             self.deferred.load()
-            self.replication.load(is_clean=self.recovery.clean)
+            self._replica.load(is_clean=self.recovery.clean)
             await self._listen()
             self._serve()
             await self._report()
@@ -155,17 +188,17 @@ class Broker:
     async def _listen(self) -> None:
         listen = self.config.listen
         self._server = await serve(listen.address, self._endpoint, listen.options)
-        await self.replication.listen(self.address)
+        await self._replica.listen(self.address)
 
     def _serve(self) -> None:
         """Open the gate: from here on requests are handled."""
         config, store = self.config, self.store
         host = _host_bytes(self.advertised_address)
         store.set_store_host(host)
-        is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH
+        is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH and not config.dledger.enabled
         tracing = self._tracing()
         answers = self._answers(host, tracing)
-        park = self.replication.park(answers)
+        park = self._replica.park(answers)
         if tracing is not None and park is not None:
             park = tracing.stage("replication wait", park)
         if is_sync:
@@ -174,8 +207,11 @@ class Broker:
             park = self._waiters.park
             if tracing is not None:
                 park = tracing.stage("flush wait", park)
-        send, storing = self.deferred.start(host, answers, park)
-        if not self.replication.is_slave:
+        commits = self._replica.commits(answers)
+        if tracing is not None and commits is not None:
+            commits.park = tracing.stage("commit wait", commits.park)
+        send, storing = self.deferred.start(host, answers, park, commits)
+        if not self._replica.is_slave:
             self.deferred.run()
         consumers = self.consumers
         handlers = handler_table(
@@ -208,10 +244,13 @@ class Broker:
             self.config,
             self.topics,
             address=self.advertised_address,
-            ha_address=self.replication.advertised_address,
+            ha_address=self._replica.advertised_address,
+            broker_id=self._replica.broker_id,
             on_master=self._learn_master,
         )
         self.topics.on_change = self._registrar.topics_changed
+        if self._role is not None:
+            self._role.registrar = self._registrar
         await self._registrar.start()
 
     async def _report(self) -> None:
@@ -232,7 +271,7 @@ class Broker:
         await self.metrics.start()
 
     def _runtime_info(self) -> dict[str, str]:
-        return self.consumers.runtime_info() | self.replication.info()
+        return self.consumers.runtime_info() | self._replica.info()
 
     def _state(self) -> State:
         health = self.health()
@@ -244,17 +283,21 @@ class Broker:
             health.store,
             self.deferred.delay.waiting(),
             self.deferred.halves,
-            self.replication.progress.states(self.store.max_physical_offset),
+            self._replica.slaves(),
+            self._replica.health(),
         )
 
     def _replicate(self) -> None:
-        self.replication.start()
-        if self.replication.is_slave:
+        self._replica.start()
+        if self._replica.is_slave and self._role is None:
             self._sync.start()
 
+    def _may_sync(self) -> bool:
+        return self._replica.may_sync()
+
     def _learn_master(self, address: str, ha_address: str) -> None:
-        if ha_address and address != self.advertised_address:
-            self.replication.follow(ha_address)
+        if address != self.advertised_address and (ha_address or self._role is not None):
+            self._replica.follow(ha_address)
             self._sync.follow(address)
 
     # -- running ------------------------------------------------------------------------------
@@ -276,6 +319,8 @@ class Broker:
     async def close(self) -> None:
         """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same."""
         self._is_serving = False
+        if self._role is not None:
+            self._role.close()
         await self._sync.close()
         if self._access is not None:
             self._access.close()
@@ -288,7 +333,7 @@ class Broker:
         await self.deferred.close()
         if self._waiters is not None:
             await self._waiters.close()
-        await self.replication.close()
+        await self._replica.close()
         try:
             if self._server is not None:
                 await self._server.close()
@@ -298,6 +343,13 @@ class Broker:
             await self.consumers.save()
         finally:
             await self._driver.close()
+
+
+def _store(config: BrokerConfig, disk: Disk | None) -> MessageStore:
+    if config.dledger.enabled:
+        directory = config.store.root / f"dledger-{config.dledger.self_id}"
+        return LedgerStore(config.store, directory, disk=disk)
+    return MessageStore(config.store, disk=disk)
 
 
 def _host_bytes(address: str) -> bytes:

@@ -18,6 +18,7 @@ from rocketpy.errors import RocketError
 from rocketpy.logs import JsonFormatter
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
+from rocketpy_broker.dledger_cli import add_dledger_commands
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.ha_cli import add_ha_commands
 from rocketpy_broker.namesrv import NameServer
@@ -56,7 +57,7 @@ def _set_up_logging(level: str, form: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rocketpy-broker", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="namesrv|broker|dev|store|ha|promote")
+    commands = parser.add_subparsers(required=True, metavar="namesrv|broker|dev|store|ha|dledger|promote")
     namesrv = _command(commands, "namesrv", "run a name server", _namesrv)
     broker = _command(commands, "broker", "run a broker", _broker)
     for command in (namesrv, broker):
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     dev.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:9876", help="of the name server")
     add_store_commands(commands)
     add_ha_commands(commands)
+    add_dledger_commands(commands)
     add_promote_command(commands)
     return parser
 

@@ -24,6 +24,7 @@ __all__ = [
     "BrokerConfig",
     "BrokerRole",
     "ConsumeConfig",
+    "DLedgerConfig",
     "HaConfig",
     "ListenConfig",
     "NamesrvConfig",
@@ -39,6 +40,7 @@ DEFAULT_NAMESRV_PORT: Final = 9876
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 
+_PEER_ID = re.compile(r"[A-Za-z][0-9]{1,9}")
 _NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")
 
 
@@ -247,6 +249,62 @@ class HaConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DLedgerConfig:
+    """A broker that is a peer of a group which elects its leader."""
+
+    enabled: bool = False
+    """enableDLegerCommitLog."""
+    group: str = ""
+    """dLegerGroup: the same at every peer; mostly the brokerName."""
+    peers: dict[str, Address] = field(default_factory=dict)
+    """dLegerPeers, ``n0-host:port;n1-host:port;…``: each peer's id and where the others reach it. The id is a
+    letter and a number; a broker that follows registers with that number + 1."""
+    self_id: str = ""
+    """dLegerSelfId: which of them this broker is."""
+    flush: bool = True
+    """dLegerFlush (ours), ``quorum`` or ``async``: whether a majority has flushed a message before it is
+    acknowledged. DLedger 0.1 only flushes later on, every 10 ms."""
+    heartbeat_ms: int = 2000
+    """dLegerHeartbeatMillis (ours; 0.1's heartBeatTimeIntervalMs): how often a leader says that it leads. The
+    same at every peer, as the three that follow; RocketMQ cannot change them."""
+    heartbeats_missed_max: int = 3
+    """dLegerHeartbeatsMissed (ours; maxHeartBeatLeak): after so many intervals of silence others stand."""
+    vote_interval_ms_min: int = 300
+    """dLegerVoteMillisMin (ours; minVoteIntervalMs): a candidate waits from this to …"""
+    vote_interval_ms_max: int = 1000
+    """dLegerVoteMillisMax (ours; maxVoteIntervalMs): … this, before it asks again."""
+    commit_wait_ms: int = 2500
+    """How long a send waits for a majority (0.1's maxWaitAckTimeMs; fixed in RocketMQ)."""
+    pending_max: int = 10_000
+    """dLegerPendingMax (ours; maxPendingRequestsNum): with so many messages that no majority has, sends are
+    refused."""
+
+    def __post_init__(self) -> None:
+        if not self.enabled:
+            return
+        if not self.group:
+            raise ConfigInvalid("enableDLegerCommitLog needs dLegerGroup")
+        for peer in self.peers:
+            if not _PEER_ID.fullmatch(peer):
+                raise ConfigInvalid(f"dLegerPeers names {peer!r}; an id is a letter and a number, as n0")
+        if self.self_id not in self.peers:
+            raise ConfigInvalid(f"dLegerSelfId is {self.self_id!r}; dLegerPeers names {sorted(self.peers)}")
+        for peer, address in self.peers.items():
+            if address.scheme != "memory" and not address.port:
+                raise ConfigInvalid(f"dLegerPeers: {peer} at {address} has no port")
+        _check_range("dLegerHeartbeatMillis", self.heartbeat_ms, 10, 60_000)
+        _check_range("dLegerHeartbeatsMissed", self.heartbeats_missed_max, 2, 1000)
+        _check_range("dLegerVoteMillisMin", self.vote_interval_ms_min, 1, self.vote_interval_ms_max - 1)
+        _check_range("dLegerVoteMillisMax", self.vote_interval_ms_max, 2, 600_000)
+        _check_range("dLegerPendingMax", self.pending_max, 1, 10_000_000)
+
+    @property
+    def slave_id(self) -> int:
+        """The broker's id while it follows: never 0, which is the leader's."""
+        return int(self.self_id[1:]) + 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsConfig:
     """Where Prometheus finds the broker's metrics, and what is traced. The keys are ours."""
 
@@ -295,6 +353,7 @@ class BrokerConfig:
     """remoteConfigUpdateEnable (ours): the file that administrators may change some settings in from afar."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     ha: HaConfig = field(default_factory=HaConfig)
+    dledger: DLedgerConfig = field(default_factory=DLedgerConfig)
 
     @property
     def is_slave(self) -> bool:
@@ -302,6 +361,10 @@ class BrokerConfig:
         return self.ha.role is BrokerRole.SLAVE
 
     def __post_init__(self) -> None:
+        if self.is_slave and self.dledger.enabled:
+            raise ConfigInvalid(
+                "brokerRole is SLAVE, but with enableDLegerCommitLog a group elects its master"
+            )
         if self.is_slave and self.broker_id == 0:
             raise ConfigInvalid("brokerRole is SLAVE, and brokerId 0, which stands for the master")
         _check_name("brokerName", self.name)

@@ -19,6 +19,7 @@ from rocketpy_broker.config import (
     DEFAULT_NAMESRV_PORT,
     BrokerConfig,
     ConsumeConfig,
+    DLedgerConfig,
     HaConfig,
     MetricsConfig,
     NamesrvConfig,
@@ -94,6 +95,7 @@ def load_broker_config(
             updatable_file=_updatable(path),
             metrics=MetricsConfig(**values["metrics"]),
             ha=HaConfig(**values["ha"]),
+            dledger=DLedgerConfig(**values["dledger"]),
             **values["broker"],
         )
 

@@ -22,6 +22,7 @@ __all__ = [
     "STORE_KEYS",
     "WITHOUT_MEANING",
     "Key",
+    "parse_peers",
 ]
 
 
@@ -108,6 +109,21 @@ def _listen_address(value: str) -> tuple[str | None, str, int]:
     """A whole address; its scheme is left open when none was written, so that a certificate decides."""
     address = Address.parse(value.strip())
     return address.scheme if "://" in value else None, address.host, address.port
+
+
+def parse_peers(value: str) -> dict[str, Address]:
+    """Return addresses by id: what dLegerPeers says. Raises ValueError, ConfigInvalid."""
+    peers: dict[str, Address] = {}
+    for part in filter(None, map(str.strip, value.split(";"))):
+        peer, _, address = part.partition("-")
+        if peer in peers:
+            raise ValueError(f"{peer} is there twice")
+        peers[peer] = Address.parse(address)
+    return peers
+
+
+def _flushes(value: str) -> bool:
+    return _one_of("quorum", "async")(value) == "quorum"
 
 
 def _percent(value: str) -> int:
@@ -198,6 +214,16 @@ BROKER_KEYS: Final = {
     "haSlaveFallbehindMax": Key("ha", "behind_bytes_max", _integer),
     "haSecret": Key("ha", "secret", _text),
     "haHandshakeRequired": Key("ha", "handshake_required", _boolean),
+    "enableDLegerCommitLog": Key("dledger", "enabled", _boolean),
+    "dLegerGroup": Key("dledger", "group", _text),
+    "dLegerPeers": Key("dledger", "peers", parse_peers),
+    "dLegerSelfId": Key("dledger", "self_id", _text),
+    "dLegerFlush": Key("dledger", "flush", _flushes),
+    "dLegerHeartbeatMillis": Key("dledger", "heartbeat_ms", _integer),
+    "dLegerHeartbeatsMissed": Key("dledger", "heartbeats_missed_max", _integer),
+    "dLegerVoteMillisMin": Key("dledger", "vote_interval_ms_min", _integer),
+    "dLegerVoteMillisMax": Key("dledger", "vote_interval_ms_max", _integer),
+    "dLegerPendingMax": Key("dledger", "pending_max", _integer),
 }
 
 STORE_KEYS: Final = {
@@ -244,7 +270,6 @@ NAMESRV_KEYS: Final = {
 
 NOT_YET: Final[dict[str, tuple[str, ...]]] = {
     "tls.test.mode.enable": ("false",),
-    "enableDLegerCommitLog": ("false",),
 }
 """Key -> the values that are true of this version; any other is refused."""
 
@@ -315,7 +340,7 @@ WITHOUT_MEANING: Final[dict[str, str]] = {
             "putMsgIndexHightWater", "enableConsumeQueueExt",
             "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt",
             "offsetCheckInSlave", "duplicationEnable", "diskFallRecorded",
-            "defaultQueryMaxNum", "dLegerGroup", "dLegerPeers", "dLegerSelfId", "maxDelayTime",
+            "defaultQueryMaxNum", "maxDelayTime",
             "configStorePath", "productEnvName", "clusterTest",
         ),
         _LATER,

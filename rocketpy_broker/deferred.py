@@ -13,6 +13,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.endpoint import HandlesRequests
 from rocketpy_broker.handlers.answers import Park, SendAnswers
+from rocketpy_broker.handlers.committed import CommitWaiters
 from rocketpy_broker.handlers.delay import DelayHandler
 from rocketpy_broker.handlers.reply import ReplyHandler
 from rocketpy_broker.handlers.send import FindGroup, SendHandler
@@ -81,11 +82,11 @@ class DeferredSide:
         return len(self._transactions.table.open)
 
     def start(
-        self, host: bytes, answers: SendAnswers, park: Park | None
+        self, host: bytes, answers: SendAnswers, park: Park | None, commits: CommitWaiters | None = None
     ) -> tuple[SendHandler, Sequence[HandlesRequests]]:
         """Return the send handler, and all handlers that store messages; see `run`.
 
-        host: of this broker, as in records. answers, park: as `SendHandler` takes them.
+        host: of this broker, as in records. answers, park, commits: as `SendHandler` takes them.
         """
         config, store, delay = self._config, self._store, self.delay
 
@@ -95,7 +96,8 @@ class DeferredSide:
             self._driver.schedule_dispatch()
 
         self._transactions = transactions = Transactions(store, self._offsets, host)
-        transactions.load()
+        if commits is None:  # else when this broker leads
+            transactions.load()
         send = SendHandler(
             store,
             self._topics,
@@ -106,6 +108,7 @@ class DeferredSide:
             delays=delay.levels,
             on_delayed=delay.scheduled,
             park=park,
+            commits=commits,
         )
         send_back = SendBackHandler(
             store,
@@ -136,6 +139,15 @@ class DeferredSide:
         self.delay.start()
         if self._checker is not None:
             self._checker.start()
+
+    def reload(self) -> None:
+        """Read anew what was saved, and what is in the store: another broker did this work until now.
+
+        Raises StoreError, StoreDamaged. `run` follows.
+        """
+        self.delay.load()
+        if self._transactions is not None:
+            self._transactions.load()
 
     async def close(self) -> None:
         """Deliver and check no more; note how far both are."""

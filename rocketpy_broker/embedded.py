@@ -13,7 +13,7 @@ import asyncio
 import itertools
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -38,9 +38,21 @@ _TEMPORARY: Final = {
 """Smaller files for a store that is thrown away."""
 
 
+_ELECTING: Final = {
+    "dLegerHeartbeatMillis": "300",
+    "dLegerHeartbeatsMissed": "5",
+    "dLegerVoteMillisMin": "50",
+    "dLegerVoteMillisMax": "250",
+}
+"""Shorter than between machines: peers of one process hear each other at once."""
+_ELECTION_S: Final = 60
+
+
 class EmbeddedCluster:
     """A name server and `brokers` brokers, broker-a, broker-b, ….
 
+    replicas: how many peers each of them has; 3 or 5 elect a leader (DLedger), and a message is kept when
+    most of them have it. 1: a broker on its own.
     store: directory that is kept (one broker: its storePathRootDir; several: one below it each). None: a
     temporary one, removed at the end. transport: tcp listens on free loopback ports, memory on none.
     namesrv: where the name server listens instead. settings: broker.conf keys for every broker.
@@ -52,6 +64,7 @@ class EmbeddedCluster:
         brokers: int = 1,
         transport: Literal["tcp", "memory"] = "tcp",
         *,
+        replicas: int = 1,
         namesrv: str | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
@@ -61,7 +74,11 @@ class EmbeddedCluster:
             raise ConfigInvalid(f"transport is {transport!r}; tcp or memory is expected")
         self._store = None if store is None else Path(store)
         self._names = [f"broker-{chr(ord('a') + index)}" for index in range(brokers)]
-        self._memory = f"rocketpy-{next(_NUMBERS)}" if transport == "memory" else None
+        if replicas not in (1, 3, 5):
+            raise ConfigInvalid(f"an embedded broker has 1, 3 or 5 replicas, not {replicas}")
+        self._replicas = replicas
+        self._prefix = f"rocketpy-{next(_NUMBERS)}"
+        self._memory = self._prefix if transport == "memory" else None
         self._namesrv_listen = namesrv or self._listen_text("namesrv")
         self._settings = dict(settings or {})
         self._temporary: Path | None = None
@@ -83,9 +100,11 @@ class EmbeddedCluster:
             await self.namesrv.start()
             root = await self._root()
             for name in self._names:
-                broker = Broker(load_broker_config(overrides=self._broker_settings(name, root)))
-                self.brokers.append(broker)
-                await broker.start()
+                for settings in self._all_settings(name, root):
+                    broker = Broker(load_broker_config(overrides=settings))
+                    self.brokers.append(broker)
+                    await broker.start()
+            await self._elected()
         except BaseException:
             await self.close()
             raise
@@ -122,16 +141,40 @@ class EmbeddedCluster:
     def _listen_text(self, role: str) -> str:
         return "127.0.0.1:0" if self._memory is None else f"memory://{self._memory}-{role}"
 
-    def _broker_settings(self, name: str, root: Path) -> dict[str, str]:
+    def _all_settings(self, name: str, root: Path) -> Iterator[dict[str, str]]:
+        """Settings of each replica of a broker."""
         sizes = _TEMPORARY if self._store is None else {}
-        return {
-            **sizes,
-            **self._settings,
-            "brokerName": name,
-            "listen": self._listen_text(name),
-            "namesrvAddr": self.namesrv_address,
-            "storePathRootDir": str(root if len(self._names) == 1 else root / name),
+        place = root if len(self._names) == 1 else root / name
+        own = {**sizes, **self._settings, "brokerName": name, "namesrvAddr": self.namesrv_address}
+        if self._replicas == 1:
+            yield {**own, "listen": self._listen_text(name), "storePathRootDir": str(place)}
+            return
+        peers = [f"n{number}" for number in range(self._replicas)]
+        group = {
+            **_ELECTING,
+            **own,
+            "enableDLegerCommitLog": "true",
+            "dLegerGroup": name,
+            "dLegerPeers": ";".join(f"{peer}-memory://{self._prefix}-{name}-{peer}" for peer in peers),
         }
+        for peer in peers:
+            yield {
+                **group,
+                "dLegerSelfId": peer,
+                "listen": self._listen_text(f"{name}-{peer}-clients"),
+                "storePathRootDir": str(place / peer),
+            }
+
+    async def _elected(self) -> None:
+        """Wait until each broker has a master that the name server knows. Raises RocketError."""
+        if self._replicas == 1:
+            return
+        async with asyncio.timeout(_ELECTION_S):
+            while not self._has_masters():  # noqa: ASYNC110 - its peers have no event in common
+                await asyncio.sleep(0.01)
+
+    def _has_masters(self) -> bool:
+        return {broker.config.name for broker in self.brokers if broker.is_master} == set(self._names)
 
 
 async def open_embedded(path: str | None) -> EmbeddedCluster:

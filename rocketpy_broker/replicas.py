@@ -21,7 +21,15 @@ from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.ha.progress import SlaveState
 from rocketpy_broker.services.asking import Asker
 
-__all__ = ["MASTER_ID", "Replica", "ask_broker", "find_replicas", "slaves_text"]
+__all__ = [
+    "MASTER_ID",
+    "Replica",
+    "ask_broker",
+    "ask_runtime_info",
+    "find_places",
+    "find_replicas",
+    "slaves_text",
+]
 
 MASTER_ID: Final = 0
 
@@ -63,15 +71,28 @@ async def find_replicas(
 
     namesrv: the first that answers counts. Brokers that do not answer are in the result all the same.
     """
+    places = await find_places(namesrv, name, options)
+    return await asyncio.gather(*(ask_broker(address, name, id_, options) for name, id_, address in places))
+
+
+async def find_places(
+    namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
+) -> list[tuple[str, int, str]]:
+    """Return name, id and address of the brokers that a name server knows. Raises RocketError as above."""
     cluster, server = await _first_answer(namesrv, options)
     tls = server.scheme == "tls"
-    places = [
+    return [
         (broker, broker_id, f"tls://{address}" if tls else address)
         for broker, data in sorted(cluster.broker_addr_table.items())
         for broker_id, address in sorted(data.broker_addrs.items())
         if name in (None, broker)
     ]
-    return await asyncio.gather(*(ask_broker(address, name, id_, options) for name, id_, address in places))
+
+
+async def ask_runtime_info(address: str, options: ChannelOptions | None = None) -> dict[str, str]:
+    """Return what a broker tells of itself. Raises RocketError."""
+    body = await _ask(Address.parse(address), RequestCode.GET_BROKER_RUNTIME_INFO, options)
+    return KVTable.decode(body).table
 
 
 async def ask_broker(
@@ -80,8 +101,7 @@ async def ask_broker(
     """Ask one broker; whatever goes wrong is its `problem`. name, broker_id: as name servers know it."""
     replica = Replica(name=name, broker_id=broker_id, address=address)
     try:
-        body = await _ask(Address.parse(address), RequestCode.GET_BROKER_RUNTIME_INFO, options)
-        return _read(replica, KVTable.decode(body).table)
+        return _read(replica, await ask_runtime_info(address, options))
     except RocketError as error:
         return replace(replica, problem=str(error))
 

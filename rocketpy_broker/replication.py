@@ -12,10 +12,10 @@ import secrets
 from rocketpy.errors import ConfigInvalid, StoreError
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import BrokerConfig, BrokerRole
-from rocketpy_broker.ha.client import HaClient
+from rocketpy_broker.ha.client import HaClient, HaClientState
 from rocketpy_broker.ha.epochs import rank
 from rocketpy_broker.ha.log import EpochFile, StoreSource
-from rocketpy_broker.ha.progress import Progress
+from rocketpy_broker.ha.progress import Progress, SlaveState
 from rocketpy_broker.ha.server import HaServer
 from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.handlers.answers import Park, SendAnswers
@@ -61,6 +61,11 @@ class Replication:
             options=ChannelOptions(ssl=config.registration.ssl),
         )
         self._waiters: ReplicaWaiters | None = None
+
+    @property
+    def broker_id(self) -> int:
+        """Who it is among the brokers of its name."""
+        return self._config.broker_id
 
     def load(self, *, is_clean: bool) -> None:
         """Read what is known of epochs; the store is open. Raises StoreDamaged, StoreError.
@@ -116,7 +121,7 @@ class Replication:
             "haEpoch": str(rank(self.epochs.state, end)[0]),
             "haConnections": str(self.progress.connections),
             "haAckedOffset": str(self.progress.acked),
-            "haSlaves": slaves_text(self.progress.states(end)),
+            "haSlaves": slaves_text(self.slaves()),
         }
         if self.is_slave:
             table["haMasterAddress"] = str(self.client.address or "")
@@ -124,7 +129,21 @@ class Replication:
             table["haProblem"] = self.client.problem
         return table
 
+    def health(self) -> None:
+        """It is in no DLedger group."""
+
+    def slaves(self) -> list[SlaveState]:
+        """Who copies this broker."""
+        return self.progress.states(self._store.max_physical_offset)
+
+    def may_sync(self) -> bool:
+        """Whether its master is one to take topics and offsets from."""
+        return self.client.state is not HaClientState.REFUSED
+
     # -- roles --------------------------------------------------------------------------------
+
+    def commits(self, answers: SendAnswers) -> None:
+        """Nobody waits for a majority."""
 
     def park(self, answers: SendAnswers) -> Park | None:
         """Who holds answers until a slave has what they acknowledge; None when nobody does."""

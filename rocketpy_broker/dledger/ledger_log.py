@@ -33,7 +33,7 @@ from rocketpy_broker.dledger.entry_records import EntryRecordScan, record_of
 from rocketpy_broker.dledger.joined_files import JoinedFiles
 from rocketpy_broker.dledger.ledger_files import LedgerFiles
 from rocketpy_broker.store.bulk_scan import BulkScan
-from rocketpy_broker.store.busy import StoreBusy
+from rocketpy_broker.store.busy import PendingFull
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.clock import Clock
 from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
@@ -224,7 +224,7 @@ class LedgerLog:
     def append(self, message: MessageInner) -> AppendReceipt:
         """Append a message's entry. It is stored once the group has committed it.
 
-        Raises MessageTooLarge, TopicInvalid, MessageInvalid, StoreBusy, DiskFull, StoreError (this broker
+        Raises MessageTooLarge, TopicInvalid, MessageInvalid, PendingFull, DiskFull, StoreError (this broker
         does not lead); then nothing has changed.
         """
         return self._append(message, message.flag, message.body, message.properties)
@@ -274,7 +274,7 @@ class LedgerLog:
         try:
             entry = leader.append(record)
         except NotEnoughReplicas as error:
-            raise StoreBusy(f"too many messages wait for a majority of the group: {error}") from error
+            raise PendingFull(f"too many messages wait for a majority of the group: {error}") from error
         except NotLeader as error:
             raise StoreError(f"this broker does not lead its group: {error}") from error
         if entry.pos != pos:

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 from rocketpy.errors import DiskFull, FlushFailed, InvariantError, NotEnoughReplicas, NotLeader, StoreError
 from rocketpy.transport import Address, ChannelOptions, Server, serve
 from rocketpy_broker.dledger.entry import Entry
-from rocketpy_broker.dledger.events import Answered, Event, Ready, Tick
+from rocketpy_broker.dledger.events import Answered, Event, Expire, Ready, Tick
 from rocketpy_broker.dledger.ledger_view import StoredLedger, Write
 from rocketpy_broker.dledger.links import PeerLinks, RaftPort
 from rocketpy_broker.dledger.member import Role
@@ -36,7 +36,7 @@ from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.segment import Segment
 
-__all__ = ["Ledger", "Peer", "PeerListener", "PeerState"]
+__all__ = ["Ledger", "Peer", "PeerHealth", "PeerListener", "PeerState"]
 
 log = logging.getLogger("rocketpy.broker.dledger")
 
@@ -85,6 +85,23 @@ class PeerState:
     leader_id: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class PeerHealth:
+    """How a peer is. lags: how many entries each of the others lacks, as a leader knows it; else empty.
+
+    leader_changes: how often another began to lead. problem: why it takes no part; empty if it does.
+    """
+
+    role: Role
+    term: int
+    leader_id: str | None
+    end_index: int
+    committed_index: int
+    leader_changes: int
+    lags: dict[str, int]
+    problem: str
+
+
 class PeerListener(Protocol):
     """Whom a peer tells, in the loop's thread."""
 
@@ -101,8 +118,9 @@ class PeerListener(Protocol):
 class Peer:
     """Runs from `start` to `close`.
 
-    directory: for term and vote. listen: where the others reach it. flush: whether entries are durable before
-    they are acknowledged; without, they are flushed every 10 ms, as in 0.1.
+    directory: for term and vote. committed: returns the index up to which entries are known to be committed,
+    beside what the checkpoint says. listen: where the others reach it. flush: whether entries are durable
+    before they are acknowledged; without, they are flushed every 10 ms, as in 0.1.
     """
 
     def __init__(
@@ -113,6 +131,7 @@ class Peer:
         disk: Disk,
         listener: PeerListener,
         *,
+        committed: Callable[[], int] = lambda: -1,
         listen: Address,
         listen_options: ChannelOptions | None = None,
         connect_options: ChannelOptions | None = None,
@@ -121,6 +140,7 @@ class Peer:
         self.settings = settings
         self._ledger = ledger
         self._files = StateFiles(disk, directory)
+        self._known_committed = committed
         self._listen = listen
         self._listen_options = listen_options
         self._connect_options = connect_options or ChannelOptions()
@@ -144,8 +164,7 @@ class Peer:
         self._is_unflushed = False
         self._is_running = False
         self._readable = -1
-        self.leader_changes = 0
-        """How often it began to follow another, or to lead."""
+        self._leader_changes = 0
         self.failure: StoreError | InvariantError | None = None
         """Why it stopped for good; None while it runs."""
         self.disk_full: DiskFull | None = None
@@ -159,7 +178,8 @@ class Peer:
         settings, ledger = self.settings, self._ledger
         state = self._files.load_term(has_entries=ledger.end_index >= 0)
         self._saved = self._files.load_checkpoint()
-        self._node = RaftNode(settings, ledger, state, self._saved, random.random, self._now_ms())
+        known = LedgerCheckpoint(max(self._saved.committed_index, self._known_committed()), ledger.end_index)
+        self._node = RaftNode(settings, ledger, state, known, random.random, self._now_ms())
         others = {peer: Address.parse(settings.peers[peer]) for peer in settings.others}
         self._links = PeerLinks(others, self._connect_options, self._answered)
         self._is_running = True
@@ -230,6 +250,24 @@ class Peer:
         """How many entries each of the others lacks, as its leader knows it; empty on any other peer."""
         end = self.end_index
         return {follower.peer: end - follower.match_index for follower in self._node.followers}
+
+    def health(self) -> PeerHealth:
+        """How it is now."""
+        state = self.state
+        return PeerHealth(
+            state.role,
+            state.term,
+            state.leader_id,
+            self.end_index,
+            self.committed_index,
+            self._leader_changes,
+            self.lags,
+            str(self.failure or self.disk_full or ""),
+        )
+
+    def expire(self, begin_index: int) -> None:
+        """The ledger's owner is about to delete what is older than this entry, which is committed."""
+        self._step(Expire(begin_index))
 
     @property
     def address(self) -> Address:
@@ -402,7 +440,7 @@ class Peer:
             self._listener.committed(committed)
         if state != told_state:
             if state.leader_id is not None and state.leader_id != told_state.leader_id:
-                self.leader_changes += 1
+                self._leader_changes += 1
             log.info("peer %s is %s of term %d", self.settings.self_id, state.role.value, state.term)
             self._listener.changed(state)
 

@@ -26,6 +26,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.handlers.answers import Park, Parked, SendAnswers
 from rocketpy_broker.handlers.base import FAQ, Handler
+from rocketpy_broker.handlers.committed import PC_BUSY, CommitWaiters, Stored
 from rocketpy_broker.services.rerouting import HALF_TOPIC, as_delayed, as_half, delay_level, is_half
 from rocketpy_broker.services.topics import (
     NOT_WRITABLE,
@@ -36,7 +37,7 @@ from rocketpy_broker.services.topics import (
     perm_text,
 )
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
-from rocketpy_broker.store.busy import StoreBusy
+from rocketpy_broker.store.busy import PendingFull, StoreBusy
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.delay import DelayLevels
 from rocketpy_broker.store.replica import A_COPY
@@ -57,8 +58,6 @@ _V3_4_9: Final = 121
 
 FindGroup = Callable[[str], SubscriptionGroupConfig | None]
 """A consumer group's settings by its name; None for a group that may not be."""
-Stored = Callable[[StoreError | None], None]
-"""Told that a message is written, or why it is not."""
 
 
 class SendHandler:
@@ -66,8 +65,8 @@ class SendHandler:
 
     answers: made by the broker when it knows its address. schedule_dispatch: brings consume queues and
     index up to date in the loop's next turn. park: None when a written message is safe enough to be
-    acknowledged; else who answers later (SYNC_FLUSH, SYNC_MASTER). find_group: a consumer group's settings.
-    on_delayed: told the level of each delayed message.
+    acknowledged; else who answers later (SYNC_FLUSH, SYNC_MASTER). commits: who answers everything later
+    (DLedger). find_group: a consumer group's settings. on_delayed: told the level of each delayed message.
     """
 
     def __init__(
@@ -82,6 +81,7 @@ class SendHandler:
         delays: DelayLevels,
         on_delayed: Callable[[int], None],
         park: Park | None = None,
+        commits: CommitWaiters | None = None,
         clock: Clock = system_clock,
     ) -> None:
         self._store = store
@@ -93,6 +93,7 @@ class SendHandler:
         self._answers = answers
         self._schedule_dispatch = schedule_dispatch
         self._park = park
+        self._commits = commits
         self._clock = clock
         self._cluster_property = f"CLUSTER\x01{config.cluster_name}\x02".encode()
         self._born_hosts: dict[Channel, bytes] = {}
@@ -354,7 +355,8 @@ class SendHandler:
     def store(self, message: MessageInner, stored: Stored) -> AppendReceipt:
         """Append a message that is no send to the run of this socket buffer.
 
-        stored: told when the run is written. Raises RocketError when it cannot be appended.
+        stored: told when the run is written, in a ledger when it is committed. Raises RocketError when it
+        cannot be appended.
         """
         receipt = self._append(message)
         self.is_run_open = True
@@ -376,6 +378,10 @@ class SendHandler:
             for parked in waiting:
                 parked.channel.reply(self._failure(parked.request, error))
             self._tell_stored(error)
+            return
+        if self._commits is not None:
+            stored_later, self._stored = self._stored, []
+            self._commits.hold(waiting, stored_later)
             return
         if self._park is not None:
             waiting = self._without_parked(waiting, self._park)
@@ -400,6 +406,8 @@ class SendHandler:
 
     def _failure(self, request: Command, error: RocketError) -> Command:
         """Return the answer that says why a send was not stored, with the code clients act on."""
+        if isinstance(error, PendingFull):
+            return self._refused(request, ResponseCode.SYSTEM_ERROR, PC_BUSY)
         if isinstance(error, StoreBusy):
             return self._refused(request, ResponseCode.SYSTEM_BUSY, str(error))
         if isinstance(error, StoreError):

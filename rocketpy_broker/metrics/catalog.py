@@ -89,6 +89,23 @@ SLAVES: Final = _metric("slaves", "gauge", "{connection}", "Slaves that are conn
 SLAVE_LAG: Final = _metric(
     "slave_lag_bytes", "gauge", "By", "Bytes of the commit log that a slave does not have", ("slave",)
 )
+DLEDGER_TERM: Final = _metric("dledger_term", "gauge", "{term}", "Term of the broker's DLedger group")
+DLEDGER_ROLE: Final = _metric(
+    "dledger_role",
+    "gauge",
+    "1",
+    "1 for what the broker is in its group: leader, follower, candidate",
+    ("role",),
+)
+DLEDGER_CHANGES: Final = _metric(
+    "dledger_leader_changes_total", "counter", "{change}", "How often another peer began to lead"
+)
+DLEDGER_UNCOMMITTED: Final = _metric(
+    "dledger_uncommitted_entries", "gauge", "{entry}", "Entries that no majority has, as far as is known"
+)
+DLEDGER_LAG: Final = _metric(
+    "dledger_peer_lag_entries", "gauge", "{entry}", "Entries that a peer lacks, told by the leader", ("peer",)
+)
 DISK_USED: Final = _metric("disk_used_ratio", "gauge", "1", "Share of the store's disk that is used")
 DISK_FREE: Final = _metric("disk_free_bytes", "gauge", "By", "Bytes free on the store's disk")
 PERMISSION: Final = _metric("broker_permission", "gauge", "1", "brokerPermission: 4 read, 2 write")

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from rocketpy.telemetry import Measured, Metric
 from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.dledger.member import Role
+from rocketpy_broker.dledger.peer import PeerHealth
 from rocketpy_broker.ha.progress import SlaveState
 from rocketpy_broker.metrics import catalog
 from rocketpy_broker.services.clients import ClientRegistry
@@ -38,6 +40,8 @@ class State(NamedTuple):
     delayed: dict[int, int]
     halves: int
     slaves: Sequence[SlaveState]
+    peer: PeerHealth | None
+    """None for a broker that is in no DLedger group."""
 
 
 class Sources(NamedTuple):
@@ -73,6 +77,7 @@ def _collect(sources: Sources) -> Iterator[tuple[Metric, Values]]:
     yield catalog.HALF, _one(state.halves)
     yield catalog.SLAVES, _one(len(state.slaves))
     yield catalog.SLAVE_LAG, [((slave.address,), slave.lag_bytes) for slave in state.slaves]
+    yield from _dledger(state.peer)
     yield catalog.PERMISSION, _one(sources.config.permission)
     yield catalog.SERVING, _one(state.is_serving)
     yield catalog.NAME_SERVERS, _one(state.name_servers)
@@ -159,6 +164,15 @@ def _storage(store: MessageStore, health: StoreHealth) -> Iterator[tuple[Metric,
         return
     yield catalog.DISK_USED, _one(1 - disk.f_bavail / disk.f_blocks if disk.f_blocks else 0)
     yield catalog.DISK_FREE, _one(disk.f_bavail * disk.f_frsize)
+
+
+def _dledger(peer: PeerHealth | None) -> Iterator[tuple[Metric, Values]]:
+    peers = [] if peer is None else [peer]  # without one, they are told to be, but have no values
+    yield catalog.DLEDGER_TERM, [((), float(peer.term)) for peer in peers]
+    yield catalog.DLEDGER_CHANGES, [((), float(peer.leader_changes)) for peer in peers]
+    yield catalog.DLEDGER_UNCOMMITTED, [((), float(peer.end_index - peer.committed_index)) for peer in peers]
+    yield catalog.DLEDGER_ROLE, [((role.value,), float(role is peer.role)) for peer in peers for role in Role]
+    yield catalog.DLEDGER_LAG, [((name,), float(lag)) for peer in peers for name, lag in peer.lags.items()]
 
 
 def _one(value: float) -> Values:

@@ -75,7 +75,8 @@ class _NameServerLink:
 class Registrar:
     """Registers one broker. address, ha_address: what clients and slaves are told to connect to.
 
-    on_master: told the same of the master, when this is a slave and a name server knows it.
+    broker_id: who it is among those of its name; below 0 it is nobody yet, and is not registered. on_master:
+    told the addresses of the master, when this is a slave and a name server knows it.
     """
 
     def __init__(
@@ -85,12 +86,14 @@ class Registrar:
         *,
         address: str,
         ha_address: str,
+        broker_id: int,
         on_master: Callable[[str, str], None],
     ) -> None:
         self._config = config
         self._topics = topics
         self._address = address
         self._ha_address = ha_address
+        self.broker_id = broker_id
         self._links = [_NameServerLink(namesrv) for namesrv in config.registration.namesrv]
         keys = config.registration.credentials
         self._signer = None if keys is None else Signer(keys.access_key, keys.secret_key, keys.security_token)
@@ -101,6 +104,13 @@ class Registrar:
         """Try every name server once, then keep at it in the background. Raises nothing."""
         await asyncio.gather(*(self._register_or_log(link) for link in self._links))
         self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links]
+
+    def refresh(self, broker_id: int) -> None:
+        """Register all anew, soon, perhaps as another than before."""
+        self.broker_id = broker_id
+        for link in self._links:
+            link.is_registered = False
+            link.wake.set()
 
     def topics_changed(self, changed: Mapping[str, TopicConfig]) -> None:
         """Tell all name servers about topics that are new or other than before.
@@ -168,6 +178,8 @@ class Registrar:
 
     async def _register_or_log(self, link: _NameServerLink) -> None:
         link.wake.clear()
+        if self.broker_id < 0:
+            return
         try:
             await self._register(link)
         except RocketError as error:
@@ -224,7 +236,7 @@ class Registrar:
             broker_addr=self._address,
             cluster_name=self._config.cluster_name,
             ha_server_addr=self._ha_address,
-            broker_id=self._config.broker_id,
+            broker_id=self.broker_id,
             compressed=compressed,
             body_crc32=crc32(body),
         )
@@ -239,13 +251,13 @@ class Registrar:
 
     async def _unregister(self, link: _NameServerLink) -> None:
         channel, link.channel = link.channel, None
-        if channel is None or channel.is_closed:
+        if channel is None or channel.is_closed or self.broker_id < 0:
             return
         header = UnRegisterBrokerRequestHeader(
             broker_name=self._config.name,
             broker_addr=self._address,
             cluster_name=self._config.cluster_name,
-            broker_id=self._config.broker_id,
+            broker_id=self.broker_id,
         )
         try:
             command = self._signed(Command.request(RequestCode.UNREGISTER_BROKER, header))

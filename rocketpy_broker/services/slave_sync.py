@@ -80,6 +80,12 @@ class SlaveSync:
             self._master = Asker(parsed, self._keys, self._options)
             self._known.set()
 
+    def forget(self) -> None:
+        """There is no master until another is named."""
+        self._known.clear()
+        self._hang_up()
+        self._master = None
+
     def start(self) -> None:
         """Copy now and then."""
         self._task = asyncio.create_task(self._run())
@@ -113,7 +119,9 @@ class SlaveSync:
             await asyncio.sleep(self._interval_s)
 
     async def sync_all(self) -> None:
-        """Copy everything once. Raises RocketError; what came before it was taken over."""
+        """Copy everything once, if a master is known. Raises RocketError; what came before is taken over."""
+        if self._master is None:
+            return
         topics = TopicConfigSerializeWrapper.decode(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
         self._topics.adopt(topics)
         offsets = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {WITH_VERSIONS: "true"})

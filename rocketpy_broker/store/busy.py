@@ -15,7 +15,7 @@ from __future__ import annotations
 from rocketpy.errors import StoreError
 from rocketpy_broker.store.config import BusyConfig
 
-__all__ = ["BusyWatch", "StoreBusy"]
+__all__ = ["BusyWatch", "PendingFull", "StoreBusy"]
 
 
 _LATE_LOOKS = 5
@@ -23,6 +23,10 @@ _LATE_LOOKS = 5
 
 class StoreBusy(StoreError):
     """The store takes no messages for the moment. A broker answers SYSTEM_BUSY (2)."""
+
+
+class PendingFull(StoreBusy):
+    """Too many messages wait for a majority of their group. A broker answers SYSTEM_ERROR (1): try again."""
 
 
 class BusyWatch:

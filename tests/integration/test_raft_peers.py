@@ -76,7 +76,7 @@ async def test_the_next_leader_has_what_was_acknowledged(tmp_path: Path) -> None
 
 async def test_a_follower_that_was_away_catches_up(tmp_path: Path) -> None:
     """Each restart would leave the group with one peer fewer."""
-    async with group(tmp_path) as running:
+    async with group(tmp_path, heartbeats_missed_max=100) as running:
         member, peer = await running.leader()
         away = next(name for name in running.members if name != member.name)
         await running.append(peer, b"a")

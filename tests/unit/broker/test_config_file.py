@@ -135,7 +135,9 @@ def test_the_older_spelling_of_file_sizes_changes_nothing(
         ("brokerName=..", "letters"),
         ("namesrvAddr=nonsense", "not understood"),
         ("brokerRole=MASTER", "ASYNC_MASTER, SYNC_MASTER, SLAVE"),
-        ("enableDLegerCommitLog=true", "break a promise"),
+        ("enableDLegerCommitLog=true", "needs dLegerGroup"),
+        ("dLegerPeers=n0-a:1;n0-b:2", "n0 is there twice"),
+        ("dLegerFlush=never", "quorum, async"),
         ("tls.server.mode=permissive", "needs tls.server.certPath"),
         ("tls.server.need.client.auth=require", "needs tls.server.trustCertPath"),
         ("tls.server.mode=sometimes", "disabled, permissive, enforcing"),
@@ -197,3 +199,24 @@ def test_a_name_servers_settings_are_kept_where_rocketmq_keeps_them(tmp_path: Pa
     path.write_text(f"kvConfigPath={tmp_path}/kv.json\norderMessageEnable=true\n")
     config = load_namesrv_config(path)
     assert (config.kv_config_path, config.order_message_enable) == (tmp_path / "kv.json", True)
+
+
+def test_a_peer_of_a_group(tmp_path: Path) -> None:
+    """A broker.conf of RocketMQ's own for DLedger would not start a broker here."""
+    config = load(
+        tmp_path,
+        "brokerName=RaftNode00\nenableDLegerCommitLog=true\ndLegerGroup=RaftNode00\ndLegerSelfId=n2\n"
+        "dLegerPeers=n0-127.0.0.1:40911;n1-127.0.0.1:40912;n2-127.0.0.1:40913\nsendMessageThreadPoolNums=16\n",
+    ).dledger
+    assert (config.group, config.self_id, config.slave_id, config.flush) == ("RaftNode00", "n2", 3, True)
+    assert config.peers["n1"] == Address("tcp", "127.0.0.1", 40912)
+    for wrong, says in (
+        ("dLegerSelfId=n3", "n3"),
+        ("dLegerPeers=a-b:1", "a letter and a number"),
+        ("dLegerPeers=n2-host", "port"),
+        ("brokerRole=SLAVE", "elects its master"),
+        ("dLegerVoteMillisMin=1000", "dLegerVoteMillisMin"),
+    ):
+        text = f"enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerSelfId=n2\ndLegerPeers=n2-h:1\n{wrong}\n"
+        with pytest.raises(ConfigInvalid, match=says):
+            load(tmp_path, text)

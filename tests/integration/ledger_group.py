@@ -1,0 +1,95 @@
+"""A name server and brokers of a DLedger group in this process, with short times."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rocketpy.transport import Address
+from rocketpy_broker.broker import Broker
+from rocketpy_broker.config import ListenConfig, NamesrvConfig
+from rocketpy_broker.config_file import load_broker_config
+from rocketpy_broker.namesrv import NameServer
+from tests.integration.ha_pair import until
+
+_NUMBERS = itertools.count()
+Settings = Mapping[str, str]
+_NONE: Settings = {}
+SETTINGS = {
+    "brokerName": "raft",
+    "listen": "127.0.0.1:0",
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+    "enableDLegerCommitLog": "true",
+    "dLegerGroup": "raft",
+    "dLegerHeartbeatMillis": "100",
+    "dLegerHeartbeatsMissed": "15",
+    "dLegerVoteMillisMin": "50",
+    "dLegerVoteMillisMax": "250",
+}
+
+
+class LedgerGroup:
+    """What a test has. Peers meet over memory://, clients over sockets."""
+
+    def __init__(self, root: Path, namesrv: NameServer, size: int) -> None:
+        self.root = root
+        self.namesrv_address = str(namesrv.address)
+        number = next(_NUMBERS)
+        self.names = [f"n{peer}" for peer in range(size)]
+        self._peers = ";".join(f"{name}-memory://ledger-group-{number}-{name}" for name in self.names)
+        self.running: dict[str, Broker] = {}
+
+    async def start(self, name: str, settings: Settings = _NONE) -> Broker:
+        """Start one of the brokers, with what it had."""
+        given = {
+            **SETTINGS,
+            "dLegerPeers": self._peers,
+            "dLegerSelfId": name,
+            "namesrvAddr": self.namesrv_address,
+            "storePathRootDir": str(self.root / name),
+            **settings,
+        }
+        broker = Broker(load_broker_config(overrides=given))
+        await broker.start()
+        self.running[name] = broker
+        return broker
+
+    async def stop(self, name: str) -> None:
+        await self.running.pop(name).close()
+
+    def masters(self) -> list[Broker]:
+        return [broker for broker in self.running.values() if broker.is_master]
+
+    async def master(self) -> Broker:
+        """The master, once there is one that name servers know."""
+        await until(lambda: len(self.masters()) == 1, 30)
+        (found,) = self.masters()
+        return found
+
+    def name_of(self, broker: Broker) -> str:
+        return next(name for name, other in self.running.items() if other is broker)
+
+    def slaves(self) -> list[Broker]:
+        masters = self.masters()
+        return [broker for broker in self.running.values() if broker not in masters]
+
+
+@asynccontextmanager
+async def ledger_group(root: Path, size: int = 3, settings: Settings = _NONE) -> AsyncIterator[LedgerGroup]:
+    """A group that runs; settings are broker.conf keys of every broker."""
+    namesrv = NameServer(NamesrvConfig(listen=ListenConfig(address=Address("tcp", "127.0.0.1", 0))))
+    await namesrv.start()
+    made = LedgerGroup(root, namesrv, size)
+    try:
+        for name in made.names:
+            await made.start(name, settings)
+        yield made
+    finally:
+        for name in list(made.running):
+            await made.stop(name)
+        await namesrv.close()
