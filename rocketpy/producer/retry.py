@@ -169,9 +169,12 @@ def _choice(route: PublishRoute | None, given: MessageQueue | None) -> Sequence[
 
 
 def _route_is_doubtful(last: Attempt, alone: bool) -> bool:
+    """Whether to ask for the route again. alone: no other broker has the topic, as far as is known."""
     if not isinstance(last.end, RocketError):
         return False
-    return last.end.retry is Retry.REFRESH_ROUTE or (alone and isinstance(last.end, TransportError))
+    # The only broker may be gone, or a slave since its group has another leader.
+    is_out = isinstance(last.end, TransportError) or last.end.retry is Retry.OTHER_BROKER
+    return last.end.retry is Retry.REFRESH_ROUTE or (alone and is_out)
 
 
 def _final(attempts: Sequence[Attempt]) -> RocketError | Sequence[SendResult]:

@@ -189,6 +189,14 @@ def test_the_only_broker_gets_a_pause_and_a_fresh_route() -> None:
     assert after(LOST, route=ONE_BROKER, asked_ms=5, now_ms=101) == SendTo(A0)
 
 
+def test_the_only_broker_that_takes_no_messages_is_looked_up_again() -> None:
+    """A group's old leader would be asked until the next refresh of all routes, half a minute later."""
+    deposed = refused(14, retry=Retry.OTHER_BROKER)
+    assert after(deposed, route=ONE_BROKER) == RefreshRoute()
+    assert after(deposed, route=ONE_BROKER, asked_ms=5, now_ms=101) == SendTo(A0)
+    assert after(deposed) == SendTo(B0)
+
+
 def test_a_topic_that_a_broker_lacks_is_looked_up_again() -> None:
     """The retry would follow the same old route."""
     lacking = refused(17, retry=Retry.REFRESH_ROUTE)
