@@ -23,6 +23,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy.transport import connect
 from rocketpy_broker.ha.client import HaClientState
+from rocketpy_broker.store import MessageStore
 from tests.integration.ha_pair import Pair, caught_up, log_bytes, pair, until
 from tests.integration.sdk_peers import Peer
 
@@ -74,6 +75,22 @@ async def test_a_slave_goes_on_where_it_was(brokers: Pair) -> None:
     await caught_up(master, slave)
     assert log_bytes(slave) == log_bytes(master)
     assert not (brokers.root / "slave" / "cut").exists()
+
+
+async def test_a_slave_that_stops_while_it_catches_up(brokers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this what a slave copied in a rush would be in no queue after a stop that was clean."""
+    monkeypatch.setattr("rocketpy_broker.ha.client._RUSH_S", 3600)
+    master = await brokers.master()
+    await send(brokers, 400, size=2000)
+    slave = await brokers.slave()
+    await caught_up(master, slave)
+    assert slave.store.dispatch_behind_bytes > 0
+    await brokers.stop(slave)
+    with MessageStore(slave.store.config) as store:
+        queues = [(queue.topic, queue.queue_id) for queue in master.store.queues.queues.values()]
+        ends = [[one.max_offset_in_queue(*queue) for queue in queues] for one in (store, master.store)]
+        assert ends[0] == ends[1]
+        assert sum(ends[0]) == 400
 
 
 async def test_slaves_of_slaves(brokers: Pair) -> None:
