@@ -1,4 +1,4 @@
-"""Brokers killed with delayed and transactional messages on their way: none lost, early, or uncommitted."""
+"""Brokers killed amid delayed, retried and transactional messages: none lost, early, or committed unasked."""
 
 import asyncio
 import signal
@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
+from rocketpy.protocol.headers import (
+    CheckTransactionStateRequestHeader,
+    ConsumerSendMsgBackRequestHeader,
+    EndTransactionRequestHeader,
+)
+from rocketpy.protocol.message_id import decode_message_id
 from rocketpy.protocol.record import decode
 from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient
@@ -61,21 +66,49 @@ async def test_no_delayed_message_is_lost_or_early(tmp_path: Path, kill_after_s:
     async with await RawClient.open(address) as client:
         found = await _until_all(client, set(sent_ms))
     await stop(process)
-    for body, stored_ms in found.items():
+    for body, (_, stored_ms) in found.items():
         wanted_ms = 1000 * (1 + int(body.split(b"-")[1]) % 2)
         assert stored_ms - sent_ms[body] >= wanted_ms - 5, body
 
 
-async def _until_all(client: RawClient, bodies: set[bytes]) -> dict[bytes, int]:
-    """When each was stored in its own queue, the first time; more than once is possible after a kill."""
-    found: dict[bytes, int] = {}
+async def test_no_retried_message_is_lost_or_early(tmp_path: Path) -> None:
+    """What a consumer gave back before a kill would not come again, at once, or with a wrong count."""
+    given_ms: dict[bytes, float] = {}
+    for number in range(ROUNDS):
+        process, address = await broker(tmp_path)
+        async with await RawClient.open(address) as client:
+            for index in range(12):
+                body = b"%d-%d" % (number, index)
+                place = decode_message_id((await send(client, body)).ext_fields()["msgId"])[1]
+                header = ConsumerSendMsgBackRequestHeader(
+                    offset=place, group="c", delay_level=1 + index % 2, max_reconsume_times=16
+                )
+                given_ms[body] = time.time() * 1000
+                answer = await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+                assert answer.code == 0, answer.remark
+            await asyncio.sleep(0.5 * number)
+        await stop(process, signal.SIGKILL)
+    process, address = await broker(tmp_path)
+    async with await RawClient.open(address) as client:
+        found = await _until_all(client, set(given_ms), "%RETRY%c")
+    await stop(process)
+    for body, (times, stored_ms) in found.items():
+        assert times == 1
+        assert stored_ms - given_ms[body] >= 1000 * (1 + int(body.split(b"-")[1]) % 2) - 5, body
+
+
+async def _until_all(client: RawClient, bodies: set[bytes], topic: str = "T") -> dict[bytes, tuple[int, int]]:
+    """How often each came back, and when it was stored in its own queue, the first time; after a kill that
+    may happen again.
+    """
+    found: dict[bytes, tuple[int, int]] = {}
     async with asyncio.timeout(20):
         while found.keys() != bodies:
             found = {}
             offset = 0
-            while part := await records(client, offset=offset):
+            while part := await records(client, topic, offset=offset):
                 for record in part:
-                    found.setdefault(record.body, record.store_timestamp)
+                    found.setdefault(record.body, (record.reconsume_times, record.store_timestamp))
                 offset += len(part)
             await asyncio.sleep(0.05)
     return found

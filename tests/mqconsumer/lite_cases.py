@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,15 +156,24 @@ async def test_lite_auto_commit(place: Place) -> None:
 async def test_lite_limits(place: Place) -> None:
     """A slow application would have a whole topic in memory."""
     topic = await filled(place, "slow", *(b"x" * 100 for _ in range(40)), queues=1)
-    for limit in ({"queue_messages_max": 10}, {"queue_bytes_max": 1000}, {"topic_messages_max": 10}):
+    limits: list[dict[str, Any]] = [
+        {"queue_messages_max": 10},
+        {"queue_bytes_max": 1000},
+        {"topic_messages_max": 10},
+    ]
+    for limit in limits:
         consumer = polling(place, pull_batch_size=8, **limit)
         consumer.subscribe(topic)
         async with consumer:
-            await until(lambda c=consumer: [info.cached_msg_count for info in held(c, topic)] == [16])
+            await until(partial(_holds, consumer, topic, 16))
             found = 0
             while found < 40:
                 found += len(await consumer.poll())
                 assert held(consumer, topic)[0].cached_msg_count <= 16
+
+
+def _holds(consumer: LitePullConsumer, topic: str, count: int) -> bool:
+    return [info.cached_msg_count for info in held(consumer, topic)] == [count]
 
 
 async def test_lite_queue_changes(place: Place) -> None:

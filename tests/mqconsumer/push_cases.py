@@ -116,7 +116,7 @@ async def test_orderly(place: Place) -> None:
     topic = await filled(place, "orderly", *bodies)
     times: list[float] = []
 
-    def says(one: MessageExt) -> Later | None:
+    def says(one: MessageExt) -> Later | ConsumeResult | None:
         if one.body != bodies[1]:
             return None
         times.append(time.monotonic())
@@ -376,7 +376,7 @@ async def test_allocation(place: Place) -> None:
         await until(lambda: queues_of(one, topic) == queues[:1] and queues_of(two, topic) == queues[1:])
     for strategy in (None, AllocateByCircle(), AllocateByConsistentHash(50)):
         name = group("shared")
-        config = {} if strategy is None else {"allocation": strategy}
+        config: dict[str, Any] = {} if strategy is None else {"allocation": strategy}
         async with (
             pushing(place, topic, Seen(), name=name, **config) as one,
             pushing(place, topic, Seen(), name=name, **config) as two,
@@ -458,7 +458,12 @@ async def test_pulls(place: Place) -> None:
     pulls = Requests(RequestCode.PULL_MESSAGE)
     seen = Seen()
     client = {"rpc_hooks": (pulls,)}
-    settings = {"pull_batch_size": 2, "pull_interval_ms": 100, "post_subscription": True, "client": client}
+    settings: dict[str, Any] = {
+        "pull_batch_size": 2,
+        "pull_interval_ms": 100,
+        "post_subscription": True,
+        "client": client,
+    }
     started = time.monotonic()
     async with pushing(place, topic, seen, "t || u", **settings):
         await seen.until(*numbered("pulled", 6))
@@ -491,7 +496,7 @@ async def test_persist_interval(place: Place) -> None:
     name, seen = group("persist"), Seen()
     topic = await filled(place, "persist", *numbered("p", 4))
     commits = Requests(RequestCode.UPDATE_CONSUMER_OFFSET)
-    settings = {"persist_interval_ms": 50, "client": {"rpc_hooks": (commits,)}}
+    settings: dict[str, Any] = {"persist_interval_ms": 50, "client": {"rpc_hooks": (commits,)}}
     async with pushing(place, topic, seen, name=name, **settings):
         await seen.until(*numbered("p", 4))
         stored = [one.ext_fields() for one in commits.seen]

@@ -68,7 +68,7 @@ def test_transaction_example(servers: Cluster) -> None:
 
 
 def test_request_reply_example(servers: Cluster) -> None:
-    """Java's request would time out."""
+    """Java's requests, one that waits and one with a callback, would time out."""
     home = servers.run / "rpc"
     with servers.peer.running(f"{PACKAGE}.rpc.ResponseConsumer", home=home, properties=properties(servers)):
         probe.wait_until(
@@ -86,6 +86,14 @@ def test_request_reply_example(servers: Cluster) -> None:
             return "replyMessage: Message" in printed
 
         probe.wait_until(answered, "an answered request")
+        asked = servers.run / "ask-async"
+        with servers.peer.running(
+            f"{PACKAGE}.rpc.AsyncRequestProducer", home=asked, properties=properties(servers)
+        ):
+            probe.wait_until(
+                lambda: "replyMessage: Message" in (asked / "console.log").read_text(),
+                "a reply to a callback",
+            )
 
 
 def properties(servers: Cluster) -> dict[str, str]:

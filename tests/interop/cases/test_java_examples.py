@@ -1,9 +1,10 @@
 """The programs of RocketMQ's own rocketmq-example jar, unmodified, against both makes of servers.
 
-Here are those that need no more than sending, pulling, offsets and heartbeats; push consumers are in
-test_java_push_consumers.py. Not run yet: openmessaging.SimplePullConsumer, simple.PullScheduleService,
-simple.LitePullConsumer*, simple.TestProducer, rpc.*, transaction.*. simple.PullConsumerTest names a broker on
-its author's laptop.
+Here are those that need no more than sending, pulling, offsets and heartbeats; those that join groups are
+in test_java_push_consumers.py, transactions and requests in test_java_deferred.py. Not run are
+openmessaging.SimplePullConsumer, simple.AclClient, simple.TestProducer (it asks for its message before it
+is indexed) and the benchmarks but for benchmark.Producer (tests/bench). simple.PullConsumerTest names a
+broker on its author's laptop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The push consumers of RocketMQ's own rocketmq-example jar, unmodified, against both makes of servers."""
+"""The consumers of RocketMQ's example jar that join groups, unmodified, against both makes of servers."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def servers(
 
 
 @contextmanager
-def consuming(servers: Cluster, main: str) -> Iterator[Consumer]:
-    """Run one example consumer until the end of the block, then kill it."""
+def consuming(servers: Cluster, main: str, says: str = "Consumer Started") -> Iterator[Consumer]:
+    """Run one example consumer until the end of the block, then kill it. says: what it prints first."""
     home = servers.run / f"{main}-{next(_homes)}"
     properties = {"rocketmq.namesrv.addr": servers.namesrv.address, **servers.java_properties}
     with servers.peer.running(f"{PACKAGE}.{main}", home=home, properties=properties):
         consumer = Consumer(home / "console.log")
-        probe.wait_until(lambda: "Consumer Started" in consumer.text(), f"{main} to start")
+        probe.wait_until(lambda: says in consumer.text(), f"{main} to start")
         yield consumer
 
 
@@ -207,3 +207,46 @@ def test_broadcast_reaches_every_member(servers: Cluster) -> None:
         for consumer in (first, second):
             assert wait_for("all", 40, consumer) == Counter(texts("all", 40))
             assert wanted(consumer, "nobody") == []
+
+
+def test_polling_with_a_subscription(servers: Cluster) -> None:
+    """RocketMQ's polling consumer would miss messages of the queues it shares, or get them twice."""
+    send(servers, "TopicTest", texts("polled", 40))
+    with consuming(servers, "simple.LitePullConsumerSubscribe", "[") as consumer:
+        assert wait_for("polled", 40, consumer) == Counter(texts("polled", 40))
+        send(servers, "TopicTest", texts("later", 20))
+        assert wait_for("later", 20, consumer) == Counter(texts("later", 20))
+
+
+def test_polling_assigned_queues(servers: Cluster) -> None:
+    """It would not begin where it seeks to, or get messages of queues that it did not take."""
+    send(servers, "TopicTest", texts("assigned", 60))
+    with consuming(servers, "simple.LitePullConsumerAssign", "[") as consumer:
+        ends = {one["queueId"]: one["queueOffset"] for one in servers.pull_all("TopicTest")}
+
+        def whole(offsets: list[int], queue_id: int) -> bool:
+            return offsets == list(range(10, ends[queue_id] + 1))
+
+        def seen() -> dict[int, list[int]]:
+            found: dict[int, list[int]] = {}
+            for queue_id, offset in consumer.places():
+                found.setdefault(queue_id, []).append(offset)
+            return found
+
+        probe.wait_until(
+            lambda: any(whole(offsets, queue_id) for queue_id, offsets in seen().items()),
+            "a queue from offset 10 to its end",
+        )
+        assert len(seen()) <= len(ends) // 2
+
+
+def test_the_pull_schedule(servers: Cluster) -> None:
+    """A schedule of pulls, with offsets that the client keeps, would skip messages or stand still."""
+    send(servers, "TopicTest", texts("scheduled", 40))
+    total = len(servers.pull_all("TopicTest"))
+    pulled = re.compile(r"pullStatus=FOUND, nextBeginOffset=\d+.*?msgFoundList=(\d+)")
+    with consuming(servers, "simple.PullScheduleService", "pullStatus=FOUND") as consumer:
+        probe.wait_until(
+            lambda: sum(map(int, pulled.findall(consumer.text()))) >= total, f"{total} pulled messages"
+        )
+    assert sum(map(int, pulled.findall(consumer.text()))) == total
