@@ -436,13 +436,14 @@ class Peer:
         state, committed = self.state, self.committed_index
         told_state, told_committed = self._told
         self._told = state, committed
-        if committed != told_committed:
-            self._listener.committed(committed)
+        # The role first: what another leader has committed is no answer to what this one has taken.
         if state != told_state:
             if state.leader_id is not None and state.leader_id != told_state.leader_id:
                 self._leader_changes += 1
             log.info("peer %s is %s of term %d", self.settings.self_id, state.role.value, state.term)
             self._listener.changed(state)
+        if committed != told_committed:
+            self._listener.committed(committed)
 
     # -- now and then -------------------------------------------------------------------------
 

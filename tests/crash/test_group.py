@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.crash.group_power import PowerCuts
+from tests.crash.leader_kill import QUICK, kill_leaders
+from tests.interop.cluster import stopping
+from tests.interop.ledger_group import LedgerGroup
+from tests.interop.processes import OurNameServer
 
 
 @pytest.mark.slow
@@ -24,3 +29,17 @@ async def _cut(cuts: int, seed: int) -> None:
     assert rounds.problems == []
     assert rounds.acked
     assert rounds.torn > 0, "every disk kept everything"
+
+
+@pytest.mark.slow
+def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) -> None:
+    """A message would go with the leader that acknowledged it, or no other would take its place."""
+    names = OurNameServer(tmp_path).start()
+    with (
+        stopping([names]),
+        LedgerGroup(tmp_path, names.address, ["our"] * 3, conf=QUICK) as group,
+    ):
+        report = asyncio.run(kill_leaders(group, 3, Random(1)))
+    assert report.problems == []
+    assert len(report.recovered_s) == 3
+    assert report.acked > 150
