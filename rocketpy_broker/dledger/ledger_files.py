@@ -17,19 +17,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rocketpy.errors import DiskFull, FlushFailed, InvariantError, StoreDamaged, StoreError, ensure
+from rocketpy.errors import DiskFull, FlushFailed, InvariantError, StoreError, ensure
 from rocketpy_broker.dledger.entry import (
     INDEX_FILE_BYTES,
     INDEX_UNIT_BYTES,
     Entry,
-    IndexUnit,
-    decode_entry,
-    decode_index_unit,
     encode_blank,
     encode_entry,
     encode_index_unit,
 )
 from rocketpy_broker.dledger.entry_scan import CheckEntry, accept_any
+from rocketpy_broker.dledger.ledger_reader import LedgerReader
 from rocketpy_broker.dledger.ledger_recovery import LedgerRecovery, LedgerReport, write_units
 from rocketpy_broker.dledger.ledger_view import Write
 from rocketpy_broker.dledger.state_files import is_sealed
@@ -46,7 +44,6 @@ __all__ = ["LedgerFiles"]
 
 logger = logging.getLogger(__name__)
 
-_RECENT_BYTES_MAX: Final = 32 << 20
 _STATE_BYTES_MAX: Final = 1 << 16
 
 
@@ -81,8 +78,7 @@ class LedgerFiles:
         self._tail = LogTail(0)
         self._first: Entry | None = None
         self._last: Entry | None = None
-        self._recent: dict[int, Entry] = {}
-        self._recent_bytes = 0
+        self._reader = LedgerReader(self.data, self.index)
         self.failure: StoreError | None = StoreError("the ledger is not open")
         """Why nothing is written any more; None: it is."""
 
@@ -176,7 +172,7 @@ class LedgerFiles:
             return -1
         first, begin = self._first, self.data.min_offset
         if first is None or first.pos != begin:  # older files have expired since
-            self._first = first = self._read(begin)
+            self._first = first = self._reader.at(begin)
         return first.index
 
     @property
@@ -191,62 +187,13 @@ class LedgerFiles:
 
     def get(self, index: int) -> Entry:
         """Return an entry from `begin_index` to `end_index`. Raises StoreDamaged, StoreError."""
-        entry = self._recent.get(index)
-        if entry is None:
-            unit = self._unit(index)
-            entry = self._read(unit.pos, index)
-            if entry.term != unit.term:
-                raise StoreDamaged(
-                    f"{self.data.directory}: entry {index} says term {entry.term}, the index {unit.term}"
-                )
-        return entry
-
-    def pos_of(self, index: int) -> int:
-        """Return where an entry lies, in bytes. Raises StoreDamaged, StoreError."""
-        return self._unit(index).pos
-
-    def _unit(self, index: int) -> IndexUnit:
-        data = self.index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
-        unit = decode_index_unit(data) if data is not None else None
-        if unit is None or unit.index != index:
-            raise StoreDamaged(f"{self.index.directory} does not know entry {index}")
-        return unit
+        return self._reader.get(index)
 
     def index_before(self, pos: int) -> int:
         """Return the newest entry that ends at `pos` or before; -1: none does. Raises StoreError."""
         if self._last is None or pos <= self.start_pos:
             return -1
-        low, high = self.begin_index, self.end_index
-        if self._last.end_pos <= pos:
-            return high
-        while low < high:  # the entry behind the one that is sought
-            middle = (low + high) // 2
-            if self.get(middle).end_pos <= pos:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
-
-    def _read(self, pos: int, index: int | None = None) -> Entry:
-        header = self.data.read(pos, 8)
-        size = int.from_bytes(header[4:], "big") if header is not None else 0
-        data = self.data.read(pos, size)
-        found = decode_entry(data, 0, pos) if data else None
-        if not isinstance(found, Entry) or index not in (None, found.index):
-            raise StoreDamaged(f"{self.data.directory}: there is no entry {index} at {pos}")
-        return found
-
-    def _remember(self, entries: Sequence[Entry]) -> None:
-        recent = self._recent
-        for entry in entries:
-            recent[entry.index] = entry
-            self._recent_bytes += entry.size
-        while self._recent_bytes > _RECENT_BYTES_MAX:
-            self._recent_bytes -= recent.pop(next(iter(recent))).size
-
-    def _forget(self, behind: int) -> None:
-        for index in [index for index in self._recent if index > behind]:
-            self._recent_bytes -= self._recent.pop(index).size
+        return self._reader.last_before(pos, self.begin_index, self.end_index)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -293,7 +240,7 @@ class LedgerFiles:
             self._first = entries[0]
         self._last = entries[-1]
         self._tail.advance(data.max_offset)
-        self._remember(entries)
+        self._reader.remember(entries)
 
     def _runs(self, entries: Sequence[Entry]) -> list[tuple[Segment, list[bytes]]]:
         """Return what goes into which file, the blanks at files' ends among it."""
@@ -363,7 +310,7 @@ class LedgerFiles:
             self.index.destroy()
         else:
             self.index.truncate((index + 1) * INDEX_UNIT_BYTES)
-        self._forget(index)
+        self._reader.forget(index)
         self._run_plan(self.plan_flush(thorough=False))
         self._save_marks(end, log_end=-1)
 

@@ -34,7 +34,7 @@ def _cut_without_flush(self: LedgerFiles, end: int, index: int) -> None:
     self.data.drop_spare()
     self.data.truncate(end)
     self.index.truncate((index + 1) * 32)
-    self._forget(index)
+    self._reader.forget(index)
     self._save_marks(end, log_end=-1)
 
 
@@ -47,7 +47,7 @@ def _keep_marks(self: LedgerFiles, end: int, *, log_end: int) -> None:
 
 
 def _undo_nothing(self: LedgerFiles, end: int) -> None:
-    self._forget(self.end_index)
+    self._reader.forget(self.end_index)
 
 
 def _flush_the_index_only(self: LedgerFiles, *, thorough: bool = False) -> FlushPlan:
