@@ -114,7 +114,7 @@ class Message:
             raise MessageInvalid(f"message for {topic} has an empty body; RocketMQ brokers refuse that")
         self.tags = check_value("tags", tags) if tags else None
         self.keys = _keys(keys) if keys else ()
-        if delay_level < 0 or flag not in _INT32:
+        if (delay_level or flag) and (delay_level < 0 or flag not in _INT32):
             raise MessageInvalid(f"delay_level {delay_level} must not be negative, flag {flag} has 32 bits")
         self.delay_level = delay_level
         self.wait_store = wait_store

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from rocketpy.config import BatchConfig
 from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
-from rocketpy.producer.gathered import GatheredSend
+from rocketpy.producer.gathered import OpenBatch
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.room import Room
@@ -44,7 +44,7 @@ class Accumulator:
         config: BatchConfig,
         room: Room,
         preparer: Preparer,
-        leave: Callable[[GatheredSend], None],
+        leave: Callable[[OpenBatch], None],
         left: Callable[[], None],
     ) -> None:
         self._max_bytes = config.max_bytes
@@ -55,8 +55,8 @@ class Accumulator:
         self._preparer = preparer
         self._leave = leave
         self._left = left
-        self._open: dict[Publisher, GatheredSend] = {}
-        self._given: dict[MessageQueue, GatheredSend] = {}
+        self._open: dict[Publisher, OpenBatch] = {}
+        self._given: dict[MessageQueue, OpenBatch] = {}
         self._timer: asyncio.Handle | None = None
         self.is_calm = not self._linger_s
 
@@ -80,18 +80,19 @@ class Accumulator:
             or batch.wire_bytes + wire_bytes > self._max_bytes
             or (batch.timeout_ms != timeout_ms and not _join_times(batch, timeout_ms))
         ):
-            batch = self._new(publisher, queue, message.wait_store, timeout_ms)
-        batch.messages.append(message)
+            batch = self._new(publisher, queue, timeout_ms, wait=message.wait_store)
+        messages = batch.messages
+        messages.append(message)
         batch.futures.append(future)
         batch.tails.append(tail)
         if event is not None:
             batch.events.append(event)
         batch.size += size
         batch.wire_bytes += wire_bytes
-        batch.count += 1
-        self._room.count += 1
-        self._room.bytes += size
-        if batch.count >= self._max_count:
+        room = self._room
+        room.count += 1
+        room.bytes += size
+        if len(messages) >= self._max_count:
             self.flush_topic(publisher)
 
     def flush_topic(self, publisher: Publisher) -> None:
@@ -116,12 +117,12 @@ class Accumulator:
         self._let_go(batches)
 
     def _new(
-        self, publisher: Publisher, queue: MessageQueue | None, wait: bool, timeout_ms: int
-    ) -> GatheredSend:
+        self, publisher: Publisher, queue: MessageQueue | None, timeout_ms: int, *, wait: bool
+    ) -> OpenBatch:
         """Open a batch, after those have left that it must not overtake."""
         if queue is None or publisher in self._open or queue in self._given:
             self.flush_topic(publisher)
-        batch = self._preparer.gathered(publisher, queue, wait, timeout_ms)
+        batch = OpenBatch(publisher, queue, timeout_ms, wait=wait)
         if queue is None:
             self._open[publisher] = batch
         else:
@@ -133,16 +134,16 @@ class Accumulator:
                 self._timer = self._loop.call_soon(self.flush)
         return batch
 
-    def _let_go(self, batches: list[GatheredSend]) -> None:
+    def _let_go(self, batches: list[OpenBatch]) -> None:
         if not batches:
             return
-        self.is_calm = len(batches) == 1 and batches[0].count == 1 and not self._linger_s
+        self.is_calm = len(batches) == 1 and len(batches[0].messages) == 1 and not self._linger_s
         for batch in batches:
             self._leave(batch)
         self._left()
 
 
-def _join_times(batch: GatheredSend, timeout_ms: int) -> bool:
+def _join_times(batch: OpenBatch, timeout_ms: int) -> bool:
     """Whether a send with this time-out may join, which makes the batch's time-out the longer one.
 
     Within a tenth it may: senders that have waited for room have all sorts of time left.

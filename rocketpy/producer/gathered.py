@@ -10,12 +10,14 @@ from rocketpy.errors import RocketError
 from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
 from rocketpy.producer.pending import BatchRequest, SingleSend
-from rocketpy.producer.requests import head_text
+from rocketpy.producer.publisher import Publisher
+from rocketpy.producer.requests import encoded_properties, head_text
 from rocketpy.protocol.batch import encode_batch
+from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
 from rocketpy.results import SendResult
 
-__all__ = ["GatheredSend", "Shed"]
+__all__ = ["GatheredSend", "OpenBatch", "Shed"]
 
 
 class Shed(NamedTuple):
@@ -26,14 +28,48 @@ class Shed(NamedTuple):
     events: list[SendEvent]
 
 
+class OpenBatch:
+    """What is being gathered: one entry a message in `messages`, `futures`, `tails` and, with listeners,
+    `events`.
+
+    given: the queue that the callers chose. tails: the properties of each message behind the two that all
+    have. wait: their wait_store. timeout_ms: of the one with the longest. size: the bodies' bytes.
+    wire_bytes: what the stored records will take, about. (A class with slots, since a Struct's fields take
+    three times as long to write.)
+    """
+
+    __slots__ = (
+        "events",
+        "futures",
+        "given",
+        "messages",
+        "publisher",
+        "size",
+        "tails",
+        "timeout_ms",
+        "wait",
+        "wire_bytes",
+    )
+
+    def __init__(
+        self, publisher: Publisher, given: MessageQueue | None, timeout_ms: int, *, wait: bool
+    ) -> None:
+        self.publisher = publisher
+        self.given = given
+        self.timeout_ms = timeout_ms
+        self.wait = wait
+        self.messages: list[Message] = []
+        self.futures: list[asyncio.Future[SendResult]] = []
+        self.tails: list[str] = []
+        self.events: list[SendEvent] = []
+        self.size = 0
+        self.wire_bytes = 0
+
+
 class GatheredSend(BatchRequest[SendResult]):
     """As many sends as were gathered; each caller gets a result of its own.
 
-    Grows while it is gathered, one entry a message in `messages`, `futures`, `tails` and, with listeners,
-    `events`. Its ids and its times come when it leaves.
-
-    tails: the properties of each message behind the two that all have. wait: their wait_store. timeout_ms: of
-    the one with the longest. wire_bytes: what the stored records will take, about.
+    tails, wait: as in `OpenBatch`.
     """
 
     messages: list[Message]
@@ -42,8 +78,6 @@ class GatheredSend(BatchRequest[SendResult]):
     events: list[SendEvent] = []  # noqa: RUF012 - a Struct gives each its own
     tails: list[str] = []  # noqa: RUF012
     wait: bool = True
-    timeout_ms: int = 0
-    wire_bytes: int = 0
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """Its body is made for each attempt, and not kept."""
@@ -56,11 +90,11 @@ class GatheredSend(BatchRequest[SendResult]):
         return self.publisher.batch.command(queue_id, 0, self.born_ms, 0, self.properties, self._encode())
 
     def _encode(self) -> bytes:
-        wait = self.wait
+        properties = encoded_properties(self.message_ids, self.tails, wait_store=self.wait)
         return encode_batch(
             [
-                (message.flag, message.body, (head_text(message_id, wait_store=wait) + tail).encode())
-                for message, message_id, tail in zip(self.messages, self.message_ids, self.tails, strict=True)
+                (message.flag, message.body, text)
+                for message, text in zip(self.messages, properties, strict=True)
             ]
         )
 
@@ -88,9 +122,9 @@ class GatheredSend(BatchRequest[SendResult]):
 
     def shed(self) -> Shed | None:
         """Part with the messages whose callers have gone; None when all are there."""
-        kept = [number for number, future in enumerate(self.futures) if not future.done()]
-        if len(kept) == len(self.futures):
+        if True not in [future.done() for future in self.futures]:
             return None
+        kept = [number for number, future in enumerate(self.futures) if not future.done()]
         gone = sorted(set(range(len(self.futures))) - set(kept))
         shed = Shed(
             len(gone),
@@ -100,7 +134,7 @@ class GatheredSend(BatchRequest[SendResult]):
         self.messages = [self.messages[number] for number in kept]
         self.futures = [self.futures[number] for number in kept]
         self.tails = [self.tails[number] for number in kept]
-        self.message_ids = [self.message_ids[number] for number in kept if self.message_ids]
+        self.message_ids = [self.message_ids[number] for number in kept]
         self.events = [self.events[number] for number in kept if self.events]
         self.count -= shed.messages
         self.size -= shed.size

@@ -13,7 +13,7 @@ from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
 from rocketpy.message_columns import MessageColumns
 from rocketpy.producer.batching import split_batch
-from rocketpy.producer.gathered import GatheredSend
+from rocketpy.producer.gathered import GatheredSend, OpenBatch
 from rocketpy.producer.pending import BatchSend, Owner, Pending, SingleSend
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.requests import head_text, properties_text, tail_text
@@ -46,6 +46,7 @@ class Preparer:
         self._config = config
         self._checksum = config.body_checksum
         self._instance = {PROPERTY_INSTANCE_ID: namespace} if namespace else None
+        self._adds_none = not self._checksum and not self._instance
         self._ids = UniqueIdGenerator(address)
         self._head_bytes = len(head_text("0" * (24 + 2 * len(address)), wait_store=False))
         self._steady = asyncio.get_running_loop().time
@@ -83,44 +84,40 @@ class Preparer:
 
     def tail(self, message: Message, event: SendEvent | None) -> str:
         """Its properties behind those that all messages have. Raises MessageTooLarge."""
+        has_own = message.properties or message.tags or message.keys or message.delay_level
+        if event is None and self._adds_none and not has_own:
+            return ""
         extra = event.extra_properties[0] if event is not None else None
         if self._instance is not None:
             extra = {**self._instance, **(extra or {})}
-        if (
-            message.properties
-            or message.tags
-            or message.keys
-            or message.delay_level
-            or self._checksum
-            or extra
-        ):
-            return tail_text(message, self._head_bytes, self._checksum, extra)
-        return ""
+        return tail_text(message, self._head_bytes, self._checksum, extra)
 
-    def gathered(
-        self, publisher: Publisher, queue: MessageQueue | None, wait: bool, timeout_ms: int
-    ) -> GatheredSend:
-        """An empty batch, to be filled. `stamp` it when it leaves."""
+    def gathered(self, batch: OpenBatch) -> GatheredSend:
+        """What was gathered, as it leaves: with ids and times."""
+        born_ms = time.time_ns() // 1_000_000
+        count = len(batch.messages)
+        now_ms = self._steady() * 1000
         return GatheredSend(
             self._owner,
-            publisher,
-            [],
-            [],
-            [],
+            batch.publisher,
+            batch.messages,
+            self._ids.take(born_ms, count),
+            batch.futures,
             b"",
+            batch.size,
+            _BATCH_PROPERTIES[batch.wait],
             0,
-            _BATCH_PROPERTIES[wait],
-            0,
-            queue,
-            0,
-            0.0,
-            0.0,
-            count=0,
-            wait=wait,
-            timeout_ms=timeout_ms,
+            batch.given,
+            born_ms,
+            now_ms,
+            now_ms + batch.timeout_ms,
+            batch.events,
+            count=count,
+            tails=batch.tails,
+            wait=batch.wait,
         )
 
-    def alone(self, batch: GatheredSend) -> SingleSend:
+    def alone(self, batch: OpenBatch) -> SingleSend:
         """The only message of a batch, as a send of its own."""
         born_ms = time.time_ns() // 1_000_000
         message_id = self._ids.next(born_ms)
@@ -142,13 +139,6 @@ class Preparer:
             now_ms + batch.timeout_ms,
             batch.events,
         )
-
-    def stamp(self, send: GatheredSend) -> None:
-        """Give a batch that leaves its times, and its messages their ids."""
-        send.born_ms = time.time_ns() // 1_000_000
-        send.message_ids = self._ids.take(send.born_ms, len(send.messages))
-        send.accepted_ms = self._steady() * 1000
-        send.deadline_ms = send.accepted_ms + send.timeout_ms
 
     def batch_parts(self, messages: Sequence[Message], event: SendEvent | None) -> Iterator[BatchPart]:
         """The requests that a batch takes. Raises MessageTooLarge before the first."""

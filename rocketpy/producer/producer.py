@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar
 
 from rocketpy.admin import Lookups
 from rocketpy.client import ClientInstance, Health
@@ -219,7 +219,7 @@ class Producer(Lookups):
         except FlowControlled:
             engine = self._running()
         left_ms = await engine.room.wait(len(message.body), timeout_ms or self.config.send_timeout_ms)
-        future: asyncio.Future[SendResult] = engine.loop.create_future()
+        future: asyncio.Future[SendResult] = engine.new_future()
         if selector is not None:
             self._select(_kind_of(message), engine, message, future, queue, selector, arg, left_ms)
         else:
@@ -237,19 +237,20 @@ class Producer(Lookups):
     ) -> asyncio.Future[SendResult]:
         """Hand over one message; return the future of its result. RocketMQ's asynchronous send.
 
-        Messages of one queue handed over one after the other are sent in that order. Those of one turn of
-        the event loop leave in one write. The future fails as `send` raises. Raises at once what the
-        caller did wrong (UsageErrors), among them FlowControlled when too much is in flight: `await
-        drain()` in loops.
+        Messages of one queue handed over one after the other are sent in that order. One that finds nothing
+        in flight leaves at once, the others of that turn of the event loop in one write. The future fails as
+        `send` raises. Raises at once what the caller did wrong (UsageErrors), among them FlowControlled when
+        too much is in flight: `await drain()` in loops.
         """
         engine = self._engine or self._running()
         if engine.room.refuses(len(message.body)):
             engine.room.check(len(message.body))
-        future: asyncio.Future[SendResult] = engine.loop.create_future()
-        if selector is not None:
-            self._select(_kind_of(message), engine, message, future, queue, selector, arg, timeout_ms)
+        future: asyncio.Future[SendResult] = engine.new_future()
+        kind = SingleSend if type(message) is Message else _kind_of(message)
+        if selector is None:
+            self._submit(kind, engine, message, future, queue, timeout_ms)
         else:
-            self._submit(_kind_of(message), engine, message, future, queue, timeout_ms)
+            self._select(kind, engine, message, future, queue, selector, arg, timeout_ms)
         return future
 
     def send_oneway(
@@ -266,7 +267,7 @@ class Producer(Lookups):
         """
         engine = self._running()
         engine.room.check(len(message.body))
-        future: asyncio.Future[None] = engine.loop.create_future()
+        future: asyncio.Future[None] = engine.new_future()
         future.add_done_callback(self._oneway_ended)
         if selector is not None:
             self._select(OnewaySend, engine, message, future, queue, selector, arg, None)
@@ -418,7 +419,7 @@ class Producer(Lookups):
     ) -> tuple[SendResult, Mapping[str, str]]:
         engine = self._running()
         timeout_ms = await self._room_for(message, timeout_ms)
-        future: asyncio.Future[SendResult] = engine.loop.create_future()
+        future: asyncio.Future[SendResult] = engine.new_future()
         event = self._submit(HalfSend, engine, message, future, None, timeout_ms)
         return await future, event.extra_properties[0] if event is not None else {}
 
@@ -435,7 +436,7 @@ class Producer(Lookups):
         kind = LoneSend if kind is SingleSend else kind
         engine = self._running()
         timeout_ms = await self._room_for(message, timeout_ms)
-        future: asyncio.Future[SendResult] = engine.loop.create_future()
+        future: asyncio.Future[SendResult] = engine.new_future()
         if selector is not None:
             self._select(kind, engine, message, future, queue, selector, arg, timeout_ms)
         else:
@@ -482,10 +483,10 @@ class Producer(Lookups):
 
     def _submit(
         self,
-        kind: type[Pending[R]],
+        kind: type[Pending[Any]],
         engine: Engine,
         message: Message,
-        future: asyncio.Future[R],
+        future: asyncio.Future[Any],
         queue: MessageQueue | None,
         timeout_ms: int | None,
     ) -> SendEvent | None:
@@ -494,7 +495,7 @@ class Producer(Lookups):
         Returns what listeners follow, unless it was gathered.
         """
         size = len(message.body)
-        publisher = engine.publisher(message.topic)
+        publisher = engine.publishers[message.topic]
         config = self.config
         listeners = engine.listeners
         if listeners.dormant and not engine.room.count:
@@ -506,12 +507,11 @@ class Producer(Lookups):
             and publisher.takes_batches
             and (engine.room.count or not engine.accumulator.is_calm)
         ):
-            joining = cast("asyncio.Future[SendResult]", future)
             timeout_ms = timeout_ms or config.send_timeout_ms
             if listeners.all:
-                _gather_announced(engine, publisher, message, joining, queue, timeout_ms)
+                _gather_announced(engine, publisher, message, future, queue, timeout_ms)
             else:
-                engine.accumulator.add(publisher, message, joining, None, queue, timeout_ms)
+                engine.accumulator.add(publisher, message, future, None, queue, timeout_ms)
             return None
         if size > config.max_message_bytes:
             raise MessageTooLarge(f"a body of {size} bytes, {config.max_message_bytes} are allowed")
@@ -568,8 +568,8 @@ class Producer(Lookups):
         timeout_ms = timeout_ms or self.config.send_timeout_ms
         if engine.room.refuses(len(part.body)):
             timeout_ms = await engine.room.wait(len(part.body), timeout_ms)
-        future: asyncio.Future[Sequence[SendResult]] = engine.loop.create_future()
-        send = engine.preparer.batch(engine.publisher(part.messages[0].topic), part, future, queue, event)
+        future: asyncio.Future[Sequence[SendResult]] = engine.new_future()
+        send = engine.preparer.batch(engine.publishers[part.messages[0].topic], part, future, queue, event)
         send.deadline_ms = send.accepted_ms + timeout_ms
         engine.accept(send)
         engine.begin(send)

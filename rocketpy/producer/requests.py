@@ -7,7 +7,7 @@ holds the text against the general encoder, which does the work in the other hea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Final
 
@@ -22,7 +22,15 @@ from rocketpy.protocol.command import FLAG_ONEWAY, LANGUAGE, VERSION, Command
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
 
-__all__ = ["ONEWAY_OPAQUE", "SendTemplate", "head_text", "json_text", "properties_text", "tail_text"]
+__all__ = [
+    "ONEWAY_OPAQUE",
+    "SendTemplate",
+    "encoded_properties",
+    "head_text",
+    "json_text",
+    "properties_text",
+    "tail_text",
+]
 
 ONEWAY_OPAQUE: Final = 0x7FFF_FFFF
 """Nobody answers a oneway request, so one number does for all."""
@@ -52,6 +60,14 @@ def properties_text(
 def head_text(unique_id: str, *, wait_store: bool) -> str:
     """The two properties that every message has."""
     return f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{'true' if wait_store else 'false'}\x02"
+
+
+def encoded_properties(unique_ids: Sequence[str], tails: Sequence[str], *, wait_store: bool) -> list[bytes]:
+    """`head_text` and tail of several messages, as bytes."""
+    start, _, end = head_text("\0", wait_store=wait_store).partition("\0")
+    return [
+        f"{start}{unique_id}{end}{tail}".encode() for unique_id, tail in zip(unique_ids, tails, strict=True)
+    ]
 
 
 def tail_text(

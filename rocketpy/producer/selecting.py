@@ -44,7 +44,7 @@ def submit_selected(
     Sends of one topic that wait for its route go on in their order, and count against the bounds meanwhile.
     What goes wrong at once is raised, what goes wrong later comes by the future.
     """
-    publisher = engine.publisher(message.topic)
+    publisher = engine.publishers[message.topic]
     if publisher.places:
         submit(choose(publisher, selector, message, arg), timeout_ms)
         return

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from rocketpy.hooks import FailedAttempt, SendCheck
 from rocketpy.links import Link
 from rocketpy.producer.accumulator import Accumulator
 from rocketpy.producer.batch_takers import BatchTakers
-from rocketpy.producer.gathered import GatheredSend
+from rocketpy.producer.gathered import GatheredSend, OpenBatch
 from rocketpy.producer.listening import Listeners
 from rocketpy.producer.pending import OnewaySend, Pending
 from rocketpy.producer.preparing import Preparer
@@ -60,6 +60,7 @@ class Engine:
     """All sends of one producer.
 
     room: its bounds. preparer: makes what `accept` takes. accumulator: gathers sends. listeners: are told.
+    publishers: by topic; asking for one makes it. new_future: of this loop.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class Engine:
         self.listeners = listeners
         listeners.locate = self._address
         self.loop = asyncio.get_running_loop()
+        self.new_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self.loop)
+        self.publishers: dict[str, Publisher] = _Publishers(self._publisher)
         self.preparer = Preparer(self, config, client.address, client.config.namespace)
         self.accumulator = Accumulator(
             config.batch, self.room, self.preparer, self._begin_gathered, self._push
@@ -90,7 +93,6 @@ class Engine:
             if latency.enabled
             else None
         )
-        self._publishers: dict[str, Publisher] = {}
         self._live: dict[Send, None] = {}
         self._waiting: dict[Send, None] = {}
         self._written: list[Send] = []
@@ -101,24 +103,20 @@ class Engine:
 
     # -- accepting ----------------------------------------------------------------------------
 
-    def publisher(self, topic: str) -> Publisher:
-        """The topic's publisher."""
-        publisher = self._publishers.get(topic)
-        if publisher is None:
-            config = self._config
-            publisher = self._publishers[topic] = Publisher(
-                self._client,
-                self._group,
-                topic,
-                config.default_topic,
-                config.default_topic_queues,
-                random.randrange(1 << 16),
-            )
-        return publisher
+    def _publisher(self, topic: str) -> Publisher:
+        config = self._config
+        return Publisher(
+            self._client,
+            self._group,
+            topic,
+            config.default_topic,
+            config.default_topic_queues,
+            random.randrange(1 << 16),
+        )
 
     def _address(self, queue: MessageQueue) -> str | None:
         """Where the broker of a queue listens."""
-        publisher = self._publishers.get(queue.topic)
+        publisher = self.publishers.get(queue.topic)
         link = publisher.link(queue) if publisher is not None else None
         return link.address if link is not None else None
 
@@ -126,7 +124,7 @@ class Engine:
         """Wait until a send would be accepted, and the connections have taken what was written."""
         if self.room.refuses(1):
             await self.room.wait(1, _FOREVER_MS)
-        for publisher in self._publishers.values():
+        for publisher in self.publishers.values():
             for link in {id(link): link for _, link in publisher.places}.values():
                 if link.channel is not None and not link.channel.is_writable:
                     await link.channel.drain()
@@ -163,18 +161,13 @@ class Engine:
 
     # -- batches ------------------------------------------------------------------------------
 
-    def _begin_gathered(self, batch: GatheredSend) -> None:
+    def _begin_gathered(self, batch: OpenBatch) -> None:
         """A batch has been gathered and leaves; its messages are counted already."""
         self._unpushed[batch.publisher] = None
-        if batch.count == 1:
-            alone = self.preparer.alone(batch)
-            self._live[alone] = None
-            self.begin_late(alone)
-            return
-        self._live[batch] = None
-        if self._still_wanted(batch):
-            self.preparer.stamp(batch)
-            self.begin(batch)
+        send = self.preparer.alone(batch) if len(batch.messages) == 1 else self.preparer.gathered(batch)
+        self._live[send] = None
+        if self._still_wanted(send):
+            self.begin(send)
 
     def _still_wanted(self, send: Send) -> bool:
         """Whether somebody waits for it. What nobody waits for any more is taken out of a batch."""
@@ -249,7 +242,11 @@ class Engine:
             else:
                 send.on_wire = True
                 opaque = channel.expect(send, send.deadline_ms)
-                channel.write(send.frame(queue.queue_id, opaque))
+                frame = send.frame(queue.queue_id, opaque)
+                if self.room.count == 1:
+                    channel.write_now(frame)
+                else:
+                    channel.write(frame)
         except ClientClosed:
             # The connection is just ending, and nothing was written: this was no attempt yet.
             send.on_wire = False
@@ -441,12 +438,24 @@ class Engine:
             unfinished += [Unfinished(message, outcome) for message in send.messages]
             self._waiting.pop(send, None)
             self._end(send, ClientClosed("the producer was closed before an answer came", outcome=outcome))
-        for publisher in self._publishers.values():
+        for publisher in self.publishers.values():
             publisher.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._client.forked.remove(self._forked)
         return unfinished
+
+
+class _Publishers(dict[str, Publisher]):
+    """Publishers by topic, each made when it is first asked for."""
+
+    def __init__(self, make: Callable[[str], Publisher]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, topic: str) -> Publisher:
+        publisher = self[topic] = self._make(topic)
+        return publisher
 
 
 def _forbidden(reason: Exception) -> SendForbidden:

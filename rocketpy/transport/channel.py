@@ -150,6 +150,11 @@ class Channel(StreamProtocol):
             self._gathering = True
             self._loop.call_soon(self._flush)
 
+    def write_now(self, frame: bytes) -> None:
+        """Send a ready frame, and what was written before it, at once: spares a lone request a loop turn."""
+        self._out.append(frame)
+        self._send_out()
+
     def flush(self) -> None:
         """Send what was written now, not only at the end of the loop turn."""
         if self._out:

@@ -12,7 +12,7 @@ from rocketpy.config import BatchConfig, ProducerConfig
 from rocketpy.errors import MessageTooLarge
 from rocketpy.message import Message, MessageQueue
 from rocketpy.producer.accumulator import Accumulator
-from rocketpy.producer.gathered import GatheredSend
+from rocketpy.producer.gathered import OpenBatch
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.room import Room
@@ -33,7 +33,7 @@ class Rig:
     """An accumulator and what left it."""
 
     config: BatchConfig = field(default_factory=BatchConfig)
-    batches: list[GatheredSend] = field(default_factory=list)
+    batches: list[OpenBatch] = field(default_factory=list)
     pushes: int = 0
 
     def __post_init__(self) -> None:
