@@ -33,6 +33,7 @@ class Publisher:
         "_client",
         "_default_queues",
         "_error",
+        "_is_new",
         "_own",
         "_route",
         "_template",
@@ -77,6 +78,7 @@ class Publisher:
         self._route: PublishRoute | None = None
         self._asked_ms = float("-inf")
         self._error: RocketError | None = None
+        self._is_new = False  # a name server has said that it does not know the topic
         self._waiting: list[Callable[[], None]] = []
         self._own.changed.append(self._adopt)
         self._adopt()
@@ -104,6 +106,7 @@ class Publisher:
 
     def _asked_own(self, error: RocketError | None) -> None:
         if isinstance(error, RouteNotFound) and self._own.route is None:
+            self._is_new = True
             self._client.when_asked(self._template, self._asked_template)
         else:
             self._answered(error)
@@ -125,11 +128,11 @@ class Publisher:
             then()
 
     def _adopt(self) -> None:
-        """Use the topic's own route, or else what the default topic's lends."""
+        """Use the topic's own route; for one that no broker has, what the default topic's lends."""
         try:
             if self._own.route is not None:
                 route = publish_route(self.topic, self._own.route)
-            elif self._template.route is not None:
+            elif self._is_new and self._template.route is not None:
                 route = borrow_route(self.topic, self._template.route, self._default_queues)
             else:
                 return
