@@ -11,23 +11,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
-from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from rocketpy.client import ClientInstance, Health
+from rocketpy.client import ClientInstance
 from rocketpy.config import ClientConfig
 from rocketpy.decoding import decode_messages
 from rocketpy.errors import (
     BrokerError,
-    ClientClosed,
-    ConfigInvalid,
     Outcome,
     RequestTimeout,
-    Retry,
     RocketError,
     RouteNotFound,
 )
+from rocketpy.lifecycle import Connected
 from rocketpy.lookup import view_by_offset
 from rocketpy.message import DEFAULT_TOPIC, MessageExt, check_topic
 from rocketpy.namespace import wrap, wrap_queue
@@ -36,27 +32,17 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import (
     CreateTopicRequestHeader,
-    GetEarliestMsgStoretimeRequestHeader,
-    GetEarliestMsgStoretimeResponseHeader,
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
-    Header,
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
-    SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
 )
 from rocketpy.protocol.message_id import unique_id_time_ms
+from rocketpy.questions import Questions, checked
 from rocketpy.routing import publish_route
 from rocketpy.routing.routes import MASTER_ID
 
 __all__ = ["FOREVER_MS", "AdminClient", "Lookups", "QueryResult"]
 
 log = logging.getLogger("rocketpy.client")
-
-H = TypeVar("H", bound=Header)
 
 _TIMEOUT_MS: Final = 6000
 """RocketMQ: MQAdminImpl timeoutMillis."""
@@ -128,8 +114,9 @@ class Lookups:
         for _ in range(_CREATE_ATTEMPTS):
             try:
                 command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-                answer = await client.ask(data.broker_addrs[MASTER_ID], command, _TIMEOUT_MS)
-                _check(answer, data.broker_name)
+                await Questions(client, _TIMEOUT_MS).ask(
+                    data.broker_addrs[MASTER_ID], data.broker_name, command
+                )
             except RocketError as failed:
                 error = failed
             else:
@@ -158,31 +145,19 @@ class Lookups:
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at or after a time, in ms since 1970."""
-        name = self._wrapped(queue)
-        header = SearchOffsetRequestHeader(topic=name.topic, queue_id=name.queue_id, timestamp=timestamp_ms)
-        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        return (await self._ask_queue(name, code, header, SearchOffsetResponseHeader)).offset
+        return await self._questions().search_offset(self._wrapped(queue), timestamp_ms)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message will get."""
-        name = self._wrapped(queue)
-        header = GetMaxOffsetRequestHeader(topic=name.topic, queue_id=name.queue_id)
-        code = RequestCode.GET_MAX_OFFSET
-        return (await self._ask_queue(name, code, header, GetMaxOffsetResponseHeader)).offset
+        return await self._questions().max_offset(self._wrapped(queue))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest offset that can still be read."""
-        name = self._wrapped(queue)
-        header = GetMinOffsetRequestHeader(topic=name.topic, queue_id=name.queue_id)
-        code = RequestCode.GET_MIN_OFFSET
-        return (await self._ask_queue(name, code, header, GetMinOffsetResponseHeader)).offset
+        return await self._questions().min_offset(self._wrapped(queue))
 
     async def earliest_message_store_time(self, queue: MessageQueue) -> int:
         """When the oldest message of a queue was stored, in ms since 1970; -1 for an empty queue."""
-        name = self._wrapped(queue)
-        header = GetEarliestMsgStoretimeRequestHeader(topic=name.topic, queue_id=name.queue_id)
-        code = RequestCode.GET_EARLIEST_MSG_STORETIME
-        return (await self._ask_queue(name, code, header, GetEarliestMsgStoretimeResponseHeader)).timestamp
+        return await self._questions().earliest_message_store_time(self._wrapped(queue))
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -265,7 +240,7 @@ class Lookups:
         )
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return QueryResult([], 0)
-        found = _check(answer, data.broker_name).header_as(QueryMessageResponseHeader)
+        found = checked(answer, data.broker_name).header_as(QueryMessageResponseHeader)
         queue = MessageQueue(header.topic, data.broker_name, 0)
         messages = [
             message.with_queue(MessageQueue(header.topic, data.broker_name, message.queue_id))
@@ -278,14 +253,11 @@ class Lookups:
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
         return wrap_queue(self._asking().config.namespace, queue)
 
-    async def _ask_queue(self, queue: MessageQueue, code: int, header: Header, answer_class: type[H]) -> H:
-        client = self._asking()
-        address = await client.broker_address(queue.topic, queue.broker_name)
-        answer = await client.ask(address, Command.request(code, header), _TIMEOUT_MS)
-        return _check(answer, queue.broker_name).header_as(answer_class)
+    def _questions(self) -> Questions:
+        return Questions(self._asking(), _TIMEOUT_MS)
 
 
-class AdminClient(Lookups):
+class AdminClient(Lookups, Connected):
     """Asks name servers and brokers, and sends no messages.
 
         async with AdminClient("127.0.0.1:9876") as admin:
@@ -295,41 +267,10 @@ class AdminClient(Lookups):
     """
 
     def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
-        client = client or ClientConfig()
-        self._client_config = replace(client, namesrv=namesrv) if namesrv is not None else client
-        self._client: ClientInstance | None = None
-        self._closed = False
-
-    async def start(self) -> None:
-        """Start, once. Raises ConfigInvalid."""
-        if self._client is not None:
-            raise ConfigInvalid("this admin client was started before; make a new one")
-        self._client = await ClientInstance.acquire(self._client_config)
-
-    async def close(self) -> None:
-        """Disconnect, unless others use the same connections. Safe to call again."""
-        if self._client is not None and not self._closed:
-            self._closed = True
-            await self._client.release()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def health(self) -> Health:
-        """How its connections are doing. Raises ClientClosed."""
-        return self._asking().health()
+        super().__init__("the admin client", namesrv, client)
 
     def _asking(self) -> ClientInstance:
-        if self._client is None or self._closed:
-            state = "is closed" if self._closed else "was not started: use `async with`, or `await start()`"
-            raise ClientClosed(f"the admin client {state}")
-        return self._client
+        return self._running()
 
 
 R = TypeVar("R")
@@ -351,11 +292,3 @@ async def _of_each(brokers: Sequence[BrokerData], questions: Sequence[Awaitable[
     if errors and not found:
         raise errors[0]
     return found
-
-
-def _check(answer: Command, broker: str) -> Command:
-    """The answer, if it is a success. Raises BrokerError."""
-    if answer.code == ResponseCode.SUCCESS:
-        return answer
-    retry = Retry.SAME_BROKER if answer.code == ResponseCode.SYSTEM_BUSY else Retry.NONE
-    raise BrokerError(answer.code, answer.remark, broker, outcome=Outcome.NOT_SENT, retry=retry)

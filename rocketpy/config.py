@@ -6,7 +6,7 @@ Each field names its unit, its default and the RocketMQ property that it mirrors
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Self
 
 from rocketpy.errors import ConfigInvalid
@@ -300,6 +300,10 @@ class ClientConfig:
         check_number("request_timeout_ms", self.request_timeout_ms, 1)
         if self.codec not in CODECS:
             raise ConfigInvalid(f"codec is {self.codec!r}; choose one of {', '.join(CODECS)}")
+
+    def at(self, namesrv: str | None) -> Self:
+        """The same settings with other name servers; None leaves them as they are."""
+        return self if namesrv is None else replace(self, namesrv=namesrv)
 
 
 def check_number(name: str, value: int, minimum: int, maximum: int | None = None) -> None:

@@ -11,14 +11,15 @@ from collections.abc import AsyncIterator
 
 from rocketpy.client import ClientInstance
 from rocketpy.decoding import decode_message
-from rocketpy.errors import BrokerError, Outcome, Retry, RocketError, RouteNotFound, TransportError
+from rocketpy.errors import RocketError, RouteNotFound, TransportError
 from rocketpy.message import MessageExt
 from rocketpy.namespace import unwrap
-from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import ViewMessageRequestHeader
 from rocketpy.protocol.message_id import decode_message_id
 from rocketpy.protocol.record import host_text
+from rocketpy.questions import checked
 
 __all__ = ["view_by_offset"]
 
@@ -47,10 +48,8 @@ async def view_by_offset(
     async def view(at: str, broker_name: str) -> MessageExt:
         command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
         answer = await client.ask(at, command, timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            retry = Retry.SAME_BROKER if answer.code == ResponseCode.SYSTEM_BUSY else Retry.NONE
-            raise BrokerError(answer.code, answer.remark, broker_name, outcome=Outcome.NOT_SENT, retry=retry)
-        found = decode_message(answer.body, broker_name, max_body_bytes, verify=verify)
+        body = checked(answer, broker_name).body
+        found = decode_message(body, broker_name, max_body_bytes, verify=verify)
         return found.with_topic(unwrap(client.config.namespace, found.topic))
 
     failure: RocketError = RouteNotFound(f"no route names a broker at {address}")

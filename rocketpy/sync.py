@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from rocketpy import admin, producer
 from rocketpy.admin import FOREVER_MS, Lookups, QueryResult
 from rocketpy.background import Background, later
 from rocketpy.client import Health
-from rocketpy.config import ClientConfig, ProducerConfig
+from rocketpy.config import ClientConfig
 from rocketpy.errors import ClientClosed, FlowControlled
-from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
+from rocketpy.producer.options import ProducerOptions, RequestOptions, SendOptions, Where
 from rocketpy.producer.transaction import (
     LocalTransactionState,
     TransactionCheck,
@@ -30,9 +30,7 @@ from rocketpy.producer.transaction import (
     outcome_of,
 )
 from rocketpy.results import SendResult, SendStatus, Unfinished
-from rocketpy.routing.selectors import QueueSelector
 from rocketpy.sync_consumers import LitePullConsumer, PullConsumer, PushConsumer
-from rocketpy.telemetry import TelemetryChoice
 
 __all__ = [
     "AdminClient",
@@ -108,26 +106,8 @@ class Producer(_Lookups):
     Arguments as there. One serves all threads.
     """
 
-    def __init__(
-        self,
-        group: str,
-        namesrv: str | None = None,
-        *,
-        config: ProducerConfig | None = None,
-        client: ClientConfig | None = None,
-        listeners: Iterable[SendListener] = (),
-        checks: Iterable[SendCheck] = (),
-        telemetry: TelemetryChoice = None,
-    ) -> None:
-        self._inner = producer.Producer(
-            group,
-            namesrv,
-            config=config,
-            client=client,
-            listeners=listeners,
-            checks=checks,
-            telemetry=telemetry,
-        )
+    def __init__(self, group: str, namesrv: str | None = None, **options: Unpack[ProducerOptions]) -> None:
+        self._inner = producer.Producer(group, namesrv, **options)
         self._room = threading.BoundedSemaphore(self._inner.config.max_in_flight)
         self._background: Background | None = None
 
@@ -149,29 +129,15 @@ class Producer(_Lookups):
     ) -> None:
         self.close()
 
-    def send(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        selector: QueueSelector | None = None,
-        arg: object = None,
-        timeout_ms: int | None = None,
-    ) -> SendResult:
+    def send(self, message: Message, **how: Unpack[SendOptions]) -> SendResult:
         """See `rocketpy.Producer.send`. A selector is called in the background thread."""
-        return self._loop().run(
-            self._inner.send(message, queue=queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
-        )
+        return self._loop().run(self._inner.send(message, **how))
 
     def send_async(
         self,
         message: Message,
         callback: Callable[[Future[SendResult]], object] | None = None,
-        *,
-        queue: MessageQueue | None = None,
-        selector: QueueSelector | None = None,
-        arg: object = None,
-        timeout_ms: int | None = None,
+        **how: Unpack[SendOptions],
     ) -> Future[SendResult]:
         """Hand over one message; return the future of its result. See `rocketpy.Producer.send_nowait`.
 
@@ -180,7 +146,7 @@ class Producer(_Lookups):
         time-out; then raises FlowControlled. What is wrong with the message comes by the future.
         """
         background = self._loop()
-        self._take_room(timeout_ms)
+        self._take_room(how.get("timeout_ms"))
         future: Future[SendResult] = Future()
         future.add_done_callback(lambda _: self._room.release())
         if callback is not None:
@@ -188,13 +154,9 @@ class Producer(_Lookups):
 
         def hand_over() -> None:
             try:
-                answer = self._inner.send_nowait(
-                    message, queue=queue, selector=selector, arg=arg, timeout_ms=timeout_ms
-                )
+                answer = self._inner.send_nowait(message, **how)
             except FlowControlled:  # by bytes; `send` waits for room
-                answer = asyncio.ensure_future(
-                    self._inner.send(message, queue=queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
-                )
+                answer = asyncio.ensure_future(self._inner.send(message, **how))
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
                 future.set_exception(error)
                 return
@@ -203,19 +165,12 @@ class Producer(_Lookups):
         background.call(hand_over)
         return future
 
-    def send_oneway(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        selector: QueueSelector | None = None,
-        arg: object = None,
-    ) -> None:
+    def send_oneway(self, message: Message, **where: Unpack[Where]) -> None:
         """See `rocketpy.Producer.send_oneway`; waits while too much is unsent."""
 
         async def send_when_room() -> None:
             await self._inner.drain()
-            self._inner.send_oneway(message, queue=queue, selector=selector, arg=arg)
+            self._inner.send_oneway(message, **where)
 
         self._loop().run(send_when_room())
 
@@ -278,37 +233,21 @@ class Producer(_Lookups):
             state, error = outcome_of(local_transaction, half.message)
         return background.run(transactions.end(half, state, error))
 
-    def request(
-        self,
-        message: Message,
-        *,
-        timeout: float = 3.0,
-        queue: MessageQueue | None = None,
-        selector: QueueSelector | None = None,
-        arg: object = None,
-    ) -> MessageExt:
+    def request(self, message: Message, **how: Unpack[RequestOptions]) -> MessageExt:
         """See `rocketpy.Producer.request`."""
-        return self._loop().run(
-            self._inner.request(message, timeout=timeout, queue=queue, selector=selector, arg=arg)
-        )
+        return self._loop().run(self._inner.request(message, **how))
 
     def request_async(
         self,
         message: Message,
         callback: Callable[[Future[MessageExt]], object] | None = None,
-        *,
-        timeout: float = 3.0,
-        queue: MessageQueue | None = None,
-        selector: QueueSelector | None = None,
-        arg: object = None,
+        **how: Unpack[RequestOptions],
     ) -> Future[MessageExt]:
         """Send a request; return the future of its reply. See `rocketpy.Producer.request`.
 
         callback: called with that future when it is done, in the background thread: it must not block.
         """
-        future = self._loop().begin(
-            self._inner.request(message, timeout=timeout, queue=queue, selector=selector, arg=arg)
-        )
+        future = self._loop().begin(self._inner.request(message, **how))
         if callback is not None:
             future.add_done_callback(callback)
         return future

@@ -15,10 +15,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from rocketpy.errors import ConfigInvalid
+from rocketpy.lifecycle import Lifecycle
 from rocketpy.transport import Address
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config import ListenConfig, NamesrvConfig
@@ -48,7 +48,7 @@ _ELECTING: Final = {
 _ELECTION_S: Final = 60
 
 
-class EmbeddedCluster:
+class EmbeddedCluster(Lifecycle):
     """A name server and `brokers` brokers, broker-a, broker-b, ….
 
     replicas: how many peers each of them has; 3 or 5 elect a leader (DLedger), and a message is kept when
@@ -122,15 +122,6 @@ class EmbeddedCluster:
             if self._temporary is not None:
                 await asyncio.to_thread(shutil.rmtree, self._temporary, ignore_errors=True)
                 self._temporary = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def _root(self) -> Path:
         if self._store is not None:

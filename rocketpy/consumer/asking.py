@@ -3,17 +3,17 @@
 Names of topics and groups are those on the wire, with their namespace. Every method raises RouteNotFound,
 TransportError and BrokerError.
 
-Source: RocketMQ 4.6 MQClientAPIImpl, MQAdminImpl, PullAPIWrapper.
+Source: RocketMQ 4.6 MQClientAPIImpl, PullAPIWrapper.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from rocketpy.client import ClientInstance
-from rocketpy.errors import BrokerError, Outcome, Retry, RouteNotFound
+from rocketpy.errors import RouteNotFound
 from rocketpy.protocol.bodies import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
@@ -27,26 +27,18 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import (
     GetConsumerListByGroupRequestHeader,
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
-    Header,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
-    SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
 from rocketpy.protocol.sysflag import PullSysFlag
+from rocketpy.questions import Questions, checked, refusal
 from rocketpy.results import PullStatus
 from rocketpy.routing.routes import MASTER_ID
 
-__all__ = ["Asking", "Pulled", "by_broker", "refusal"]
-
-H = TypeVar("H", bound=Header)
+__all__ = ["Asking", "Pulled", "by_broker"]
 
 STATUSES: Final[dict[int, PullStatus]] = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
@@ -55,13 +47,6 @@ STATUSES: Final[dict[int, PullStatus]] = {
     ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
 }
 """What a response code of a pull means. Source: RocketMQ MQClientAPIImpl processPullResponse."""
-
-_READ_REFUSALS: Final[dict[int, Retry]] = {
-    ResponseCode.SYSTEM_BUSY: Retry.SAME_BROKER,
-    ResponseCode.SERVICE_NOT_AVAILABLE: Retry.OTHER_BROKER,
-    ResponseCode.TOPIC_NOT_EXIST: Retry.REFRESH_ROUTE,
-    ResponseCode.SUBSCRIPTION_NOT_LATEST: Retry.SAME_BROKER,
-}
 
 _LOCK_TIMEOUT_MS: Final = 1000
 """RocketMQ: 1000, fixed."""
@@ -77,35 +62,12 @@ class Pulled(NamedTuple):
     body: bytes
 
 
-class Asking:
-    """Asks in the name of a group. timeout_ms: for questions about queues."""
+class Asking(Questions):
+    """Asks in the name of a group. timeout_ms: for questions that have no time-out of their own."""
 
     def __init__(self, client: ClientInstance, group: str, timeout_ms: float) -> None:
-        self.client = client
+        super().__init__(client, timeout_ms)
         self.group: Final = group
-        self._timeout_ms = timeout_ms
-
-    # -- queues -------------------------------------------------------------------------------
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest offset that can still be read."""
-        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        return (
-            await self._of_queue(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponseHeader)
-        ).offset
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
-        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        return (
-            await self._of_queue(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponseHeader)
-        ).offset
-
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at or after a time, in ms since 1970."""
-        header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
-        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        return (await self._of_queue(queue, code, header, SearchOffsetResponseHeader)).offset
 
     async def pull(
         self,
@@ -138,7 +100,7 @@ class Asking:
         name = random.choice(names)
         address = await self.client.broker_address(topic, name)
         header = GetConsumerListByGroupRequestHeader(consumer_group=self.group)
-        answer = await self._ask(
+        answer = await self.ask(
             address, name, Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
         )
         return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
@@ -152,7 +114,7 @@ class Asking:
                 client_id=self.client.client_id, group=self.group, subscription_data=subscription
             )
             command = Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=body.encode())
-            await self._ask(address, data.broker_name, command)
+            await self.ask(address, data.broker_name, command)
 
     async def committed_offset(self, queue: MessageQueue) -> int | None:
         """The group's offset of a queue; None when the broker says that there is none.
@@ -167,9 +129,7 @@ class Asking:
         answer = await self.client.ask(address, command, _OFFSET_TIMEOUT_MS)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, queue.broker_name)
-        return answer.header_as(QueryConsumerOffsetResponseHeader).offset
+        return checked(answer, queue.broker_name).header_as(QueryConsumerOffsetResponseHeader).offset
 
     async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> str:
         """Store the group's offset of a queue with the master; with a slave while that is away.
@@ -182,9 +142,7 @@ class Asking:
         address = await self.client.broker_address(queue.topic, queue.broker_name)
         command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
         if wait:
-            answer = await self.client.ask(address, command, _OFFSET_TIMEOUT_MS)
-            if answer.code != ResponseCode.SUCCESS:
-                raise refusal(answer, queue.broker_name)
+            await self.ask(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)
             return address
         link = self.client.links.to(address)
         await link.open()
@@ -199,9 +157,7 @@ class Asking:
             consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
         )
         command = Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode())
-        answer = await self.client.ask(address, command, _LOCK_TIMEOUT_MS)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, first.broker_name)
+        answer = await self.ask(address, first.broker_name, command, _LOCK_TIMEOUT_MS)
         return set(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
@@ -213,27 +169,6 @@ class Asking:
         )
         command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
         await self.client.ask(address, command, _LOCK_TIMEOUT_MS)
-
-    # -- inside -------------------------------------------------------------------------------
-
-    async def _of_queue(
-        self, queue: MessageQueue, code: RequestCode, header: Header, answer_class: type[H]
-    ) -> H:
-        address = await self.client.broker_address(queue.topic, queue.broker_name)
-        answer = await self._ask(address, queue.broker_name, Command.request(code, header))
-        return answer.header_as(answer_class)
-
-    async def _ask(self, address: str, broker: str, command: Command) -> Command:
-        answer = await self.client.ask(address, command, self._timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, broker)
-        return answer
-
-
-def refusal(answer: Command, broker: str) -> BrokerError:
-    """The error that a broker's refusal is."""
-    retry = _READ_REFUSALS.get(answer.code, Retry.NONE)
-    return BrokerError(answer.code, answer.remark, broker, outcome=Outcome.NOT_SENT, retry=retry)
 
 
 def by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:

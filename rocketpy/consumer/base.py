@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig
@@ -17,6 +16,7 @@ from rocketpy.consumer.outcomes import Verdict
 from rocketpy.consumer.sending_back import retry_topic
 from rocketpy.consumer.subscription import ALL, Expression, subscription_data
 from rocketpy.errors import ClientClosed, ConfigInvalid
+from rocketpy.lifecycle import Lifecycle
 from rocketpy.message import MessageExt, MessageQueue, check_group
 from rocketpy.namespace import unwrap_queue, wrap, wrap_queue
 from rocketpy.protocol.bodies import ConsumerRunningInfo
@@ -26,7 +26,7 @@ __all__ = ["GroupConsumer"]
 log = logging.getLogger("rocketpy.consumer")
 
 
-class GroupConsumer:
+class GroupConsumer(Lifecycle):
     """A member of a consumer group, as applications see it. Raises GroupInvalid."""
 
     def __init__(
@@ -34,8 +34,7 @@ class GroupConsumer:
     ) -> None:
         self._observers = observers
         self.group: Final = check_group(group)
-        client = client or ClientConfig()
-        self._client_config = replace(client, namesrv=namesrv) if namesrv is not None else client
+        self._client_config: Final = (client or ClientConfig()).at(namesrv)
         self._client: ClientInstance | None = None
         self._member: GroupMember | None = None
         self._subscriptions: dict[str, Expression] = {}
@@ -102,15 +101,6 @@ class GroupConsumer:
         finally:
             await self._client.release()
         return ended
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def health(self) -> Health:
         """How the consumer and its connections are doing. Raises ClientClosed when it does not run."""

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.asking import Asking, Pulled
 from rocketpy.consumer.listening import ReceiveListeners
 from rocketpy.consumer.subscription import ALL, Expression, subscription_data, wanted_messages
 from rocketpy.decoding import decode_messages
-from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid
+from rocketpy.errors import MessageInvalid
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
+from rocketpy.lifecycle import Connected
 from rocketpy.lookup import view_by_offset
 from rocketpy.message import MessageExt, check_group
 from rocketpy.namespace import wrap, wrap_queue
@@ -32,7 +30,7 @@ from rocketpy.telemetry import TelemetryChoice, find_telemetry
 __all__ = ["PullConsumer"]
 
 
-class PullConsumer:
+class PullConsumer(Connected):
     """Reads messages of a queue from an offset that you keep.
 
         async with PullConsumer("readers", "127.0.0.1:9876") as consumer:
@@ -55,40 +53,16 @@ class PullConsumer:
         telemetry: TelemetryChoice = None,
     ) -> None:
         self.group: Final = check_group(group)
+        super().__init__(f"consumer {group}", namesrv, client)
         self.config: Final = config or ConsumerConfig()
-        client = client or ClientConfig()
-        self._client_config = replace(client, namesrv=namesrv) if namesrv is not None else client
-        self._client: ClientInstance | None = None
-        self._closed = False
         self._telemetry = telemetry
         self._receivers = ReceiveListeners(listeners)
 
     async def start(self) -> None:
         """Start, once. Raises ConfigInvalid."""
-        if self._client is not None:
-            raise ConfigInvalid(f"consumer {self.group} was started before; make a new one")
         telemetry = find_telemetry(self._telemetry)
-        self._client = await ClientInstance.acquire(self._client_config)
-        self._receivers.observe(telemetry, self._client.config.namespace)
-
-    async def close(self) -> None:
-        """Disconnect, unless other producers or consumers use the same connections. Safe to call again."""
-        if self._client is not None and not self._closed:
-            self._closed = True
-            await self._client.release()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def health(self) -> Health:
-        """How its connections are doing. Raises ClientClosed."""
-        return self._running().health()
+        await super().start()
+        self._receivers.observe(telemetry, self._namespace)
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that can be read, as the name server tells now."""
@@ -203,12 +177,6 @@ class PullConsumer:
         )
 
     # -- inside -------------------------------------------------------------------------------
-
-    def _running(self) -> ClientInstance:
-        if self._client is None or self._closed:
-            state = "is closed" if self._closed else "was not started: use `async with`, or `await start()`"
-            raise ClientClosed(f"the consumer {state}")
-        return self._client
 
     def _wrapped(self, name: str) -> str:
         """A topic or group as it travels."""

@@ -14,7 +14,6 @@ import time
 from typing import Final
 
 from rocketpy.client import ClientInstance
-from rocketpy.consumer.asking import refusal
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.hooks import SettleEvent
 from rocketpy.message import DEFAULT_TOPIC, RETRY_TOPIC_PREFIX, MessageExt
@@ -24,6 +23,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.questions import checked, refusal
 from rocketpy.routing import publish_route
 from rocketpy.settling import Settlers
 
@@ -163,8 +163,7 @@ class SendBack:
         address, _ = await self._client.find_broker(queue.topic, queue.broker_name, only=True)
         command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
         answer = await self._client.links.to(address).request(command, _TIMEOUT_MS)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, queue.broker_name)
+        checked(answer, queue.broker_name)
         return address
 
     def _copy_header(

@@ -9,8 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from rocketpy.admin import Lookups
 from rocketpy.client import ClientInstance, Health
@@ -25,6 +24,7 @@ from rocketpy.errors import (
     RocketError,
 )
 from rocketpy.hooks import SendCheck, SendEvent, SendListener
+from rocketpy.lifecycle import Lifecycle
 from rocketpy.message import Message, MessageExt, check_group
 from rocketpy.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.namespace import wrap
@@ -57,7 +57,7 @@ log = logging.getLogger("rocketpy.producer")
 R = TypeVar("R")
 
 
-class Producer(Lookups):
+class Producer(Lookups, Lifecycle):
     """Sends messages. One serves a whole event loop: share it between tasks.
 
         async with Producer("orders", "127.0.0.1:9876") as producer:
@@ -85,8 +85,7 @@ class Producer(Lookups):
     ) -> None:
         self.group: Final = check_group(group)
         self.config: Final = config or ProducerConfig()
-        client = client or ClientConfig()
-        self._client_config = replace(client, namesrv=namesrv) if namesrv is not None else client
+        self._client_config: Final = (client or ClientConfig()).at(namesrv)
         self._listeners = tuple(listeners)
         self._telemetry = telemetry
         self._checks = tuple(checks)
@@ -164,15 +163,6 @@ class Producer(Lookups):
         finally:
             await client.release()
         return unfinished
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def health(self) -> Health:
         """How the producer and its connections are doing. Raises ClientClosed when it was not started."""
