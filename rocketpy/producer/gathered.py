@@ -11,10 +11,9 @@ from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
 from rocketpy.producer.pending import BatchRequest, SingleSend
 from rocketpy.producer.publisher import Publisher
-from rocketpy.producer.requests import encoded_properties, head_text
+from rocketpy.producer.requests import encoded_properties
 from rocketpy.protocol.batch import encode_batch
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.command import Command
 from rocketpy.results import SendResult
 
 __all__ = ["GatheredSend", "OpenBatch", "Shed"]
@@ -75,21 +74,16 @@ class GatheredSend(BatchRequest[SendResult]):
     messages: list[Message]
     message_ids: list[str]
     futures: list[asyncio.Future[SendResult]]
-    events: list[SendEvent] = []  # noqa: RUF012 - a Struct gives each its own
-    tails: list[str] = []  # noqa: RUF012
-    wait: bool = True
+    tails: list[str]
+    wait: bool
 
-    def frame(self, queue_id: int, opaque: int) -> bytes:
-        """Its body is made for each attempt, and not kept."""
-        return self.publisher.batch.frame(
-            queue_id, 0, self.born_ms, 0, self.properties, opaque, self._encode()
-        )
+    @property
+    def waiting(self) -> Sequence[asyncio.Future[SendResult]]:
+        """A future each."""
+        return self.futures
 
-    def command(self, queue_id: int) -> Command:
-        """The same for any header codec."""
-        return self.publisher.batch.command(queue_id, 0, self.born_ms, 0, self.properties, self._encode())
-
-    def _encode(self) -> bytes:
+    def encoded(self) -> bytes:
+        """Made for each attempt, and not kept."""
         properties = encoded_properties(self.message_ids, self.tails, wait_store=self.wait)
         return encode_batch(
             [
@@ -157,22 +151,20 @@ class GatheredSend(BatchRequest[SendResult]):
         event: SendEvent | None,
     ) -> SingleSend:
         return SingleSend(
-            self.owner,
-            self.publisher,
-            (message,),
-            (message_id,),
-            (future,),
+            message,
+            message_id,
+            future,
             message.body,
-            len(message.body),
-            head_text(message_id, wait_store=self.wait) + tail,
-            message.flag,
-            self.given,
-            self.born_ms,
-            self.accepted_ms,
-            self.deadline_ms,
-            (event,) if event is not None else (),
-            0,
-            self.attempts,
+            tail,
+            owner=self.owner,
+            publisher=self.publisher,
+            size=len(message.body),
+            given=self.given,
+            born_ms=self.born_ms,
+            accepted_ms=self.accepted_ms,
+            deadline_ms=self.deadline_ms,
+            events=(event,) if event is not None else (),
+            attempts=self.attempts,
         )
 
 

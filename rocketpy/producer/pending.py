@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -18,12 +18,22 @@ from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
 from rocketpy.producer.answers import read_answer, read_batch_answer
 from rocketpy.producer.publisher import Publisher
+from rocketpy.producer.requests import SendTemplate, head_text
 from rocketpy.producer.retry import Attempt, SendRules
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
 from rocketpy.results import SendResult
 
-__all__ = ["BatchRequest", "BatchSend", "LoneSend", "OnewaySend", "Owner", "Pending", "SingleSend"]
+__all__ = [
+    "BatchRequest",
+    "BatchSend",
+    "LoneSend",
+    "OneMessage",
+    "OnewaySend",
+    "Owner",
+    "Pending",
+    "SingleSend",
+]
 
 R = TypeVar("R")
 
@@ -38,30 +48,22 @@ class Owner(Protocol):
         """An attempt has failed."""
 
 
-class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
+class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True):
     """One send with all its attempts. (A Struct, since making one is a third of the time of a plain class.)
 
-    messages, message_ids: what is sent, and the unique ids. futures: what the callers wait for. body: of the
-    request. size, count: how it counts against the bounds. given: the queue that the caller chose. events: a
+    size, count: how it counts against the bounds. given: the queue that the caller chose. events: a
     listener's. queue: that of the current attempt. sent_ms: when that began, where it matters. on_wire:
     whether an attempt waits for its answer now.
     """
 
     owner: Owner
     publisher: Publisher
-    messages: Sequence[Message]
-    message_ids: Sequence[str]
-    futures: Sequence[asyncio.Future[R]]
-    body: bytes
     size: int
-    properties: str
-    flag: int
     given: MessageQueue | None
     born_ms: int
     accepted_ms: float
     deadline_ms: float
     events: Sequence[SendEvent] = ()
-    sys_flag: int = 0
     attempts: tuple[Attempt, ...] = ()
     queue: MessageQueue | None = None
     count: int = 1
@@ -69,9 +71,19 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
     on_wire: bool = False
 
     @property
+    def sent(self) -> Sequence[Message]:
+        """Its messages."""
+        raise NotImplementedError
+
+    @property
+    def waiting(self) -> Sequence[asyncio.Future[Any]]:
+        """What its callers wait for; with listeners, one an event."""
+        raise NotImplementedError
+
+    @property
     def abandoned(self) -> bool:
         """Whether nobody waits for it any more."""
-        return all(future.done() for future in self.futures)
+        return all(future.done() for future in self.waiting)
 
     def rules(self, retry: RetryConfig) -> SendRules:
         """What `decide` has to know of it."""
@@ -79,15 +91,11 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """Its request with a JSON header."""
-        return self.publisher.single.frame(
-            queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, opaque, self.body
-        )
+        raise NotImplementedError
 
     def command(self, queue_id: int) -> Command:
         """Its request for any header codec."""
-        return self.publisher.single.command(
-            queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body
-        )
+        raise NotImplementedError
 
     def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
         """What an answer means. Raises BrokerError, RemoteProtocolError."""
@@ -99,7 +107,7 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
 
     def fail(self, error: RocketError) -> None:
         """Give the callers an error."""
-        for future in self.futures:
+        for future in self.waiting:
             if not future.done():
                 future.set_exception(error)
 
@@ -107,7 +115,7 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
         self, end: RocketError | Sequence[SendResult]
     ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
         """How it ended, for the listeners."""
-        for event, future in zip(self.events, self.futures, strict=True):
+        for event, future in zip(self.events, self.waiting, strict=True):
             yield event, asyncio.CancelledError() if future.cancelled() else end
 
     # -- as the Waiter of a request -----------------------------------------------------------
@@ -135,34 +143,125 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False):
         self.owner.failed(self, error)
 
 
-class SingleSend(Pending[SendResult]):
+class OneMessage(Pending[R]):
+    """One message in a request of its own.
+
+    tail: its properties behind the two that all messages have. body, sys_flag: as they travel; they differ
+    from the message's when that is compressed. (A future and not several, and no text that can be made again
+    for another attempt: there may be 100,000 of these.)
+    """
+
+    flags: ClassVar[int] = 0
+    """Of this kind of message, for the sysFlag."""
+
+    message: Message
+    message_id: str
+    future: asyncio.Future[R]
+    body: bytes
+    tail: str
+    sys_flag: int = 0
+
+    @property
+    def sent(self) -> Sequence[Message]:
+        """The message."""
+        return (self.message,)
+
+    @property
+    def waiting(self) -> Sequence[asyncio.Future[R]]:
+        """The future."""
+        return (self.future,)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether its caller has gone."""
+        return self.future.done()
+
+    @property
+    def template(self) -> SendTemplate:
+        """Makes its requests."""
+        return self.publisher.single
+
+    @property
+    def properties(self) -> str:
+        """Its properties as they travel."""
+        return head_text(self.message_id, wait_store=self.message.wait_store) + self.tail
+
+    def frame(self, queue_id: int, opaque: int) -> bytes:
+        """Its request with a JSON header."""
+        return self.template.frame(
+            queue_id,
+            self.sys_flag | self.flags,
+            self.born_ms,
+            self.message.flag,
+            self.properties,
+            opaque,
+            self.body,
+        )
+
+    def command(self, queue_id: int) -> Command:
+        """Its request for any header codec."""
+        return self.template.command(
+            queue_id, self.sys_flag | self.flags, self.born_ms, self.message.flag, self.properties, self.body
+        )
+
+
+class SingleSend(OneMessage[SendResult]):
     """One message."""
 
     def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
         """One result."""
-        return (read_answer(answer, queue, self.message_ids[0]),)
+        return (read_answer(answer, queue, self.message_id),)
 
     def resolve(self, results: Sequence[SendResult]) -> None:
         """The future of `send`."""
-        future = self.futures[0]
-        if not future.done():
-            future.set_result(results[0])
+        if not self.future.done():
+            self.future.set_result(results[0])
 
 
 class LoneSend(SingleSend):
     """One message that never travels with others, whatever the settings say."""
 
 
+class OnewaySend(OneMessage[None]):
+    """A message whose answer nobody gets."""
+
+    def frame(self, queue_id: int, opaque: int) -> bytes:
+        """A request that says so."""
+        return self.template.oneway_frame(
+            queue_id, self.sys_flag | self.flags, self.born_ms, self.message.flag, self.properties, self.body
+        )
+
+    def resolve(self, results: Sequence[SendResult]) -> None:
+        """It was written."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+
 class BatchRequest(Pending[R]):
-    """Several messages in one request, to one queue."""
+    """Several messages in one request, to one queue. properties: those of the request."""
+
+    messages: Sequence[Message]
+    message_ids: Sequence[str]
+    properties: str
+
+    @property
+    def sent(self) -> Sequence[Message]:
+        """The messages."""
+        return self.messages
+
+    def encoded(self) -> bytes:
+        """The body of its request."""
+        raise NotImplementedError
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """A batch has its own request code."""
-        return self.publisher.batch.frame(queue_id, 0, self.born_ms, 0, self.properties, opaque, self.body)
+        return self.publisher.batch.frame(
+            queue_id, 0, self.born_ms, 0, self.properties, opaque, self.encoded()
+        )
 
     def command(self, queue_id: int) -> Command:
         """The same for any header codec."""
-        return self.publisher.batch.command(queue_id, 0, self.born_ms, 0, self.properties, self.body)
+        return self.publisher.batch.command(queue_id, 0, self.born_ms, 0, self.properties, self.encoded())
 
     def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
         """One result a message."""
@@ -172,28 +271,25 @@ class BatchRequest(Pending[R]):
 class BatchSend(BatchRequest[Sequence[SendResult]]):
     """One request of `send_batch`."""
 
-    def resolve(self, results: Sequence[SendResult]) -> None:
+    body: bytes
+    future: asyncio.Future[Sequence[SendResult]]
+
+    @property
+    def waiting(self) -> Sequence[asyncio.Future[Sequence[SendResult]]]:
         """One future for all."""
-        if not self.futures[0].done():
-            self.futures[0].set_result(results)
+        return (self.future,)
+
+    def encoded(self) -> bytes:
+        """As it was cut."""
+        return self.body
+
+    def resolve(self, results: Sequence[SendResult]) -> None:
+        """One list for all."""
+        if not self.future.done():
+            self.future.set_result(results)
 
     def ends(
         self, end: RocketError | Sequence[SendResult]
     ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
         """None: its event is the whole batch's, of which this may be a part."""
         return ()
-
-
-class OnewaySend(Pending[None]):
-    """A message whose answer nobody gets."""
-
-    def frame(self, queue_id: int, opaque: int) -> bytes:
-        """A request that says so."""
-        return self.publisher.single.oneway_frame(
-            queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body
-        )
-
-    def resolve(self, results: Sequence[SendResult]) -> None:
-        """It was written."""
-        if not self.futures[0].done():
-            self.futures[0].set_result(None)

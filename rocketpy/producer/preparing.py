@@ -14,7 +14,7 @@ from rocketpy.message import Message
 from rocketpy.message_columns import MessageColumns
 from rocketpy.producer.batching import split_batch
 from rocketpy.producer.gathered import GatheredSend, OpenBatch
-from rocketpy.producer.pending import BatchSend, Owner, Pending, SingleSend
+from rocketpy.producer.pending import BatchSend, OneMessage, Owner, SingleSend
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.requests import head_text, properties_text, tail_text
 from rocketpy.protocol.batch import encode_batch
@@ -53,33 +53,32 @@ class Preparer:
 
     def single(
         self,
-        kind: type[Pending[R]],
+        kind: type[OneMessage[R]],
         publisher: Publisher,
         message: Message,
         future: asyncio.Future[R],
         queue: MessageQueue | None,
         event: SendEvent | None,
-    ) -> Pending[R]:
+    ) -> OneMessage[R]:
         """A send of one message. Its deadline is to be set. Raises MessageTooLarge for its properties."""
         born_ms = time.time_ns() // 1_000_000
         message_id = self._ids.next(born_ms)
         now_ms = self._steady() * 1000
         tail = self.tail(message, event)
         return kind(
-            self._owner,
-            publisher,
-            (message,),
-            (message_id,),
-            (future,),
+            message,
+            message_id,
+            future,
             message.body,
-            len(message.body),
-            head_text(message_id, wait_store=message.wait_store) + tail,
-            message.flag,
-            queue,
-            born_ms,
-            now_ms,
-            now_ms,
-            (event,) if event is not None else (),
+            tail,
+            owner=self._owner,
+            publisher=publisher,
+            size=len(message.body),
+            given=queue,
+            born_ms=born_ms,
+            accepted_ms=now_ms,
+            deadline_ms=now_ms,
+            events=(event,) if event is not None else (),
         )
 
     def tail(self, message: Message, event: SendEvent | None) -> str:
@@ -98,23 +97,21 @@ class Preparer:
         count = len(batch.messages)
         now_ms = self._steady() * 1000
         return GatheredSend(
-            self._owner,
-            batch.publisher,
             batch.messages,
             self._ids.take(born_ms, count),
-            batch.futures,
-            b"",
-            batch.size,
             _BATCH_PROPERTIES[batch.wait],
-            0,
-            batch.given,
-            born_ms,
-            now_ms,
-            now_ms + batch.timeout_ms,
-            batch.events,
+            batch.futures,
+            batch.tails,
+            batch.wait,
+            owner=self._owner,
+            publisher=batch.publisher,
+            size=batch.size,
+            given=batch.given,
+            born_ms=born_ms,
+            accepted_ms=now_ms,
+            deadline_ms=now_ms + batch.timeout_ms,
+            events=batch.events,
             count=count,
-            tails=batch.tails,
-            wait=batch.wait,
         )
 
     def alone(self, batch: OpenBatch) -> SingleSend:
@@ -124,20 +121,19 @@ class Preparer:
         message = batch.messages[0]
         now_ms = self._steady() * 1000
         return SingleSend(
-            self._owner,
-            batch.publisher,
-            batch.messages,
-            (message_id,),
-            batch.futures,
+            message,
+            message_id,
+            batch.futures[0],
             message.body,
-            batch.size,
-            head_text(message_id, wait_store=batch.wait) + batch.tails[0],
-            message.flag,
-            batch.given,
-            born_ms,
-            now_ms,
-            now_ms + batch.timeout_ms,
-            batch.events,
+            batch.tails[0],
+            owner=self._owner,
+            publisher=batch.publisher,
+            size=batch.size,
+            given=batch.given,
+            born_ms=born_ms,
+            accepted_ms=now_ms,
+            deadline_ms=now_ms + batch.timeout_ms,
+            events=batch.events,
         )
 
     def batch_parts(self, messages: Sequence[Message], event: SendEvent | None) -> Iterator[BatchPart]:
@@ -174,18 +170,17 @@ class Preparer:
         """A send of one part. Its deadline is to be set; listeners hear of the whole batch's end only."""
         now_ms = self._steady() * 1000
         return BatchSend(
-            self._owner,
-            publisher,
             part.messages,
             part.message_ids,
-            (future,),
-            part.body,
-            len(part.body),
             _BATCH_PROPERTIES[part.messages[0].wait_store],
-            0,
-            queue,
-            time.time_ns() // 1_000_000,
-            now_ms,
-            now_ms,
-            (event,) if event is not None else (),
+            part.body,
+            future,
+            owner=self._owner,
+            publisher=publisher,
+            size=len(part.body),
+            given=queue,
+            born_ms=time.time_ns() // 1_000_000,
+            accepted_ms=now_ms,
+            deadline_ms=now_ms,
+            events=(event,) if event is not None else (),
         )

@@ -30,7 +30,7 @@ from rocketpy.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.namespace import wrap
 from rocketpy.producer.batching import check_batch
 from rocketpy.producer.listening import Listeners
-from rocketpy.producer.pending import LoneSend, OnewaySend, Pending, SingleSend
+from rocketpy.producer.pending import LoneSend, OneMessage, OnewaySend, SingleSend
 from rocketpy.producer.preparing import BatchPart
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.request_reply import ReplyMessage, ReplySend, Requests
@@ -442,7 +442,7 @@ class Producer(Lookups, Lifecycle):
 
     def _select(
         self,
-        kind: type[Pending[R]],
+        kind: type[OneMessage[R]],
         engine: Engine,
         message: Message,
         future: asyncio.Future[R],
@@ -473,7 +473,7 @@ class Producer(Lookups, Lifecycle):
 
     def _submit(
         self,
-        kind: type[Pending[Any]],
+        kind: type[OneMessage[Any]],
         engine: Engine,
         message: Message,
         future: asyncio.Future[Any],
@@ -522,7 +522,7 @@ class Producer(Lookups, Lifecycle):
             self._compress(engine, send)
         return event
 
-    def _compress(self, engine: Engine, send: Pending[R]) -> None:
+    def _compress(self, engine: Engine, send: OneMessage[R]) -> None:
         """Compress its body, then begin. On a thread when it is long and no order would be lost by that."""
         config = self.config.compression
         if send.given is not None or send.size <= config.off_loop_above_bytes:
@@ -533,7 +533,7 @@ class Producer(Lookups, Lifecycle):
         elif self._client is not None:
             self._client.tasks.spawn(self._compress_on_thread(engine, send), "compression")
 
-    async def _compress_on_thread(self, engine: Engine, send: Pending[R]) -> None:
+    async def _compress_on_thread(self, engine: Engine, send: OneMessage[R]) -> None:
         try:
             send.body, send.sys_flag = await engine.loop.run_in_executor(
                 None,

@@ -31,6 +31,7 @@ from rocketpy.errors import (
 from rocketpy.message import REPLY_TOPIC_SUFFIX, Message, MessageExt
 from rocketpy.namespace import unwrap
 from rocketpy.producer.pending import SingleSend
+from rocketpy.producer.requests import SendTemplate
 from rocketpy.protocol import properties as names
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode
@@ -86,17 +87,10 @@ def create_reply_message(
 class ReplySend(SingleSend):
     """A reply: its request code makes the broker push it. Never part of a batch."""
 
-    def frame(self, queue_id: int, opaque: int) -> bytes:
-        """Its request with a JSON header."""
-        return self.publisher.reply.frame(
-            queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, opaque, self.body
-        )
-
-    def command(self, queue_id: int) -> Command:
-        """Its request for any header codec."""
-        return self.publisher.reply.command(
-            queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body
-        )
+    @property
+    def template(self) -> SendTemplate:
+        """Makes its requests."""
+        return self.publisher.reply
 
 
 Send = Callable[[Message, int], Coroutine[Any, Any, SendResult]]

@@ -271,7 +271,7 @@ class Engine:
     def _passes_checks(self, send: Send, queue: MessageQueue) -> bool:
         """Let the application's checks see each message; fail the send where one of them forbids it."""
         for check in self._checks:
-            for message in send.messages:
+            for message in send.sent:
                 try:
                     check(message, queue, self._group)
                 except RocketError as error:
@@ -435,7 +435,7 @@ class Engine:
         for send in list(self._live):
             unsure = send.on_wire or any(_unknown(attempt) for attempt in send.attempts)
             outcome = Outcome.UNKNOWN if unsure else Outcome.NOT_SENT
-            unfinished += [Unfinished(message, outcome) for message in send.messages]
+            unfinished += [Unfinished(message, outcome) for message in send.sent]
             self._waiting.pop(send, None)
             self._end(send, ClientClosed("the producer was closed before an answer came", outcome=outcome))
         for publisher in self.publishers.values():

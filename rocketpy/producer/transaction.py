@@ -107,23 +107,7 @@ SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[s
 class HalfSend(SingleSend):
     """A half message: the bits in its sysFlag say so, beside the properties. Never part of a batch."""
 
-    def frame(self, queue_id: int, opaque: int) -> bytes:
-        """Its request with a JSON header."""
-        return self.publisher.single.frame(
-            queue_id,
-            self.sys_flag | _PREPARED,
-            self.born_ms,
-            self.flag,
-            self.properties,
-            opaque,
-            self.body,
-        )
-
-    def command(self, queue_id: int) -> Command:
-        """Its request for any header codec."""
-        return self.publisher.single.command(
-            queue_id, self.sys_flag | _PREPARED, self.born_ms, self.flag, self.properties, self.body
-        )
+    flags = _PREPARED
 
 
 class Transactions:
