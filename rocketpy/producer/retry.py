@@ -197,8 +197,8 @@ def _final(attempts: Sequence[Attempt]) -> RocketError | Sequence[SendResult]:
 def _never_sent(known: RouteView, rules: SendRules) -> RocketError:
     reason = f": {known.error}" if known.error is not None else ""
     return RequestTimeout(
-        f"nothing was sent within {rules.deadline_ms - rules.accepted_ms:.0f} ms, for want of a route or a "
-        f"connection{reason}",
+        f"nothing was sent within {rules.deadline_ms - rules.accepted_ms:.0f} ms, for want of a route, a "
+        f"connection, or a broker that reads{reason}",
         outcome=Outcome.NOT_SENT,
     )
 

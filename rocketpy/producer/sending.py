@@ -43,6 +43,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.protocol.frame import CODEC_JSON
 from rocketpy.results import SendResult, SendStatus, Unfinished
 from rocketpy.routing import BrokerLatencies, select_queue
+from rocketpy.transport import Channel
 
 __all__ = ["Engine"]
 
@@ -53,6 +54,8 @@ Send = Pending[Any]
 _FOREVER_MS = 10**9
 _SWEEP_MS = 10
 """Grain of time-outs of sends that wait for a route or a connection."""
+_PORTION = 64
+"""Held sends that are written together, once their broker reads again."""
 _BROKERS_FAULT = (TransportError, BrokerError, RemoteProtocolError)
 
 
@@ -95,6 +98,7 @@ class Engine:
         )
         self._live: dict[Send, None] = {}
         self._waiting: dict[Send, None] = {}
+        self._held: dict[Channel, dict[Send, tuple[MessageQueue, Link]]] = {}
         self._written: list[Send] = []
         self._unpushed: dict[Publisher, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -196,8 +200,11 @@ class Engine:
             else:
                 self.begin(part)
 
-    def _is_held(self, send: Send, queue: MessageQueue, link: Link) -> bool:
-        """Whether a send may not leave as it is: see `BatchTakers`."""
+    def _is_held(self, send: Send, queue: MessageQueue, link: Link, channel: Channel) -> bool:
+        """Whether a send may not leave now, or not as it is: see `BatchTakers`."""
+        if not channel.is_writable:
+            self._hold(send, queue, link, channel)
+            return True
         name = queue.broker_name
         if name in self._takers.asked:
             self._hang(send)
@@ -227,7 +234,8 @@ class Engine:
             self._hang(send)
             link.when_open(partial(self._opened, send, queue, link))
             return
-        if (type(send) is GatheredSend or self._takers.asked) and self._is_held(send, queue, link):
+        hot = channel.is_writable and not self._takers.asked
+        if (not hot or type(send) is GatheredSend) and self._is_held(send, queue, link, channel):
             return
         send.queue = queue
         send.sent_ms = now_ms
@@ -256,6 +264,29 @@ class Engine:
         except RocketError as error:
             send.on_wire = False
             self.failed(send, error)
+
+    def _hold(self, send: Send, queue: MessageQueue, link: Link, channel: Channel) -> None:
+        """Keep a send, unwritten, while its broker does not read what was written before."""
+        held = self._held.get(channel)
+        if held is None:
+            held = self._held[channel] = {}
+            channel.when_writable(partial(self._let_go_on, channel))
+        held[send] = queue, link
+        self._hang(send)
+
+    def _let_go_on(self, channel: Channel) -> None:
+        """A broker reads again, or its connection has ended: write what was held, as far as it is taken."""
+        held = self._held.get(channel, {})
+        for number, send in enumerate(list(held)):
+            if number % _PORTION == 0:
+                channel.flush()
+            if not channel.is_writable:
+                channel.when_writable(partial(self._let_go_on, channel))
+                return
+            place = held.pop(send, None)
+            if place is not None and self._unhang(send):
+                self._transmit(send, *place, self._client.now_ms())
+        self._held.pop(channel, None)
 
     def _write_command(self, send: Send, queue: MessageQueue, link: Link) -> None:
         """The way of the other header codecs, and of RPC hooks."""
@@ -407,6 +438,8 @@ class Engine:
         if send not in self._waiting:
             return False
         del self._waiting[send]
+        for held in self._held.values():
+            held.pop(send, None)
         return self._still_wanted(send)
 
     def _sweep(self) -> None:
@@ -438,6 +471,7 @@ class Engine:
             unfinished += [Unfinished(message, outcome) for message in send.sent]
             self._waiting.pop(send, None)
             self._end(send, ClientClosed("the producer was closed before an answer came", outcome=outcome))
+        self._held.clear()
         for publisher in self.publishers.values():
             publisher.close()
         if self._sweeper is not None:

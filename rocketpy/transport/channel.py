@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import Final, Protocol, cast
 
 from rocketpy.errors import ClientClosed, ConnectionLost, RocketError
 from rocketpy.protocol.codes import ResponseCode
@@ -23,6 +24,8 @@ __all__ = ["Channel", "Endpoint"]
 log = logging.getLogger("rocketpy.transport")
 
 _LITTLE_BYTES = 16 * 1024
+_FRAMES_MAX: Final = 512
+"""Frames that are written together at most."""
 
 
 class Endpoint(Protocol):
@@ -46,7 +49,10 @@ class Endpoint(Protocol):
 
 
 class Channel(StreamProtocol):
-    """One connection: sends requests, hands those of the peer to an endpoint, keeps its limits."""
+    """One connection: sends requests, hands those of the peer to an endpoint, keeps its limits.
+
+    is_writable: False while so much is unsent that callers should wait with `drain`, or `when_writable`.
+    """
 
     def __init__(self, endpoint: Endpoint, options: ChannelOptions, *, served: bool) -> None:
         """served: whether the peer connected to us, so that its slowness is cut off in the end."""
@@ -68,6 +74,8 @@ class Channel(StreamProtocol):
         self._reading_paused = False
         self._writable = asyncio.Event()
         self._writable.set()
+        self.is_writable = True
+        self._awaiting_writable: list[Callable[[], None]] = []
         self._closed = self._loop.create_future()
         self._error: Exception | None = None
         self.remote_address = ""
@@ -87,10 +95,12 @@ class Channel(StreamProtocol):
         """How many of our requests wait for their response."""
         return self._connection.in_flight
 
-    @property
-    def is_writable(self) -> bool:
-        """False while so much is unsent that callers should wait with `drain`."""
-        return self._writable.is_set()
+    def when_writable(self, then: Callable[[], None]) -> None:
+        """Call `then` when the peer has taken most of what is unsent, or when the connection has ended.
+
+        To be used while it is not writable. What `then` writes may make it so again.
+        """
+        self._awaiting_writable.append(then)
 
     def request(self, command: Command, timeout_ms: float) -> asyncio.Future[Command]:
         """Send a request; return the future of its response, whatever its code.
@@ -145,10 +155,13 @@ class Channel(StreamProtocol):
 
     def write(self, frame: bytes) -> None:
         """Send a ready frame at the end of this buffer or loop turn; dropped when closed."""
-        self._out.append(frame)
+        out = self._out
+        out.append(frame)
         if not self._gathering:
             self._gathering = True
             self._loop.call_soon(self._flush)
+        elif len(out) >= _FRAMES_MAX:
+            self._send_out()  # so that a long turn of the loop notices a peer that does not read
 
     def write_now(self, frame: bytes) -> None:
         """Send a ready frame, and what was written before it, at once: spares a lone request a loop turn."""
@@ -227,12 +240,15 @@ class Channel(StreamProtocol):
     def pause_writing(self) -> None:
         """Part of asyncio.Protocol: the peer reads more slowly than we write."""
         self._writable.clear()
+        self.is_writable = False
         self._balance_reading()
 
     def resume_writing(self) -> None:
         """Part of asyncio.Protocol."""
         self._writable.set()
+        self.is_writable = True
         self._balance_reading()
+        self._tell_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Part of asyncio.Protocol: fail what is in flight, at once."""
@@ -240,12 +256,14 @@ class Channel(StreamProtocol):
         self._transport = None
         self._out.clear()
         self._writable.set()
+        self.is_writable = True
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
         reason = f": {error}" if error is not None else ""
         self._connection.close(f"connection to {self.remote_address} ended{reason}")
         self._endpoint.channel_closed(self, error)
+        self._tell_writable()
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -266,6 +284,11 @@ class Channel(StreamProtocol):
             self._unanswered += 1
         else:
             self._out.append(answer if isinstance(answer, bytes) else encode_command(answer))
+
+    def _tell_writable(self) -> None:
+        waiting, self._awaiting_writable = self._awaiting_writable, []
+        for then in waiting:
+            then()
 
     def _flush(self) -> None:
         self._gathering = False
