@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -115,6 +117,16 @@ ELSEWHERE = {
 }
 
 
+def arguments(function: Callable[..., object]) -> set[str]:
+    """Names of a function's arguments, with those of ``**how: Unpack[...]``."""
+    parameters = inspect.signature(function).parameters
+    names = {name for name, found in parameters.items() if found.kind is not found.VAR_KEYWORD}
+    for name in parameters.keys() - names:
+        (options,) = get_args(get_type_hints(function)[name])
+        names |= options.__annotations__.keys()
+    return names
+
+
 @pytest.mark.parametrize("kind", ["Producer", "PullConsumer", "AdminClient"])
 def test_blocking_clients_have_it_all(kind: str) -> None:
     """A method, or an argument, would be there for asyncio only."""
@@ -123,6 +135,5 @@ def test_blocking_clients_have_it_all(kind: str) -> None:
         other = ELSEWHERE.get(name, name)
         if other is None or not callable(getattr(ours, name)):
             continue
-        mine = set(inspect.signature(getattr(ours, name)).parameters)
-        theirs = set(inspect.signature(getattr(blocking, other)).parameters)
+        mine, theirs = arguments(getattr(ours, name)), arguments(getattr(blocking, other))
         assert mine <= theirs, f"{kind}.{other} lacks {sorted(mine - theirs)}"
