@@ -319,6 +319,7 @@ class Broker:
     async def close(self) -> None:
         """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same."""
         self._is_serving = False
+        await self._replica.keep_role()
         if self._role is not None:
             self._role.close()
         await self._sync.close()

@@ -361,6 +361,11 @@ class BrokerConfig:
         return self.ha.role is BrokerRole.SLAVE
 
     def __post_init__(self) -> None:
+        own = self.dledger.peers.get(self.dledger.self_id) if self.dledger.enabled else None
+        if own is not None and own.scheme == "tls" and self.listen.options.ssl is None:
+            raise ConfigInvalid(
+                f"dLegerPeers has {own} for this peer, which needs tls.server.certPath and tls.server.keyPath"
+            )
         if self.is_slave and self.dledger.enabled:
             raise ConfigInvalid(
                 "brokerRole is SLAVE, but with enableDLegerCommitLog a group elects its master"

@@ -156,11 +156,15 @@ class LedgerReplication:
         """Take roles from now on."""
         self._task = asyncio.create_task(self._take_roles())
 
-    async def close(self) -> None:
-        """Leave the group; the store must still be open."""
+    async def keep_role(self) -> None:
+        """Change the role no more: the broker stops."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+
+    async def close(self) -> None:
+        """Leave the group; the store must still be open."""
+        await self.keep_role()
         self._give_up()
         if self._is_started:
             await self.peer.close()

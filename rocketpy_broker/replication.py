@@ -179,6 +179,9 @@ class Replication:
             address = Address("tls", address.host, address.port)
         self.client.follow(address)
 
+    async def keep_role(self) -> None:
+        """It has one role for all its life."""
+
     async def close(self) -> None:
         """Copy and serve no more; the store must still be open."""
         await self.client.close()

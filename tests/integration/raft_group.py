@@ -102,8 +102,9 @@ class Member:
 class Group:
     """size peers; `settings` go to each."""
 
-    def __init__(self, root: Path, size: int, *, with_files: bool, **settings: object) -> None:
+    def __init__(self, root: Path, size: int, *, with_files: bool, flush: bool, **settings: object) -> None:
         self.with_files = with_files
+        self.flush = flush
         self.addresses = {f"n{number}": f"127.0.0.1:{free_port()}" for number in range(size)}
         self.members = {name: Member(name, root) for name in self.addresses}
         self.settings: dict[str, object] = {**FAST, **settings}
@@ -122,6 +123,7 @@ class Group:
             OsDisk(),
             member,
             listen=Address.parse(self.addresses[name]),
+            flush=self.flush,
         )
         await member.peer.start()
         return member
@@ -164,10 +166,10 @@ class Group:
 
 @asynccontextmanager
 async def group(
-    root: Path, size: int = 3, *, with_files: bool = False, **settings: object
+    root: Path, size: int = 3, *, with_files: bool = False, flush: bool = True, **settings: object
 ) -> AsyncIterator[Group]:
     """A group that runs."""
-    made = Group(root, size, with_files=with_files, **settings)
+    made = Group(root, size, with_files=with_files, flush=flush, **settings)
     try:
         for name in made.members:
             await made.start(name)

@@ -141,6 +141,21 @@ async def test_nothing_is_acknowledged_before_it_is_durable_on_a_majority(tmp_pa
         await until(lambda: peer.committed_index == entry.index)
 
 
+async def test_without_flush_nothing_waits_for_the_disk(tmp_path: Path) -> None:
+    """dLegerFlush=async would be as slow as the disk all the same."""
+    async with group(tmp_path, flush=False) as running:
+        _, peer = await running.leader()
+        gate = threading.Event()
+        for other in running.running:
+            other.ledger.on_flush = lambda: gate.wait(20)
+        try:
+            await running.append(peer, b"a", b"b")
+            await all_have(running, [b"a", b"b"])
+        finally:
+            gate.set()
+        await until(lambda: all(other.ledger.flushes > 0 for other in running.running))
+
+
 async def test_a_failed_flush_ends_a_peer(tmp_path: Path) -> None:
     """After a flush that failed nobody knows what is on the disk; a second one proves nothing (#2706)."""
 

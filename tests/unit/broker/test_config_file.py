@@ -214,6 +214,7 @@ def test_a_peer_of_a_group(tmp_path: Path) -> None:
         ("dLegerSelfId=n3", "n3"),
         ("dLegerPeers=a-b:1", "a letter and a number"),
         ("dLegerPeers=n2-host", "port"),
+        ("dLegerPeers=n2-tls://host:1", "certPath"),
         ("brokerRole=SLAVE", "elects its master"),
         ("dLegerVoteMillisMin=1000", "dLegerVoteMillisMin"),
     ):
