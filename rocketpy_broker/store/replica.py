@@ -74,24 +74,20 @@ class ReplicaLog:
             self._begin(offset)
         if offset != self.max_offset:
             raise StoreError(f"bytes for offset {offset}, but the log ends at {self.max_offset}")
-        before = len(self._held)
-        self._held += data
-        if len(self._held) < self._wanted:
+        held = self._held
+        if len(held) + len(data) < self._wanted:
+            held += data
             return
-        whole = bytes(self._held) if before else data
+        whole = b"".join((held, data)) if held else data
         base = self._files.max_offset
         backlog = self._backlog if self._backlog is not None and self._backlog.wants(len(data)) else None
         found = self._records.take(whole, base, only_check=backlog is not None)
+        if found.end:
+            self._write(whole[: found.end])
         self._wanted = found.wanted
+        self._held = bytearray(whole[found.end :])
         if not found.end:
             return
-        try:
-            self._write(whole[: found.end])
-        except StoreError:
-            del self._held[before:]
-            self._wanted = MIN_BLANK_BYTES
-            raise
-        self._held = bytearray(whole[found.end :])
         self._publish(found)
         if backlog is not None:
             backlog.add(base, self._files.max_offset, len(data))
