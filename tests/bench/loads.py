@@ -21,7 +21,7 @@ from tests.interop.java_peer import EXAMPLES, JavaPeer, java_environment, make_h
 from tests.interop.processes import our_environment
 
 CLIENT_JVM = ("-server", "-Xms512m", "-Xmx512m")
-FILL_BYTES = 64 << 10  # bodies of a batch
+FILL_BYTES = 512 << 10  # bodies of a batch
 _OFFICIAL_LINE = re.compile(
     r"Send TPS: (\d+) Max RT: (\d+) Average RT: +([\d.]+) Send Failed: (\d+) Response Failed: (\d+)"
 )
