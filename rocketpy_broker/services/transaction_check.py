@@ -47,6 +47,14 @@ class _Copy(NamedTuple):
     receipt: AppendReceipt
 
 
+class _Looked(NamedTuple):
+    """What came of looking at some. goes_on: the others are not too young. failure: why it ended early."""
+
+    goes_on: bool
+    copies: list[_Copy]
+    failure: StoreError | None
+
+
 class TransactionChecker:
     """Checks open transactions.
 
@@ -106,7 +114,11 @@ class TransactionChecker:
         transactions.catch_up()
         offsets = sorted(transactions.table.open)
         for start in range(0, len(offsets), _AT_ONCE):
-            if not self._check_some(offsets[start : start + _AT_ONCE]):
+            looked = self._check_some(offsets[start : start + _AT_ONCE])
+            await self._ask_all(looked.copies)
+            if looked.failure is not None:
+                raise looked.failure
+            if not looked.goes_on:
                 break
             await asyncio.sleep(0)
         for group, count in self._unasked.items():
@@ -124,8 +136,8 @@ class TransactionChecker:
             return
         await self._transactions.save_progress(progress)
 
-    def _check_some(self, offsets: list[int]) -> bool:
-        """Look at some; returns False when the others are too young."""
+    def _check_some(self, offsets: list[int]) -> _Looked:
+        """Look at some, and write a copy of each that is to be asked about or given up."""
         now_ms = self._clock()
         copies: list[_Copy] = []
         failure = None
@@ -141,9 +153,18 @@ class TransactionChecker:
         self._on_written()
         for copy in copies:
             self._written(copy)
-        if failure is not None:
-            raise failure
-        return verdict is not Verdict.WAIT
+        return _Looked(verdict is not Verdict.WAIT, copies, failure)
+
+    async def _ask_all(self, copies: Sequence[_Copy]) -> None:
+        """Ask about them once an answer can find them. Raises StoreError."""
+        asked = [copy for copy in copies if copy.verdict is Verdict.ASK]
+        if asked and self._driver.settle is not None:
+            await self._driver.settle()
+        for copy in asked:
+            try:
+                self._ask(copy)
+            except RocketError as error:
+                log.warning("no check of half message %d: %s", copy.receipt.queue_offset, error)
 
     def _check_one(self, offset: int, now_ms: int, copies: list[_Copy]) -> Verdict | None:
         """Look at one; what is appended for it is added to `copies`. Raises StoreError."""
@@ -188,11 +209,6 @@ class TransactionChecker:
             self._transactions.table.discard(half.offset)
             return
         self._transactions.replaced(half.offset, copy.receipt)
-        if copy.verdict is Verdict.ASK:
-            try:
-                self._ask(copy)
-            except RocketError as error:
-                log.warning("no check of half message %d: %s", copy.receipt.queue_offset, error)
 
     # -- asking -------------------------------------------------------------------------------
 

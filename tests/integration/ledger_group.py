@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rocketpy.transport import Address
@@ -36,8 +37,9 @@ SETTINGS = {
 class LedgerGroup:
     """What a test has. Peers meet over memory://, clients over sockets."""
 
-    def __init__(self, root: Path, namesrv: NameServer, size: int) -> None:
+    def __init__(self, root: Path, namesrv: NameServer, size: int, sync_ms: int) -> None:
         self.root = root
+        self._sync_ms = sync_ms
         self.namesrv_address = str(namesrv.address)
         number = next(_NUMBERS)
         self.names = [f"n{peer}" for peer in range(size)]
@@ -54,7 +56,8 @@ class LedgerGroup:
             "storePathRootDir": str(self.root / name),
             **settings,
         }
-        broker = Broker(load_broker_config(overrides=given))
+        config = load_broker_config(overrides=given)
+        broker = Broker(replace(config, ha=replace(config.ha, sync_interval_ms=self._sync_ms)))
         await broker.start()
         self.running[name] = broker
         return broker
@@ -80,11 +83,16 @@ class LedgerGroup:
 
 
 @asynccontextmanager
-async def ledger_group(root: Path, size: int = 3, settings: Settings = _NONE) -> AsyncIterator[LedgerGroup]:
-    """A group that runs; settings are broker.conf keys of every broker."""
+async def ledger_group(
+    root: Path, size: int = 3, settings: Settings = _NONE, sync_ms: int = 10_000
+) -> AsyncIterator[LedgerGroup]:
+    """A group that runs; settings are broker.conf keys of every broker.
+
+    sync_ms: how often slaves copy topics, groups and offsets; RocketMQ has it fixed.
+    """
     namesrv = NameServer(NamesrvConfig(listen=ListenConfig(address=Address("tcp", "127.0.0.1", 0))))
     await namesrv.start()
-    made = LedgerGroup(root, namesrv, size)
+    made = LedgerGroup(root, namesrv, size, sync_ms)
     try:
         for name in made.names:
             await made.start(name, settings)

@@ -8,7 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rocketpy import ConsumeFrom, Message, MessageExt, Producer, PushConfig, PushConsumer, SendStatus
+from rocketpy import (
+    ClientConfig,
+    ConsumeFrom,
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    Producer,
+    PushConfig,
+    PushConsumer,
+    SendStatus,
+)
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
@@ -186,6 +196,44 @@ async def test_consumers_go_on_with_the_next_master(tmp_path: Path) -> None:
             await group.master()
             await send(producer, b"b")
             await until(lambda: b"b" in seen, 60)
+
+
+async def test_offsets_and_groups_are_the_next_masters_too(tmp_path: Path) -> None:
+    """Consumers would begin anew at each change of masters."""
+    async with ledger_group(tmp_path, sync_ms=50) as group:
+        first = await group.master()
+        first.consumers.offsets.commit("readers", "T", 0, 7)
+        first.consumers.groups.find("readers")
+        await until(
+            lambda: all(
+                slave.consumers.offsets.get("readers", "T", 0) == 7 and slave.consumers.groups.get("readers")
+                for slave in group.slaves()
+            )
+        )
+        await group.stop(group.name_of(first))
+        second = await group.master()
+        assert second.consumers.offsets.get("readers", "T", 0) == 7
+        second.consumers.offsets.commit("readers", "T", 0, 8)
+        await until(
+            lambda: all(slave.consumers.offsets.get("readers", "T", 0) == 8 for slave in group.slaves())
+        )
+
+
+async def test_the_next_master_asks_about_open_transactions(tmp_path: Path) -> None:
+    """A transaction whose master is gone would stay open for ever."""
+    settings = {"transactionTimeOut": "1000", "transactionCheckInterval": "200"}
+    client = ClientConfig(route_refresh_ms=200, heartbeat_ms=200)
+    async with ledger_group(tmp_path, settings=settings) as group:
+        first = await group.master()
+        async with Producer("g", namesrv=group.namesrv_address, client=client) as producer:
+            await producer.send_in_transaction(
+                Message("T", b"half"),
+                local_transaction=lambda _: LocalTransactionState.UNKNOWN,
+                check=lambda _: LocalTransactionState.COMMIT,
+            )
+            await group.stop(group.name_of(first))
+            second = await group.master()
+            await until(lambda: bodies_of(second) == {b"half"})
 
 
 async def test_an_embedded_cluster_with_replicas() -> None:
