@@ -1,8 +1,6 @@
 # Everything a newcomer or a build machine runs. Each target sets itself up in .venv; needs Python 3.11+ and a network.
 # Installs only what that target needs; a stamp file in .venv remembers what was installed.
 
-comma := ,
-
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test slow planted check format docs docs-serve interop bench soak faults spark spark-demo constraints clean distclean
@@ -121,7 +119,7 @@ $(VENV)/.ready-bench: $(SOURCES_OF_SETUP) | $(PY)
 
 $(VENV)/.ready-spark: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy, its test tools and Spark (half a gigabyte)"
-	@$(PIP_INSTALL) -e ".[test,spark$(if $(shell command -v java),,$(comma)jdk)]"
+	@$(PIP_INSTALL) -e ".[test,spark,jdk]"
 	@touch $@
 
 $(VENV)/.ready-check: $(SOURCES_OF_SETUP) | $(PY)

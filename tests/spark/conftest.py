@@ -13,11 +13,12 @@ import pytest
 from examples.spark_session import start_session
 from rocketpy import MessageExt, PullStatus
 from rocketpy.sync import AdminClient, PullConsumer
-from tests.interop.processes import OurBroker, OurNameServer
+from tests.interop.processes import BrokerProcess, NameServerProcess, OurBroker, OurNameServer
 
 CLUSTER = "InteropCluster"
 # A machine that is busy with Spark must not make the broker refuse messages by itself.
 PATIENT = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
+CONF = {**PATIENT, "autoCreateTopicEnable": "false"}
 # A test's JVM lives for a minute: compiling its code well costs more than it gains.
 QUICK_TO_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _numbers = itertools.count()
@@ -33,8 +34,8 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
 class Place:
     """A name server and a broker in processes of their own, and what tests ask of them."""
 
-    names: OurNameServer
-    broker: OurBroker
+    names: NameServerProcess
+    broker: BrokerProcess
     options: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -75,8 +76,7 @@ def own_place(tmp_path: Path) -> Iterator[Place]:
 
 def open_place(run: Path) -> Iterator[Place]:
     """Start the servers, and stop them."""
-    conf = {**PATIENT, "autoCreateTopicEnable": "false"}
-    with OurNameServer(run) as names, OurBroker(run, names.address, conf=conf) as broker:
+    with OurNameServer(run) as names, OurBroker(run, names.address, conf=CONF) as broker:
         yield Place(names, broker)
 
 

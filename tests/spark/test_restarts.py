@@ -1,4 +1,4 @@
-"""Jobs on two executors whose driver and whose broker are killed."""
+"""Jobs on two executors whose driver and whose broker are killed; a task whose broker stands still."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Self
 
+import pyarrow as pa
 import pytest
 
 from pyspark_rocketmq import ROW_ID_PROPERTY, SeenRows
+from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.sending import TaskPlace, send_rows
 from rocketpy.errors import RocketError
 from tests.interop.probe import wait_until
 from tests.interop.processes import our_environment
@@ -21,6 +29,7 @@ from tests.spark.conftest import Place
 pytestmark = pytest.mark.spark
 
 FILES, LINES = 6, 3000
+ROWS = 5000
 WAIT_S = 600
 """A busy machine may take minutes to start a driver and two executors."""
 
@@ -56,6 +65,37 @@ def stored(place: Place, topic: str) -> int:
         return len(place.messages(topic))
     except RocketError:
         return 0
+
+
+def test_a_broker_that_stands_still_delays_rows_and_loses_none(own_place: Place) -> None:
+    """A pause of the broker's machine would fail the task, or lose what was on its way."""
+    place, topic, go_on = own_place, own_place.topic(), Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in (0, ROWS):
+            yield pa.record_batch({"body": [str(number) for number in range(start, start + ROWS)]})
+            go_on.wait(WAIT_S)
+
+    options = {"nameServer": place.namesrv, "topic": topic, "sendTimeoutMs": "500", "batchSize": "100"}
+    sink = SinkOptions.read(options)
+    columns = Columns([("body", "string")], sink)
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send_rows, batches(), columns, sink, TaskPlace("run", 0, 0))
+        try:
+            wait_until(lambda: stored(place, topic) >= ROWS, "half of the rows", WAIT_S, 0.2)
+            os.kill(place.broker.pid, signal.SIGSTOP)
+            go_on.set()
+            time.sleep(2)  # several requests' time-outs
+            assert not sending.done()
+        finally:
+            go_on.set()
+            os.kill(place.broker.pid, signal.SIGCONT)
+        assert sending.result(WAIT_S).rows == 2 * ROWS
+    messages = place.messages(topic)
+    assert {int(message.body) for message in messages} == set(range(2 * ROWS))
+    assert len(messages) > 2 * ROWS  # it had taken in what the task gave up
+    once = [int(message.body) for message in SeenRows().new(messages)]
+    assert sorted(once) == list(range(2 * ROWS))
 
 
 def test_a_stream_survives_its_driver_and_its_broker(own_place: Place, tmp_path: Path) -> None:

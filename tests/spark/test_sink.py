@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
-from pyspark_rocketmq import ROW_ID_PROPERTY, SeenRows, foreach_batch, write_batch
+from pyspark_rocketmq import ROW_ID_PROPERTY, SeenRows
 from rocketpy.protocol.sysflag import MessageSysFlag
 from tests.spark.conftest import Place, Write
 
@@ -55,6 +55,26 @@ def test_a_delay_and_a_long_body_travel_by_themselves(spark: Any, place: Place, 
     write(frame.limit(1), topic=topic, compression="none")
     (plain,) = [m for m in place.messages(topic) if m.body[:1] == b"x" and not m.sys_flag & 1]
     assert plain.store_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("compression", "bits"),
+    [("zlib", 0), ("lz4", MessageSysFlag.COMPRESSION_LZ4), ("zstd", MessageSysFlag.COMPRESSION_ZSTD)],
+)
+def test_long_bodies_are_compressed_as_told(
+    spark: Any, place: Place, write: Write, compression: str, bits: int
+) -> None:
+    """Topics of long texts would take many times the disk, or come back unreadable."""
+    topic = place.topic()
+    frame = spark.range(0, 40, 1, 2).selectExpr("repeat(concat('row ', id, ' '), 500) AS body")
+    write(frame, topic=topic, compression=compression, compressAboveBytes=1000)
+    messages = place.messages(topic)
+    both = MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_TYPE_MASK
+    assert {message.sys_flag & both for message in messages} == {MessageSysFlag.COMPRESSED | bits}
+    assert max(message.store_size for message in messages) < 1000
+    read = spark.read.format("rocketmq").options(nameServer=place.namesrv, topic=topic).load()
+    expected = {(f"row {number} " * 500).encode() for number in range(40)}
+    assert {bytes(row.body) for row in read.select("body").collect()} == expected
 
 
 def test_equal_sharding_keys_share_a_queue_in_order(spark: Any, place: Place, write: Write) -> None:
@@ -188,19 +208,3 @@ def test_rows_of_a_repeated_task_keep_their_ids(spark: Any, place: Place, write:
     assert len(ids) == 30_000
     kept = [int(message.body) for message in SeenRows().new(messages)]
     assert sorted(kept) == list(range(30_000))
-
-
-def test_helpers_need_no_data_source(spark: Any, place: Place) -> None:
-    """On Spark 3.5 nothing could be sent."""
-    topic = place.topic()
-    frame = spark.range(0, 100, 1, 2).selectExpr("cast(id as string) as body")
-    options = {"nameServer": place.namesrv, "topic": topic}
-    reports = write_batch(frame, options)
-    assert [report.rows for report in reports] == [50, 50]
-    write = foreach_batch(options, run_id="job")
-    write(frame, 3)
-    write(frame, 3)
-    messages = place.messages(topic)
-    assert len(messages) == 300
-    assert len(list(SeenRows().new(messages))) == 200
-    assert {m.properties[ROW_ID_PROPERTY] for m in messages} >= {"job/3/0/0", "job/3/1/49"}
