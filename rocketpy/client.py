@@ -337,6 +337,14 @@ class ClientInstance:
                 return data.broker_addrs.get(MASTER_ID) or data.broker_addrs[min(data.broker_addrs)]
         return None
 
+    def address_of_member(self, topic: str, broker_name: str, broker_id: int) -> str | None:
+        """The address of one member of a broker, from what is known already; None where it is not."""
+        route = self.topic(topic).route
+        for data in route.broker_datas if route is not None else ():
+            if data.broker_name == broker_name:
+                return data.broker_addrs.get(broker_id)
+        return None
+
     def address_of(self, host: str, port: int) -> str:
         """How to reach the broker with this store host: as a route writes it (tls://…), else by TCP.
 

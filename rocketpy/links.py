@@ -42,6 +42,11 @@ class Link:
         self.channel: Channel | None = None
         self.last_error: Exception | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a request may leave at once."""
+        return self.channel is not None and not self.channel.is_closed and self._links.refusal is None
+
     def when_open(self, then: Then) -> None:
         """Call `then(None)` once there is a connection, or `then(error)` when the attempt failed.
 
@@ -78,7 +83,7 @@ class Link:
 
     async def request(self, command: Command, timeout_ms: float) -> Command:
         """Send a request and wait for its response, whatever its code. Raises TransportError."""
-        if self.channel is None or self.channel.is_closed or self._links.refusal is not None:
+        if not self.is_open:
             await self.open()
         return await self.put(command, timeout_ms)
 

@@ -8,12 +8,13 @@ Source: RocketMQ 4.6 MQClientAPIImpl, PullAPIWrapper.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from rocketpy.client import ClientInstance
-from rocketpy.errors import RouteNotFound
+from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.protocol.bodies import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
@@ -38,7 +39,7 @@ from rocketpy.questions import Questions, checked, refusal
 from rocketpy.results import PullStatus
 from rocketpy.routing.routes import MASTER_ID
 
-__all__ = ["Asking", "Pulled", "by_broker"]
+__all__ = ["Asking", "Pulled", "by_broker", "pulled"]
 
 STATUSES: Final[dict[int, PullStatus]] = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
@@ -81,13 +82,28 @@ class Asking(Questions):
         A slave gets no offset to commit, whatever the header says: its own would win over the master's later.
         """
         address, found_id = await self.client.find_broker(queue.topic, queue.broker_name, broker_id)
-        if found_id != MASTER_ID:
-            header.sys_flag &= ~PullSysFlag.COMMIT_OFFSET
-        answer = await self.client.ask(address, Command.request(RequestCode.PULL_MESSAGE, header), timeout_ms)
-        status = STATUSES.get(answer.code)
-        if status is None:
-            raise refusal(answer, queue.broker_name)
-        return Pulled(status, answer.header_as(PullMessageResponseHeader), answer.body)
+        answer = await self.client.ask(address, _pull_command(header, found_id), timeout_ms)
+        return pulled(answer, queue.broker_name)
+
+    def begin_pull(
+        self,
+        queue: MessageQueue,
+        header: PullMessageRequestHeader,
+        timeout_ms: float,
+        broker_id: int = MASTER_ID,
+    ) -> asyncio.Future[Command] | None:
+        """Send a pull without waiting; the future's command is for `pulled`.
+
+        None where that broker is not known or not connected at the moment; `pull` sees to both.
+        """
+        address = self.client.address_of_member(queue.topic, queue.broker_name, broker_id)
+        link = self.client.links.to(address) if address is not None else None
+        if link is None or not link.is_open:
+            return None
+        try:
+            return link.put(_pull_command(header, broker_id), timeout_ms)
+        except RocketError:  # `pull` tells of it
+            return None
 
     # -- the group ----------------------------------------------------------------------------
 
@@ -169,6 +185,20 @@ class Asking(Questions):
         )
         command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
         await self.client.ask(address, command, _LOCK_TIMEOUT_MS)
+
+
+def pulled(answer: Command, broker: str) -> Pulled:
+    """What a broker answered to a pull. Raises BrokerError, RemoteProtocolError."""
+    status = STATUSES.get(answer.code)
+    if status is None:
+        raise refusal(answer, broker)
+    return Pulled(status, answer.header_as(PullMessageResponseHeader), answer.body)
+
+
+def _pull_command(header: PullMessageRequestHeader, broker_id: int) -> Command:
+    if broker_id != MASTER_ID:
+        header.sys_flag &= ~PullSysFlag.COMMIT_OFFSET
+    return Command.request(RequestCode.PULL_MESSAGE, header)
 
 
 def by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:

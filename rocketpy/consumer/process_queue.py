@@ -89,6 +89,15 @@ class ProcessQueue:
             or (limits.span is not None and self.span > limits.span)
         )
 
+    def will_be_full(self, limits: Limits, next_offset: int, size: int) -> bool:
+        """Whether pulls have to wait once what lies before an offset, `size` bytes of it, is added."""
+        first = next(iter(self._held)) if self._held else self.next_offset
+        return (
+            len(self._held) + next_offset - self.next_offset > limits.count
+            or self.size + size > limits.size
+            or (limits.span is not None and next_offset - first > limits.span)
+        )
+
     def is_locked(self, now_ms: int) -> bool:
         """Whether the broker's lock can still be relied on."""
         return self.locked_ms is not None and now_ms - self.locked_ms <= LOCK_ALIVE_MS

@@ -1,7 +1,8 @@
 """Pulling: one task a queue asks its broker for messages, as long as the member has the queue.
 
 A pull that finds nothing is held by the broker until a message comes. Pulls wait while too much of the queue
-is held here, and while the consumer is paused.
+is held here, and while the consumer is paused. Where neither is so, the next pull leaves before the messages
+of the last one are looked at, so that the broker works on it meanwhile.
 
 Source: RocketMQ 4.6 DefaultMQPushConsumerImpl pullMessage, PullAPIWrapper.
 """
@@ -16,15 +17,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from rocketpy.client import ClientInstance
-from rocketpy.consumer.asking import Asking, Pulled
+from rocketpy.consumer.asking import Asking, Pulled, pulled
 from rocketpy.consumer.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.settings import MemberConfig
 from rocketpy.consumer.subscription import wanted_messages
 from rocketpy.decoding import decode_messages
-from rocketpy.errors import BrokerError, InvariantError, RocketError
+from rocketpy.errors import BrokerError, ClientClosed, ConnectionLost, InvariantError, RocketError
 from rocketpy.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue, SubscriptionData
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.repeated import RepeatedLog
@@ -84,7 +86,9 @@ class PullContext:
 class Puller:
     """Pulls one queue. `start` begins, `stop` ends, `wake` says that there may be room again."""
 
-    __slots__ = ("_broker_id", "_context", "_pause_s", "_task", "_trouble", "_woken", "held", "paused")
+    __slots__ = (
+        "_ahead", "_broker_id", "_context", "_pause_s", "_task", "_trouble", "_woken", "held", "paused",
+    )  # fmt: skip
 
     def __init__(self, context: PullContext, held: ProcessQueue) -> None:
         self._context = context
@@ -93,6 +97,7 @@ class Puller:
         self._trouble = RepeatedLog(log)
         self._task: asyncio.Task[None] | None = None
         self._woken: asyncio.Future[None] | None = None
+        self._ahead: asyncio.Future[Command] | None = None
         self.held: Final = held
         self.paused = False
 
@@ -104,6 +109,7 @@ class Puller:
         """End; an answer that is on its way is not looked at."""
         if self._task is not None:
             self._task.cancel()
+        self._forget_ahead()
 
     def wake(self) -> None:
         """Look again whether to pull."""
@@ -127,6 +133,7 @@ class Puller:
             except Exception:
                 # Whatever it is must not end the work on a queue in silence (and nobody else takes it).
                 log.exception("pulling %s failed", held.queue)
+                self._forget_ahead()
                 await self._wait()
             if context.config.pull_interval_ms:
                 await asyncio.sleep(context.config.pull_interval_ms / 1000)
@@ -152,36 +159,68 @@ class Puller:
             await self._wait()
             return ()
         now = context.client.now_ms()
-        pulled = await context.asking.pull(
-            held.queue, self._header(subscription), config.pull_timeout_ms, self._broker_id
-        )
+        answer = await self._next_answer(subscription)
         if held.dropped:
             return ()
-        self._broker_id = pulled.header.suggest_which_broker_id
-        if pulled.status is PullStatus.FOUND:
+        self._broker_id = answer.header.suggest_which_broker_id
+        if answer.status is PullStatus.FOUND:
+            if self._pull_ahead(subscription, answer):
+                await asyncio.sleep(0)  # it leaves, with those of the other queues
             messages = decode_messages(
-                pulled.body, held.queue, config.max_body_bytes, verify=config.verify_checksums
+                answer.body, held.queue, config.max_body_bytes, verify=config.verify_checksums
             )
             messages = context.present(wanted_messages(messages, subscription.tags_set))
             context.pulled(held.queue.topic, len(messages), context.client.now_ms() - now)
-            held.add(messages, pulled.header.next_begin_offset)
+            held.add(messages, answer.header.next_begin_offset)
             if messages:
                 context.deliver(self, messages)
             return messages
-        if pulled.status is PullStatus.OFFSET_ILLEGAL:
-            self._moved(pulled)
+        if answer.status is PullStatus.OFFSET_ILLEGAL:
+            self._moved(answer)
         else:
-            held.next_offset = pulled.header.next_begin_offset
+            held.next_offset = answer.header.next_begin_offset
         return ()
 
-    def _header(self, subscription: SubscriptionData) -> PullMessageRequestHeader:
+    async def _next_answer(self, subscription: SubscriptionData) -> Pulled:
+        """The answer to the pull that left ahead, or to one made now."""
+        held, context, ahead = self.held, self._context, self._ahead
+        self._ahead = None
+        if ahead is not None:
+            try:
+                return pulled(await ahead, held.queue.broker_name)
+            except (ConnectionLost, ClientClosed):
+                log.debug("pulling %s again: its connection ended", held.queue)
+        header = self._header(subscription, held.next_offset)
+        return await context.asking.pull(held.queue, header, context.config.pull_timeout_ms, self._broker_id)
+
+    def _pull_ahead(self, subscription: SubscriptionData, last: Pulled) -> bool:
+        """Send the pull that follows, if it would not have to wait. Returns whether it did."""
+        held, context, offset = self.held, self._context, last.header.next_begin_offset
+        if context.paused or self.paused or context.config.pull_interval_ms:
+            return False
+        if held.will_be_full(context.limits(), offset, len(last.body)):
+            return False
+        self._ahead = context.asking.begin_pull(
+            held.queue,
+            self._header(subscription, offset),
+            context.config.pull_timeout_ms,
+            self._broker_id,
+        )
+        return self._ahead is not None
+
+    def _forget_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
+            self._ahead = None
+
+    def _header(self, subscription: SubscriptionData, queue_offset: int) -> PullMessageRequestHeader:
         held, context, config = self.held, self._context, self._context.config
         offset = held.commit_offset if context.commits else 0
         return PullMessageRequestHeader(
             consumer_group=context.asking.group,
             topic=held.queue.topic,
             queue_id=held.queue.queue_id,
-            queue_offset=held.next_offset,
+            queue_offset=queue_offset,
             max_msg_nums=config.pull_batch_size,
             sys_flag=PullSysFlag.build(
                 commit_offset=offset > 0, suspend=True, subscription=context.carries_filter
@@ -193,8 +232,8 @@ class Puller:
             expression_type=subscription.expression_type,
         )
 
-    def _moved(self, pulled: Pulled) -> None:
-        held, header = self.held, pulled.header
+    def _moved(self, answer: Pulled) -> None:
+        held, header = self.held, answer.header
         offset = next_offset_after_illegal(
             held.next_offset, header.next_begin_offset, header.min_offset, header.max_offset
         )
@@ -212,6 +251,7 @@ class Puller:
         """Wait a little, longer each time; learn where the queue is now, and introduce ourselves again."""
         queue, client = self.held.queue, self._context.client
         self._trouble.info(type(error).__name__, "pulling %s: %s", queue, error)
+        self._forget_ahead()  # it would leave out messages that could not be read
         self._broker_id = MASTER_ID
         await self._wait()
         try:

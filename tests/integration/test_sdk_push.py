@@ -39,6 +39,7 @@ from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import FIRST, Seen, committed, consuming, of_topic, send, texts
 from tests.integration.test_broker import until
+from tests.mqconsumer.group import Requests
 
 
 async def test_an_async_handler_gets_everything_once(cluster: EmbeddedCluster, producer: Producer) -> None:
@@ -282,6 +283,30 @@ async def test_back_pressure(cluster: EmbeddedCluster, producer: Producer) -> No
 async def _held(consumer: PushConsumer, queue: MessageQueue) -> Any:
     await until(lambda: queue in consumer.member.pullers)
     return consumer.member.pullers[queue].held
+
+
+async def test_a_message_that_cannot_be_read_is_not_left_out(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
+    """The pull that left ahead of it would be gone on with, and the message be lost in silence."""
+    queue = MessageQueue("T", "broker-a", 0)
+    for body in (b"first", b"z" * 10_000, b"third"):
+        await producer.send(Message("T", body), queue=queue)
+    pulls = Requests(RequestCode.PULL_MESSAGE)
+    seen = Seen()
+    consumer = PushConsumer(
+        "g",
+        cluster.namesrv_address,
+        seen,
+        config=PushConfig(consume_from=FIRST, pull_batch_size=1, max_body_bytes=1000),
+        client=ClientConfig(rpc_hooks=(pulls,)),
+    )
+    consumer.subscribe("T")
+    async with consumer:
+        await until(lambda: [one.ext_fields()["queueOffset"] for one in pulls.seen].count("1") >= 3)
+        assert any(one.ext_fields()["queueOffset"] == "2" for one in pulls.seen)
+        assert consumer.progress()[queue] == 1
+    assert list(seen.bodies) == [b"first"]
 
 
 async def test_pause_and_resume(cluster: EmbeddedCluster, producer: Producer) -> None:

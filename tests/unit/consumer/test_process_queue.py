@@ -72,6 +72,11 @@ def test_each_limit_makes_a_queue_full() -> None:
     assert queue.is_full(Limits(3, 14, 50))
     assert queue.is_full(Limits(3, 15, 49))
     assert not queue.is_full(Limits(3, 15, None))
+    offset = queue.next_offset + 2
+    assert not queue.will_be_full(Limits(5, 20, None), offset, 5)
+    assert queue.will_be_full(Limits(4, 20, None), offset, 5)
+    assert queue.will_be_full(Limits(5, 19, None), offset, 5)
+    assert queue.will_be_full(Limits(5, 20, 10), offset, 5)
 
 
 def test_order_survives_a_failure() -> None:
