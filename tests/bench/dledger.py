@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocketpy import AdminClient, Message, Producer, ProducerConfig
+from rocketpy import Message, Producer, ProducerConfig
 from tests.bench import machine
 from tests.bench.catch_up import log_end, readable
 from tests.bench.comparison import EXIT_NOT_RUN, RESULTS, heading, prepare, words
@@ -140,7 +140,7 @@ def groups(peer: JavaPeer, run: Path, makes: Sequence[Make], loop: str) -> Itera
             group = LedgerGroup(run / make, names.address, [make] * 3, conf=CONF, file_bytes=1 << 30, new=new)
             stack.enter_context(group)
             wait_for_leader(group)
-            asyncio.run(_make_topic(names.address))
+            asyncio.run(group.make_topic(TOPIC, QUEUES))
             running.append(Running(JAVA if make == "java" else OURS, group, names))
         yield running
 
@@ -151,11 +151,6 @@ def wait_for_leader(group: LedgerGroup) -> str:
     leader = group.leader()
     assert leader is not None
     return leader
-
-
-async def _make_topic(namesrv: str) -> None:
-    async with AdminClient(namesrv) as admin:
-        await admin.create_topic(TOPIC, QUEUES)
 
 
 def in_turn(running: list[Running], number: int) -> list[Running]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from rocketpy import AdminClient, ClientConfig
+from rocketpy import ClientConfig
 from tests.interop import probe
 from tests.interop.cluster import Make, stopping
 from tests.interop.java_peer import JavaPeer
@@ -79,8 +79,7 @@ async def kill_leaders(
     if refresh_ms is not None:
         client = ClientConfig(namesrv=group.namesrv, route_refresh_ms=refresh_ms)
     await _until(lambda: group.master() is not None, "a master")
-    async with AdminClient(client=client) as admin:
-        await admin.create_topic(TOPIC, 4)
+    await group.make_topic(TOPIC, 4)
     report, load = KillReport(), GroupLoad(client)
     async with load.sending():
         for number in range(rounds):

@@ -5,13 +5,17 @@ with LedgerGroup(run, namesrv.address, ["java", "java", "our"], peer) as group: 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from rocketpy import AdminClient
+from rocketpy.errors import RocketError
 from rocketpy_broker.dledger.entry import Blank, Entry, decode_entry
 from tests.interop import probe
 from tests.interop.cluster import Make, new_broker, stopping
@@ -103,6 +107,18 @@ class LedgerGroup:
         address = probe.master(self.namesrv, GROUP)
         running = (name for name, broker in self.brokers.items() if broker.is_running)
         return next((name for name in running if self.brokers[name].address == address), None)
+
+    async def make_topic(self, topic: str, queues: int) -> None:
+        """Make a topic at the leader; again if another one came before name servers knew it."""
+        until = time.monotonic() + _BOOT_S
+        while True:
+            try:
+                async with AdminClient(self.namesrv) as admin:
+                    return await admin.create_topic(topic, queues)
+            except RocketError:
+                if time.monotonic() > until:
+                    raise
+            await asyncio.sleep(0.5)
 
     def entries(self, peer_id: str) -> list[Entry]:
         """What lies in a peer's data files now."""

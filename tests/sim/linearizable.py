@@ -1,19 +1,20 @@
 """Whether what clients were told fits one order of events, each between its call and its answer.
 
-Two models, each with its own search:
+Two models, each decided without a search, whose time would explode with what happens at the same time:
 
-- a register a key: Wing and Gong's search (1993) with the cache of states that Lowe added (2017), key by key,
-  since a history is linearizable just when each object's part of it is (Herlihy and Wing 1990);
-- a log: an append's answer says which place it got, so the order is known and one pass is enough.
+- a register a key, whose writes all differ: the zones of Gibbons and Korach (Testing shared memories, 1997),
+  key by key, since a history is linearizable just when each object's part of it is (Herlihy and Wing, 1990);
+- a log: an append's answer says which place it got, so the order is known.
 
 A call that was never answered, or with "unknown", may take effect at any time behind its call, or never.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,7 +52,7 @@ def unlinearizable_key(operations: Iterable[Operation]) -> int | None:
     by_key: dict[int, list[Operation]] = defaultdict(list)
     for operation in operations:
         by_key[operation.key].append(operation)
-    return next((key for key, found in sorted(by_key.items()) if not _fits(_that_matter(found))), None)
+    return next((key for key, found in sorted(by_key.items()) if not _is_linearizable(found)), None)
 
 
 def misplaced_append(log: Iterable[Appended]) -> Appended | None:
@@ -64,52 +65,31 @@ def misplaced_append(log: Iterable[Appended]) -> Appended | None:
     return None
 
 
-def _that_matter(operations: list[Operation]) -> list[Operation]:
-    """Leave out what is without consequence: unknown writes that nobody read, and unknown reads.
+def _is_linearizable(operations: list[Operation]) -> bool:
+    """Gibbons and Korach's test for a register whose writes all differ.
 
-    Were such a write part of an order, nothing but writes could follow it until the next write: the order
-    without it fits too.
+    A value's operations follow each other without another write between. Where one of them has ended before
+    another was called, the register held the value from the one moment to the other: no two values may claim
+    the same moment, and no value must have come and gone within another's claim.
     """
-    read = {operation.value for operation in operations if operation.kind == "read"}
-    return sorted(
-        (
-            operation
-            for operation in operations
-            if operation.answered < UNKNOWN or (operation.kind == "write" and operation.value in read)
-        ),
-        key=lambda operation: operation.called,
-    )
-
-
-def _fits(operations: Sequence[Operation]) -> bool:
-    """Search for an order, by depth. A state: which operations have taken effect, and the value."""
-    must = sum(1 << at for at, operation in enumerate(operations) if operation.answered < UNKNOWN)
-    states: list[tuple[int, int | None]] = [(0, None)]
-    seen = set(states)
-    while states:
-        done, value = states.pop()
-        if done & must == must:
-            return True
-        for at in _possible(operations, done):
-            operation = operations[at]
-            if operation.kind == "read" and operation.value != value:
-                continue
-            state = done | 1 << at, operation.value
-            if state not in seen:
-                seen.add(state)
-                states.append(state)
-    return False
-
-
-def _possible(operations: Sequence[Operation], done: int) -> list[int]:
-    """Return what may take effect next: whatever was called before the first answer that is outstanding."""
-    possible = []
-    first_answer = UNKNOWN
-    for at, operation in enumerate(operations):
-        if done >> at & 1:
-            continue
-        if operation.called > first_answer:
-            break
-        possible.append(at)
-        first_answer = min(first_answer, operation.answered)
-    return [at for at in possible if operations[at].called < first_answer]
+    values = {operation.value: [operation] for operation in operations if operation.kind == "write"}
+    values[None] = [Operation("write", 0, None, -math.inf, -math.inf)]
+    for read in operations:
+        if read.kind == "read" and read.answered < UNKNOWN:
+            written = values.get(read.value)
+            if written is None or read.answered < written[0].called:
+                return False
+            written.append(read)
+    claims: list[tuple[float, float]] = []
+    brief: list[tuple[float, float]] = []
+    for found in values.values():
+        ended = min(operation.answered for operation in found)
+        called = max(operation.called for operation in found)
+        if ended < called:
+            claims.append((ended, called))
+        elif ended < UNKNOWN:
+            brief.append((called, ended))
+    claims.sort()
+    if any(one[1] > other[0] for one, other in itertools.pairwise(claims)):
+        return False
+    return not any(begin < called and ended < end for begin, end in claims for called, ended in brief)

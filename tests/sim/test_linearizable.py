@@ -121,9 +121,9 @@ def _is_legal(order: tuple[Operation, ...]) -> bool:
     return True
 
 
-@given(st.randoms(use_true_random=False), st.integers(1, 5))
-def test_the_search_says_what_the_definition_says(random: Random, count: int) -> None:
-    """The search could leave out an order that fits, or accept one that does not."""
+@given(st.randoms(use_true_random=False), st.integers(1, 6))
+def test_the_zones_say_what_the_definition_says(random: Random, count: int) -> None:
+    """The test could overlook an order that fits, or accept a history that has none."""
     moments = random.sample(range(20), 2 * count)
     operations = []
     for at in range(count):

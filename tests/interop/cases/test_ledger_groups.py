@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import AdminClient, ClientConfig
+from rocketpy import ClientConfig
 from rocketpy.protocol.record import decode
 from rocketpy.protocol.sysflag import MessageSysFlag
 from tests.interop import probe
@@ -43,6 +43,9 @@ def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
     "makes",
     [
         pytest.param(("java", "java", "java"), id="3 Java, which proves the rig"),
+        pytest.param(("java", "java", "our"), id="2 Java + 1 Python"),
+        pytest.param(("java", "our", "our"), id="1 Java + 2 Python"),
+        pytest.param(("our", "our", "our"), id="3 Python"),
     ],
 )
 def test_leaders_are_killed_and_nothing_is_lost(
@@ -69,8 +72,7 @@ async def _run(group: LedgerGroup) -> set[Make]:
     """Send, and kill leaders until there were KILLS and each make has led. Returns the makes that led."""
     client = ClientConfig(namesrv=group.namesrv, route_refresh_ms=500)
     await _until(lambda: group.master() is not None, "a master", 60)
-    async with AdminClient(client=client) as admin:
-        await admin.create_topic(TOPIC, 4)
+    await group.make_topic(TOPIC, 4)
     load, led = GroupLoad(client), set[Make]()
     async with load.sending():
         for kills in range(KILLS_MAX + 1):
