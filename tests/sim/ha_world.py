@@ -353,7 +353,7 @@ class World:
             return  # none has ever followed it: `promote` refuses that
         if self.alone is not None:
             self.alone.die()
-        if self.chance.random() < 0.5:
+        if self.master.store is None or self.chance.random() < 0.5:
             self.master.die()
         else:
             self.alone, self.alone_until = self.master, self.now + self.chance.choice((100, 2000))
