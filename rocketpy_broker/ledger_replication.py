@@ -37,6 +37,7 @@ MASTER_ID: Final = 0
 NOBODY: Final = -1
 """The broker's id until it has a role."""
 _LOOK_S: Final = 0.01
+_VOTE_WAIT_MS_MAX: Final = 3000
 _RETRY_S: Final = 1.0
 
 
@@ -83,6 +84,8 @@ class LedgerReplication:
             heartbeats_missed_max=dledger.heartbeats_missed_max,
             vote_interval_ms_min=dledger.vote_interval_ms_min,
             vote_interval_ms_max=dledger.vote_interval_ms_max,
+            # A peer that hangs holds up no round of votes for longer than others are silent.
+            vote_wait_ms=min(_VOTE_WAIT_MS_MAX, dledger.heartbeat_ms * dledger.heartbeats_missed_max),
             pending_max=dledger.pending_max,
             file_bytes=config.store.commit_log.segment_bytes,
             no_op=self._no_op.body,

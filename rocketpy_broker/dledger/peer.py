@@ -327,7 +327,10 @@ class Peer:
         if self._turning is not None:
             self._turning.cancel()
             self._turning = None
-        if not self._is_running or self._stalled is not None:
+        if not self._is_running:
+            return
+        if self._stalled is not None:
+            self._tell()  # what others say is heard all the same
             return
         try:
             self._node.push(self._now_ms())

@@ -28,6 +28,7 @@ FAST: Mapping[str, int] = {
     "heartbeats_missed_max": 15,
     "vote_interval_ms_min": 50,
     "vote_interval_ms_max": 250,
+    "vote_wait_ms": 500,
     "push_timeout_ms": 200,
     "commit_push_ms": 100,
     "retry_ms": 50,

@@ -195,6 +195,25 @@ async def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
         assert follower.peer.disk_full is None
 
 
+@pytest.mark.slow
+async def test_a_leader_without_room_hears_that_another_leads(tmp_path: Path) -> None:
+    """Its broker would go on as a master beside the new one."""
+
+    def refuse(_: object) -> None:
+        raise DiskFull("full")
+
+    async with group(tmp_path, no_op=lambda _: b"no-op") as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        member.ledger.on_apply = refuse
+        peer.append(b"b")
+        others = [other for other in running.running if other is not member]
+        await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
+        await until(lambda: member.states[-1].role is Role.FOLLOWER)
+        with pytest.raises(DiskFull):
+            peer.append(b"c")
+
+
 async def test_clients_of_dledger_are_served(tmp_path: Path) -> None:
     """DLedger's own tools would not get along with a group of ours."""
     async with group(tmp_path) as running:
