@@ -19,7 +19,13 @@ from rocketpy import (
 from rocketpy.errors import Outcome, RocketError
 from tests.integration.ha_pair import caught_up, log_bytes, pair, until
 
-SETTINGS = {"messageDelayLevel": "1s", "transactionTimeOut": "100", "transactionCheckInterval": "200"}
+DELAY_S = 3
+"""Longer than a master takes to stop."""
+SETTINGS = {
+    "messageDelayLevel": f"{DELAY_S}s",
+    "transactionTimeOut": "100",
+    "transactionCheckInterval": "200",
+}
 QUICK = ClientConfig(route_refresh_ms=100, heartbeat_ms=100)
 COMMIT = LocalTransactionState.COMMIT
 
@@ -51,10 +57,12 @@ async def test_what_goes_on_what_waits_and_what_fails(tmp_path: Path) -> None:
         assert {queue.broker_name for queue in queues} == {"pair", "other"}
         await until(lambda: slave.topics.get("Both") is not None)
 
-        await producer.send(Message("Only", b"late", delay_level=1))
-        due = time.monotonic() + 1
+        due = 0.0
 
         async def work(_half: Message) -> LocalTransactionState:
+            nonlocal due
+            await producer.send(Message("Only", b"late", delay_level=1))
+            due = time.monotonic() + DELAY_S
             await caught_up(master, slave)
             await brokers.stop(master)
             return COMMIT
