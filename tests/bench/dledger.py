@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rocketpy import Message, Producer, ProducerConfig
+from rocketpy.errors import BrokerError
 from tests.bench import machine
 from tests.bench.catch_up import log_end, readable
 from tests.bench.comparison import EXIT_NOT_RUN, RESULTS, heading, prepare, words
@@ -45,6 +46,7 @@ from tests.interop.processes import (
 
 JAVA, OURS = "Java group", "our group"
 _PATIENCE_S = 900
+_FILLERS = 32
 
 
 @dataclass(frozen=True)
@@ -219,11 +221,23 @@ def catch_up(group: LedgerGroup, behind: int, size: int) -> Recovery:
 async def _fill(namesrv: str, count: int, size: int) -> None:
     """Send one by one, many at a time: RocketMQ's group takes no batches."""
     config = ProducerConfig(batching=False, send_timeout_ms=30_000)
-    async with Producer("bench_filler", namesrv, config=config) as producer:
-        for at in range(0, count, 64):
-            await asyncio.gather(
-                *(producer.send(Message(TOPIC, b"b" * size)) for _ in range(min(64, count - at)))
-            )
+    left = iter(range(count))
+    async with (
+        Producer("bench_filler", namesrv, config=config) as producer,
+        asyncio.TaskGroup() as senders,
+    ):
+        for _ in range(_FILLERS):
+            senders.create_task(_send_rest(producer, left, Message(TOPIC, b"b" * size)))
+
+
+async def _send_rest(producer: Producer, left: Iterator[int], message: Message) -> None:
+    for _ in left:
+        while True:
+            try:
+                await producer.send(message)
+                break
+            except BrokerError:  # busy
+                await asyncio.sleep(0.05)
 
 
 def table(recoveries: dict[str, list[Recovery]]) -> str:

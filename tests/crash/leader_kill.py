@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import statistics
 import sys
 import tempfile
@@ -72,9 +73,18 @@ class KillReport:
 
 
 async def kill_leaders(
-    group: LedgerGroup, rounds: int, random: Random, *, refresh_ms: int | None = None
+    group: LedgerGroup,
+    rounds: int,
+    random: Random,
+    *,
+    refresh_ms: int | None = None,
+    seconds: float = math.inf,
 ) -> KillReport:
-    """Kill so many leaders of a running group. refresh_ms: how often the SDK asks for routes by itself."""
+    """Kill so many leaders of a running group, or as many as there is time for.
+
+    refresh_ms: how often the SDK asks for routes by itself. seconds: begin no round later than this.
+    """
+    until = time.monotonic() + seconds
     client = ClientConfig(namesrv=group.namesrv)
     if refresh_ms is not None:
         client = ClientConfig(namesrv=group.namesrv, route_refresh_ms=refresh_ms)
@@ -83,6 +93,8 @@ async def kill_leaders(
     report, load = KillReport(), GroupLoad(client)
     async with load.sending():
         for number in range(rounds):
+            if time.monotonic() > until:
+                break
             await _more(load)
             await _until(lambda: group.leader() is not None and group.leader() == group.master(), "a leader")
             await asyncio.sleep(random.uniform(0, 0.3))
@@ -142,6 +154,7 @@ def main() -> int:
     parser.add_argument("--timings", choices=["reference", "ours"], default="ours")
     parser.add_argument("--make", choices=["our", "java"], default="our", help="whose brokers")
     parser.add_argument("--refresh-ms", type=int, help="route refresh of the SDK; its default if left out")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no round later than this")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     logging.getLogger(__name__).setLevel(logging.INFO)
@@ -156,7 +169,15 @@ def main() -> int:
             LedgerGroup(Path(directory), names.address, [make] * _PEERS, peer, conf=conf) as group,
         ):
             random = Random(options.seed)
-            report = asyncio.run(kill_leaders(group, options.rounds, random, refresh_ms=options.refresh_ms))
+            report = asyncio.run(
+                kill_leaders(
+                    group,
+                    options.rounds,
+                    random,
+                    refresh_ms=options.refresh_ms,
+                    seconds=options.seconds,
+                )
+            )
     for problem in report.problems[:20]:
         print(problem)
     print(report)
