@@ -40,10 +40,6 @@ class PeerLinks:
         """Ask a peer. Its answer, or None, is told later, and never from within this call."""
         self._links[call.peer].send(call)
 
-    def is_connected(self, peer: str) -> bool:
-        """Whether a connection to that peer is open now."""
-        return self._links[peer].is_connected
-
     def close(self) -> None:
         """Disconnect; what is on its way is told to have failed."""
         for link in self._links.values():
@@ -64,10 +60,6 @@ class _Link:
         self._waiting: list[Call] = []
         self._retry_at = 0.0
         self._failures = 0
-
-    @property
-    def is_connected(self) -> bool:
-        return self._channel is not None and not self._channel.is_closed
 
     def send(self, call: Call) -> None:
         channel = self._channel
