@@ -159,7 +159,9 @@ class LedgerLog:
     ) -> None:
         """What is not committed stays; whether it will be, the group decides."""
         self._committed_end = scan.end
-        self.committed_index = max(self.committed_index, self._ledger.index_before(scan.end))
+        ledger = self._ledger
+        expired = ledger.begin_index - 1
+        self.committed_index = max(self.committed_index, ledger.index_before(scan.end), expired)
 
     def distrust(self, report: RecoveryReport, flushed_offset: int) -> None:
         """The ledger's own recovery did that."""

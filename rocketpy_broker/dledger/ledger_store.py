@@ -18,6 +18,7 @@ from rocketpy_broker.dledger.state_disk import StateFiles
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.disk import Disk, OsDisk
+from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.queue_table import QueueTable
 from rocketpy_broker.store.recovery_report import RecoveryReport
@@ -51,6 +52,7 @@ class LedgerStore(MessageStore):
         )
         """For the peer, once the store is open."""
         self._state = StateFiles(disk, directory)
+        self._wanted_index = -1
         super().__init__(config, clock=clock, disk=disk, make_log=self._make_log)
 
     def _make_log(self, config: StoreConfig, table: QueueTable, clock: Clock, disk: Disk) -> LedgerLog:
@@ -92,12 +94,23 @@ class LedgerStore(MessageStore):
         self.log.lead(None)
 
     def commit(self, index: int) -> None:
-        """Entries up to this one are committed: what they hold is to be dispatched. Raises StoreError."""
+        """Entries up to this one are committed: what they hold is to be dispatched. Raises StoreError.
+
+        After a gap, with the next flush: the queues go then, and one that is under way may have their files.
+        """
+        self._wanted_index = index
         if self.log.has_gap:
-            self._begin_anew()
+            return
         requests = self.log.commit(index)
         if requests:
             self.publish(requests)
+
+    def plan_flush(self, *, thorough: bool) -> FlushPlan:
+        """See `MessageStore`; no flush is under way now."""
+        if self.log.has_gap:
+            self._begin_anew()
+            self.commit(self._wanted_index)
+        return super().plan_flush(thorough=thorough)
 
     def _begin_anew(self) -> None:
         """Forget all messages: the leader has deleted what this one lacked, and sent what it still has."""

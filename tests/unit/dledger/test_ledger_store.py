@@ -252,6 +252,7 @@ def test_a_follower_whose_entries_expired_on_the_leader_begins_anew(tmp_path: Pa
     solo.store.ledger.flush()
     for _ in range(2):
         solo.store.commit(501)
+        solo.store.flush(thorough=True)
         solo.store.dispatch()
         store = solo.store
         assert numbers(store) == [28, 29]
