@@ -11,7 +11,13 @@ import pytest
 from tests.interop import probe
 from tests.interop.cluster import Cluster, new_broker, stopping
 from tests.interop.java_peer import JavaPeer
-from tests.interop.processes import BrokerProcess, JavaNameServer, NameServerProcess, free_broker_port
+from tests.interop.processes import (
+    BrokerProcess,
+    JavaNameServer,
+    NameServerProcess,
+    free_broker_port,
+    free_port,
+)
 from tests.interop.sides import HANDOVERS, Handover
 
 pytestmark = pytest.mark.interop
@@ -41,12 +47,27 @@ class Hands:
 
     def __init__(self, peer: JavaPeer, run: Path, namesrv: NameServerProcess) -> None:
         self.peer, self.run, self.namesrv = peer, run, namesrv
-        self.store, self.port = run / "store", free_broker_port()
+        self.store, self.port, self.raft = run / "store", free_broker_port(), free_port()
 
-    def broker(self, make: Any) -> BrokerProcess:
-        """A broker of this make on the store, not started."""
-        address = self.namesrv.address
-        return new_broker(make, self.peer, self.run, address, store=self.store, port=self.port, conf=CONF)
+    def broker(self, make: Any, *, ledger: bool = False) -> BrokerProcess:
+        """A broker of this make on the store, not started. ledger: in a DLedger group of its own."""
+        address, conf = self.namesrv.address, dict(CONF)
+        if ledger:
+            conf |= {
+                "enableDLegerCommitLog": "true",
+                "dLegerGroup": "store-broker",
+                "dLegerPeers": f"n0-127.0.0.1:{self.raft}",
+                "dLegerSelfId": "n0",
+            }
+        return new_broker(make, self.peer, self.run, address, store=self.store, port=self.port, conf=conf)
+
+    def serve(self, broker: BrokerProcess) -> None:
+        """Start a broker, and wait until producers find it: one in a group has to be elected first."""
+        broker.start()
+        wanted = f"{broker.address} to be the master"
+        probe.wait_until(
+            lambda: probe.master(self.namesrv.address, "store-broker") == broker.address, wanted, 60
+        )
 
     def cluster(self, broker: BrokerProcess) -> Cluster:
         """To drive it with RocketMQ's client."""
@@ -87,6 +108,28 @@ def test_broker_takes_over_a_store(hand: Hands, handover: Handover, ending: str)
         assert len(cluster.pull_all(TOPIC)) == len(sent) + QUEUES
         views = cluster.consume({"do": "view", "topic": TOPIC, "id": more[0]["offsetMsgId"]})
         assert views[0]["body"] == body(1000)
+
+
+@hands
+@pytest.mark.parametrize("before", ["ledger", "commit log"])
+def test_broker_takes_over_a_ledger(hand: Hands, handover: Handover, before: str) -> None:
+    """A group's directory, or the store it began with, would be of no use to a broker of the other make."""
+    writer = hand.broker(handover.writer, ledger=before == "ledger")
+    with stopping([writer]):
+        hand.serve(writer)
+        sent = [expected(step, a) for step, a in zip(STEPS, hand.produce(writer), strict=True)]
+        writer.stop()
+    with stopping([reader := hand.broker(handover.reader, ledger=True)]):
+        hand.serve(reader)
+        cluster = hand.cluster(reader)
+        assert places(cluster.pull_all(TOPIC)) == sorted(sent)
+        more = cluster.produce(*[send(1000 + n, queue=n) for n in range(QUEUES)])
+        ends = {queue: 1 + max(offset for q, offset, *_ in sent if q == queue) for queue in range(QUEUES)}
+        assert {a["queueId"]: a["queueOffset"] for a in more} == ends
+        reader.stop()
+    with stopping([writer := hand.broker(handover.writer, ledger=True)]):  # and back again
+        hand.serve(writer)
+        assert len(hand.cluster(writer).pull_all(TOPIC)) == len(sent) + QUEUES
 
 
 @pytest.mark.parametrize("handover", HANDOVERS[:2], ids=lambda handover: handover.direction)
