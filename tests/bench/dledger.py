@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocketpy import Message, Producer, ProducerConfig
+from rocketpy import CompressionConfig, Message, Producer, ProducerConfig
 from rocketpy.errors import BrokerError
 from tests.bench import machine
 from tests.bench.catch_up import log_end, readable
@@ -220,7 +220,9 @@ def catch_up(group: LedgerGroup, behind: int, size: int) -> Recovery:
 
 async def _fill(namesrv: str, count: int, size: int) -> None:
     """Send one by one, many at a time: RocketMQ's group takes no batches."""
-    config = ProducerConfig(batching=False, send_timeout_ms=30_000)
+    config = ProducerConfig(
+        batching=False, send_timeout_ms=30_000, compression=CompressionConfig(above_bytes=size)
+    )
     left = iter(range(count))
     async with (
         Producer("bench_filler", namesrv, config=config) as producer,

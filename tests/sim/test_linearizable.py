@@ -184,13 +184,11 @@ def _history_only(self: Checker, outcome: Outcome, find: Callable[[int], Entry |
     "defect",
     [
         lambda: patch.object(Leader, "propose", _read_without_log),
-        DEFECTS["acknowledged_before_flush"],
+        DEFECTS["commits_without_majority"],
         DEFECTS["majority_is_one_less"],
-        DEFECTS["votes_for_any_ledger"],
-        DEFECTS["time_out_counts_as_success"],
         DEFECTS["who_waited_is_refused"],
     ],
-    ids=["stale_reads", "unflushed", "majority", "any_ledger", "time_out", "refused"],
+    ids=["stale_reads", "lost_writes", "majority", "refused"],
 )
 def test_histories_alone_tell(defect: Callable[[], Any]) -> None:
     """What clients can see of a broken group must be enough: of a real one nothing else is known."""
