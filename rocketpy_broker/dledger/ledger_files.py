@@ -33,7 +33,7 @@ from rocketpy_broker.dledger.ledger_view import Write
 from rocketpy_broker.dledger.state_files import is_sealed
 from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile
 from rocketpy_broker.store.config import CommitLogConfig
-from rocketpy_broker.store.disk import Disk, OsDisk, store_error
+from rocketpy_broker.store.disk import Disk, OsDisk, make_lasting_dir, store_error
 from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.log_scan import LogTail
 from rocketpy_broker.store.room import Room
@@ -89,11 +89,8 @@ class LedgerFiles:
 
         Raises StoreDamaged, DiskFull, FlushFailed, StoreError; then everything is closed again.
         """
-        try:
-            for directory in (self._directory, self.data.directory, self.index.directory):
-                self._disk.make_dir(directory)
-        except OSError as error:
-            raise store_error("make directory", self._directory, error) from error
+        for directory in (self.data.directory, self.index.directory):
+            make_lasting_dir(self._disk, directory)
         try:
             report = self._recover()
         except BaseException:

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from rocketpy.errors import DiskFull, StoreError, ensure
 
-__all__ = ["Disk", "OsDisk", "store_error"]
+__all__ = ["Disk", "OsDisk", "make_lasting_dir", "store_error"]
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
@@ -272,3 +272,17 @@ def _lock_holder(handle: int) -> int:
         return 0
     kind, _, _, _, pid = _FLOCK.unpack(answer)
     return 0 if kind == fcntl.F_UNLCK else int(pid)
+
+
+def make_lasting_dir(disk: Disk, directory: Path) -> None:
+    """Make a directory, and what is missing above it, so that power loss does not take it away again.
+
+    Raises DiskFull, StoreError.
+    """
+    try:
+        made = [path for path in (directory, *directory.parents) if not disk.is_dir(path)]
+        disk.make_dir(directory)
+        for path in reversed(made):
+            disk.fsync_dir(path.parent)
+    except OSError as error:
+        raise store_error("make directory", directory, error) from error

@@ -20,7 +20,7 @@ from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
 from rocketpy_broker.store.delay import DelayLevels
-from rocketpy_broker.store.disk import Disk, OsDisk, store_error
+from rocketpy_broker.store.disk import Disk, OsDisk, make_lasting_dir, store_error
 from rocketpy_broker.store.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.index_service import IndexService
@@ -87,10 +87,7 @@ class MessageStore(StoreReads):
 
         Raises StoreLocked, StoreDamaged, DiskFull, StoreError; then the store is closed again.
         """
-        try:
-            self.disk.make_dir(self.config.root)
-        except OSError as error:
-            raise store_error("make directory", self.config.root, error) from error
+        make_lasting_dir(self.disk, self.config.root)
         self._lock.acquire()
         try:
             report = self._recover()

@@ -14,6 +14,7 @@ from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.store.busy import StoreBusy
+from tests.integration.ha_pair import until
 from tests.integration.raw_client import RawClient
 from tests.unit.store.faulty_disk import FaultyDisk
 
@@ -64,11 +65,13 @@ async def send(client: RawClient, properties: str = "") -> Command:
 async def test_a_failing_fsync_ends_acknowledgement(tmp_path: Path) -> None:
     """A broker that went on after a failed fsync would acknowledge what the disk has dropped."""
     disk = FaultyDisk(only="fdatasync", code=errno.EIO)
-    # No flush of consume queues comes between: the one that fails is the message's own.
+    # Nothing else is flushed meanwhile: the flush that fails is the second message's own.
     running = broker(tmp_path, disk, flushIntervalConsumeQueue="600000")
     await running.start()
     async with await RawClient.open(running.address) as client:
+        flushes = disk.calls
         assert (await send(client)).code == 0
+        await until(lambda: disk.calls == flushes + 2)  # the log, and behind the answer its mark
         disk.fail_at, disk.fail_count = disk.calls + 1, 1
         assert (await send(client)).code == ResponseCode.SYSTEM_ERROR
         refused = await send(client)
