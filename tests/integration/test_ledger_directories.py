@@ -103,4 +103,5 @@ async def expire(broker: Broker) -> None:
     broker.store.flush(thorough=True)
     driver.cleaner.ask()
     await until(lambda: broker.store.checkpoint.dispatched_offset > 65536)
-    assert await driver.clean() > 0
+    await driver.clean()  # unless it is just the hour at which the broker does so
+    assert ledger(broker).ledger.begin_index > 0

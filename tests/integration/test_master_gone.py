@@ -23,7 +23,7 @@ DELAY_S = 3
 """Longer than a master takes to stop."""
 SETTINGS = {
     "messageDelayLevel": f"{DELAY_S}s",
-    "transactionTimeOut": "100",
+    "transactionTimeOut": f"{DELAY_S}000",
     "transactionCheckInterval": "200",
 }
 QUICK = ClientConfig(route_refresh_ms=100, heartbeat_ms=100)
