@@ -20,6 +20,7 @@ from rocketpy_broker.consumers import ConsumerSide
 from rocketpy_broker.deferred import DeferredSide
 from rocketpy_broker.dledger.ledger_store import LedgerStore
 from rocketpy_broker.endpoint import BrokerEndpoint, handler_table
+from rocketpy_broker.fast_port import FastPort
 from rocketpy_broker.handlers.access import AccessHandler
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
@@ -94,6 +95,7 @@ class Broker:
         self._role: LedgerRole | None = None
         self._replica = self._make_replica()
         self._server: Server | None = None
+        self._fast_port: FastPort | None = None
         self._registrar: Registrar | None = None
         self._waiters: FlushWaiters | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -189,6 +191,9 @@ class Broker:
         listen = self.config.listen
         self._server = await serve(listen.address, self._endpoint, listen.options)
         await self._replica.listen(self.address)
+        if isinstance(self._replica, Replication) and self.config.listen.address.port:
+            self._fast_port = FastPort(listen, self.address, self._endpoint)
+            self._replica.server.on_foreign = self._fast_port.open
 
     def _serve(self) -> None:
         """Open the gate: from here on requests are handled."""
@@ -336,6 +341,8 @@ class Broker:
             await self._waiters.close()
         await self._replica.close()
         try:
+            if self._fast_port is not None:
+                await self._fast_port.close()
             if self._server is not None:
                 await self._server.close()
             if self._saving is not None:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import Message, Producer, ProducerConfig, SendStatus
+from rocketpy import ConsumeFrom, Message, Producer, ProducerConfig, PushConfig, SendStatus, sync
 from tests.interop import probe
 from tests.interop.cluster import Make, new_broker, stopping
+from tests.interop.java_member import JavaMember
 from tests.interop.java_peer import JavaPeer
 from tests.interop.processes import BrokerProcess, NameServerProcess, OurNameServer
 
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.interop
 
 MESSAGES = int(os.environ.get("HA_MESSAGES", "3000"))
 BOOT_S = 180
+GET_ALL_TOPIC_CONFIG, GET_BROKER_RUNTIME_INFO = 21, 28
 TOPIC, QUEUES = "HaInterop", 4
 CONF = {"brokerName": "pair", "mappedFileSizeCommitLog": 1 << 20 if MESSAGES < 50_000 else 16 << 20}
 MIXED = pytest.mark.parametrize(
@@ -101,6 +103,63 @@ def test_a_sync_master_waits_for_the_other_make(
             "the slave to be missed",
             timeout_s=60,
         )
+
+
+@MIXED
+def test_consumers_read_on_from_the_slave_and_come_back(
+    peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, master: Make, slave: Make
+) -> None:
+    """With its master gone a broker's consumers would stand still, though a slave has everything."""
+    first = one_of_pair(master, peer, tmp_path, namesrv, slave=False).start(BOOT_S)
+    second = one_of_pair(slave, peer, tmp_path, namesrv, slave=True)
+    address, home, ours = namesrv.address, tmp_path / "java-consumer", list[bytes]()
+    with stopping([first, second]):
+        asyncio.run(send_some(address, 1, first_body=0))
+        second.start(BOOT_S)
+        probe.wait_until(lambda: log_of(first) == log_of(second), "the slave's first bytes", timeout_s=60)
+        asyncio.run(send_some(address, 99, first_body=1))
+        probe.wait_until(lambda: stored(second.address) == 100, "the slave's queues", timeout_s=60)
+        probe.wait_until(lambda: knows_topic(second.address), "the slave's topics", timeout_s=60)
+        first.kill()
+        push = sync.PushConsumer(
+            "ours",
+            address,
+            lambda message: ours.append(message.body),
+            config=PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET),
+        )
+        push.subscribe(TOPIC)
+        with push, peer.running("Push", address, "javas", TOPIC, "AVG", "false", home=home):
+            theirs = JavaMember(home / "console.log").bodies
+            probe.wait_until(lambda: min(len(set(ours)), len(set(theirs()))) == 100, "100 from the slave")
+            assert len(set(pulled(address))) == 100
+            first.start(BOOT_S)
+            asyncio.run(send_some(address, 50, first_body=100))
+            probe.wait_until(lambda: min(len(set(ours)), len(set(theirs()))) == 150, "the others")
+            probe.wait_until(lambda: reads_again(address, first.address), "reads from the master", step_s=1)
+        probe.wait_until(lambda: log_of(first) == log_of(second), "equal logs", timeout_s=60)
+
+
+def knows_topic(address: str) -> bool:
+    return TOPIC.encode() in probe.ask(address, GET_ALL_TOPIC_CONFIG)[2]
+
+
+def reads_again(namesrv: str, address: str) -> bool:
+    """Did a consumer get a message from a broker since it was started? One is sent for it to get."""
+    asyncio.run(send_some(namesrv, 1, first_body=150))
+    return int(probe.table(probe.ask(address, GET_BROKER_RUNTIME_INFO)[2])["msgGetTotalTodayNow"]) > 0
+
+
+def pulled(namesrv: str) -> list[bytes]:
+    """All there is, by our pull consumer."""
+    bodies: list[bytes] = []
+    with sync.PullConsumer("pullers", namesrv) as consumer:
+        for queue in consumer.fetch_queues(TOPIC):
+            offset, end = 0, consumer.max_offset(queue)
+            while offset < end:
+                found = consumer.pull(queue, offset)
+                bodies += [message.body for message in found.messages]
+                offset = found.next_offset
+    return bodies
 
 
 def statuses(namesrv: str, count: int) -> set[SendStatus]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ from rocketpy import (
 )
 from tests.interop import probe
 from tests.interop.cluster import Cluster
+from tests.interop.java_member import JavaMember
 from tests.interop.java_peer import JavaPeer
 from tests.interop.sides import Side, serve
 
@@ -63,23 +62,6 @@ def servers(
     """One running pair of servers a direction."""
     with serve(request.param, peer, tmp_path_factory.mktemp("consumers"), conf=CONF) as running:
         yield running
-
-
-@dataclass(frozen=True)
-class JavaMember:
-    """A running push consumer of RocketMQ's."""
-
-    console: Path
-
-    def messages(self) -> list[dict[str, Any]]:
-        """What it got until now."""
-        lines = self.console.read_text(errors="replace").splitlines()
-        found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return [one for one in found if "body" in one]
-
-    def bodies(self) -> list[bytes]:
-        """Their bodies."""
-        return [bytes.fromhex(one["body"]) for one in self.messages()]
 
 
 @contextmanager
