@@ -48,6 +48,8 @@ class RaftDisk:
             self.state = state
         if not write:
             return
+        if state is not None:  # which is made durable before the entries are written at all
+            self._flushed = self._flushed[0], state
         self.version += 1
         if write.is_reset:
             self.entries = []
