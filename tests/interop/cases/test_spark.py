@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from examples.spark_session import start_session
+from rocketpy import AdminClient
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
 from tests.interop.sides import Side, serve
+from tests.spark.trace_story import expect_one_trace, tell
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: make spark")
 
@@ -94,3 +96,11 @@ def test_spark_reads_what_java_wrote(servers: Cluster, spark: Any) -> None:
     half = sorted(row.storeTimestamp.timestamp() for row in rows.values())[50]
     since = reader.option("startingTimestamp", round(half * 1000)).load()
     assert since.count() == sum(row.storeTimestamp.timestamp() >= half for row in rows.values())
+
+
+async def test_a_job_and_its_consumer_are_one_trace(servers: Cluster) -> None:
+    """A trace would end at the broker: it drops what a batch carries, or mixes it up."""
+    topic = servers.topic("spark_trace")
+    async with AdminClient(servers.namesrv.address) as admin:
+        await admin.create_topic(topic)
+    expect_one_trace(await tell(servers.namesrv.address, topic), topic)
