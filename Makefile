@@ -3,9 +3,10 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test slow planted check format docs docs-serve interop bench soak faults spark spark-demo constraints clean distclean
+.PHONY: help demo test slow planted check format docs docs-serve interop bench soak faults spark spark35 spark-demo constraints clean distclean
 
 VENV := .venv
+SPARK35 := .cache/spark35
 export NO_MKDOCS_2_WARNING := 1
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -67,6 +68,11 @@ bench: $(VENV)/.ready-bench ## speed beside the real RocketMQ 4.6.0 (needs Maven
 spark: $(VENV)/.ready-spark ## the Spark sink and source in real Spark sessions, against our broker
 	@$(PY) -m pytest -m spark tests/spark $(ARGS)
 
+# Spark 3.5 leaves sockets to the garbage collector, and warns about itself.
+spark35: $(SPARK35)/.ready ## the sink's helpers in Spark 3.5, which has no Python data sources
+	@$(SPARK35)/bin/python -m pytest -W ignore::DeprecationWarning -W ignore::FutureWarning \
+		-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning -m spark tests/spark/test_helpers.py $(ARGS)
+
 spark-demo: $(VENV)/.ready-spark ## events from JSON files through RocketMQ and back, by Spark Structured Streaming
 	@$(PY) -m examples.spark_pipeline $(ARGS)
 
@@ -120,6 +126,15 @@ $(VENV)/.ready-bench: $(SOURCES_OF_SETUP) | $(PY)
 $(VENV)/.ready-spark: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy, its test tools and Spark (half a gigabyte)"
 	@$(PIP_INSTALL) -e ".[test,spark,jdk]"
+	@touch $@
+
+# An environment of its own, beside the newest Spark.
+$(SPARK35)/.ready: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing rocketpy, its test tools and Spark 3.5 (half a gigabyte)"
+	@$(PY) -m venv $(SPARK35)
+	@grep -v '^pyspark==' constraints.txt | grep -v '^py4j==' > $(SPARK35)/constraints.txt
+	@$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check -c $(SPARK35)/constraints.txt \
+		-e ".[test,spark,jdk]" "pyspark==3.5.*"
 	@touch $@
 
 $(VENV)/.ready-check: $(SOURCES_OF_SETUP) | $(PY)
