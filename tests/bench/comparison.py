@@ -14,7 +14,7 @@ from tests.bench.results import Results
 from tests.bench.servers import JAVA, QUEUES, TOPIC
 from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
 
-__all__ = ["EXIT_NOT_RUN", "RESULTS", "compare", "heading", "options_of", "prepare", "words"]
+__all__ = ["EXIT_NOT_RUN", "compare", "heading", "options_of", "prepare", "save", "words"]
 
 EXIT_NOT_RUN = 3
 RESULTS = HERE.parent / "bench" / "results"
@@ -71,11 +71,16 @@ def compare(
     if more is not None:
         print(more(results))
     if not options.discard:
-        moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        path = RESULTS / f"{name}{moment}-{about['commit'].rstrip('+')}.json"
-        results.save(path, about)
-        print(f"saved as {path.relative_to(HERE.parent.parent)}")
+        save(results, about, name)
     return 0
+
+
+def save(results: Results, about: dict[str, Any], name: str) -> None:
+    """Keep what was measured, and say where. name: what the file begins with."""
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    path = RESULTS / f"{name}{moment}-{about['commit'].rstrip('+')}.json"
+    results.save(path, about)
+    print(f"saved as {path.relative_to(HERE.parent.parent)}")
 
 
 def heading(about: dict[str, Any], what: str = "") -> str:

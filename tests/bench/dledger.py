@@ -25,7 +25,7 @@ from rocketpy import CompressionConfig, Message, Producer, ProducerConfig
 from rocketpy.errors import BrokerError
 from tests.bench import machine
 from tests.bench.catch_up import log_end, readable
-from tests.bench.comparison import EXIT_NOT_RUN, RESULTS, heading, prepare, words
+from tests.bench.comparison import EXIT_NOT_RUN, heading, prepare, save, words
 from tests.bench.loads import LoadProcess
 from tests.bench.machine import usage
 from tests.bench.results import Key, Results, align
@@ -33,7 +33,7 @@ from tests.bench.run import numbers, plural
 from tests.bench.servers import BROKER_JVM, CONF, QUEUES, TOPIC, Server
 from tests.interop import probe
 from tests.interop.cluster import Make, stopping
-from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer
+from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
 from tests.interop.ledger_group import LedgerGroup
 from tests.interop.processes import (
     BrokerProcess,
@@ -94,9 +94,7 @@ def main(arguments: list[str]) -> int:
             name: [dataclasses.asdict(one) for one in found] for name, found in recoveries.items()
         }
     if not options.discard:
-        name = f"dledger-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{about['commit'].rstrip('+')}.json"
-        results.save(RESULTS / name, about)
-        print(f"saved as {(RESULTS / name).relative_to(HERE.parent.parent)}")
+        save(results, about, "dledger-")
     return 0
 
 

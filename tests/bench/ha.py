@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ from typing import Any
 from rocketpy import Message, SendStatus, sync
 from tests.bench import catch_up, machine
 from tests.bench.catch_up import CatchUp, Laggard, log_end, wait_until_equal
-from tests.bench.comparison import EXIT_NOT_RUN, RESULTS, heading, prepare, words
+from tests.bench.comparison import EXIT_NOT_RUN, heading, prepare, save, words
 from tests.bench.lag import LagWatch, LogTail
 from tests.bench.loads import LoadProcess
 from tests.bench.results import Key, Results, Sample
 from tests.bench.run import numbers, plural
 from tests.bench.servers import CONF, JAVA, QUEUES, Server, servers
 from tests.interop import probe
-from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer
+from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
 
 
 def main(arguments: list[str]) -> int:
@@ -54,9 +53,7 @@ def main(arguments: list[str]) -> int:
             name: [dataclasses.asdict(one) for one in found] for name, found in caught_up.items()
         }
     if not options.discard:
-        name = f"ha-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{about['commit'].rstrip('+')}.json"
-        results.save(RESULTS / name, about)
-        print(f"saved as {(RESULTS / name).relative_to(HERE.parent.parent)}")
+        save(results, about, "ha-")
     return 0
 
 
