@@ -5,11 +5,13 @@ Bodies of 100 bytes, local[2], 8 queues. The ways take turns, round by round:
     the sink         `df.write.format("rocketmq")`, into our broker and into RocketMQ's
     singly           `foreachPartition` with one send after the other; fewer rows, as it takes long
     Kafka's sink     `df.write.format("kafka")`, into Kafka
+    rows made, rows in Python, rows as messages: stages of the sink, each with what those before it do
 
-What a machine lacks (Maven and a JDK for the brokers in Java) is left out. Each way first runs once that
-does not count. Beside the rate stands the CPU time a row of the broker, of Spark's Python workers and of
-Spark's JVM, which other work on the machine changes less; and how many messages there are more than rows were
-written.
+What a machine lacks (Maven and a JDK for the brokers in Java) is left out. Each way first runs once, with as
+many rows, that does not count: Spark makes code for each frame, and its JVM compiles it while it runs.
+Beside the rate stands the CPU time a row of the broker, of Spark's Python workers and of Spark's JVM, which
+other work on the machine changes less; how many cores that keeps busy; and how many messages there are more
+than rows were written.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from typing import Any
 from pyspark import __version__ as spark_version
 
 from examples.spark_session import start_session
+from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.options import SinkOptions
 from rocketpy import Message
 from rocketpy.sync import AdminClient, Producer
 from tests.bench.kafka import KafkaBroker, broker_jars, connector_jars
@@ -61,14 +65,14 @@ class Sample:
 
 @dataclass
 class Way:
-    """How rows go where. write: a frame. stored: how many messages the broker has."""
+    """How rows go where. write: a frame. stored: how many messages the broker has; None where none go."""
 
     target: str
     name: str
     broker_pid: int
     rows: int
     write: Callable[[Any], None]
-    stored: Callable[[], int]
+    stored: Callable[[], int] | None
     samples: list[Sample] = field(default_factory=list)
     too_many: int = 0
 
@@ -85,16 +89,17 @@ class Way:
             for name in ("broker_us", "workers_us", "jvm_us")
         ]
         spread = f"{min(rates):,.0f}..{max(rates):,.0f}"
+        cores = sum(cpu) * self.rate / 1e6
         costs = " ".join(f"{value:8.2f}" for value in cpu)
         return (
-            f"{self.target:6} {self.name:13} {self.rows:10,} {self.rate:10,.0f} {spread:>18} {costs}"
-            f" {self.too_many:8,}"
+            f"{self.target:6} {self.name:16} {self.rows:10,} {self.rate:10,.0f} {spread:>20} {costs}"
+            f" {cores:6.2f} {self.too_many:8,}"
         )
 
 
 HEADS = (
-    f"{'broker':6} {'way':13} {'rows':>10} {'rows/s':>10} {'min..max':>18} "
-    f"{'broker':>8} {'workers':>8} {'JVM':>8} {'too many':>8}"
+    f"{'broker':6} {'way':16} {'rows':>10} {'rows/s':>10} {'min..max':>20} "
+    f"{'broker':>8} {'workers':>8} {'JVM':>8} {'cores':>6} {'too many':>8}"
 )
 
 
@@ -125,6 +130,32 @@ def by_kafka(address: str) -> Callable[[Any], None]:
     return write
 
 
+def stages(namesrv: str) -> dict[str, Callable[[Any], None]]:
+    """What the sink does before it sends, step by step."""
+    sink = SinkOptions.read({"nameServer": namesrv, "topic": TOPIC})
+    columns = Columns([("body", "string")], sink)
+
+    def discard(batches: Iterable[Any]) -> Iterator[Any]:
+        for _ in batches:
+            pass
+        return iter(())
+
+    def make(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for start in range(0, batch.num_rows, sink.batch_rows):
+                columns.together(batch.slice(start, sink.batch_rows), "run/0/0/", start)
+        return iter(())
+
+    def end(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    return {
+        "rows made": end,
+        "rows in Python": lambda frame: end(frame.mapInArrow(discard, "body string")),
+        "rows as messages": lambda frame: end(frame.mapInArrow(make, "body string")),
+    }
+
+
 def ways_to_rocketmq(
     target: str, names: NameServerProcess, broker: BrokerProcess, options: argparse.Namespace
 ) -> Iterator[Way]:
@@ -145,6 +176,8 @@ def open_ways(stack: ExitStack, run: Path, spark: Any, kafka: Path | None, optio
     names = stack.enter_context(OurNameServer(run))
     ours = stack.enter_context(OurBroker(run, names.address, conf=PATIENT))
     yield from ways_to_rocketmq("ours", names, ours, options)
+    for name, write in stages(names.address).items():
+        yield Way("none", name, ours.pid, options.rows, write, None)
     try:
         peer = JavaPeer.prepare(DEFAULT_VERSION)
     except ToolsMissing as missing:
@@ -187,10 +220,10 @@ def run_once(way: Way, spark: Any, rows: int) -> Sample:
     return Sample(rows / seconds, broker, workers, jvm_s)
 
 
-def settled(way: Way) -> int:
+def settled(stored: Callable[[], int]) -> int:
     """How many messages there are, once that does not change: a broker may count them a while later."""
     count = -1
-    while (now := way.stored()) != count:
+    while (now := stored()) != count:
         count = now
         time.sleep(1)
     return count
@@ -199,13 +232,16 @@ def settled(way: Way) -> int:
 def measure(ways: list[Way], spark: Any, rounds: int) -> None:
     """All ways once to warm up, then in turn; each round begins with the next one."""
     for way in ways:
-        run_once(way, spark, max(1000, way.rows // 10))
+        run_once(way, spark, way.rows)
     for number in range(rounds):
         first = number % len(ways)
         for way in ways[first:] + ways[:first]:
-            before = settled(way)
+            if way.stored is None:
+                way.samples.append(run_once(way, spark, way.rows))
+                continue
+            before = settled(way.stored)
             way.samples.append(run_once(way, spark, way.rows))
-            way.too_many += settled(way) - before - way.rows
+            way.too_many += settled(way.stored) - before - way.rows
 
 
 def main() -> None:
@@ -228,9 +264,16 @@ def main() -> None:
         ways = list(open_ways(stack, Path(folder), spark, kafka, options))
         measure(ways, spark, options.rounds)
         print(HEADS, *(way.line() for way in ways), sep="\n")
-        print("broker, workers, JVM: CPU microseconds a row; too many: messages that no row stands behind")
+        print(
+            "broker, workers, JVM: CPU microseconds a row; cores: how many these keep busy; "
+            "too many: messages that no row stands behind"
+        )
         sink, *others = ways
+        empty = statistics.median(2 / run_once(sink, spark, 2).rate for _ in range(options.rounds))
+        print(f"a write of 2 rows by the sink takes {empty:.2f} s: plans, workers, commit")
         for way in others:
+            if way.stored is None:
+                continue
             ratio = sink.rate / way.rate
             print(f"the sink into our broker is {ratio:.2f} times as fast as {way.name} into {way.target}")
     spark.stop()
