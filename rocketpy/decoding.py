@@ -8,7 +8,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.checksum import PROPERTY_BODY_CHECKSUM, verify_body_checksum
 from rocketpy.protocol.compression import decompress
 from rocketpy.protocol.properties import find
-from rocketpy.protocol.record import Record, decode, decode_all
+from rocketpy.protocol.record import PackedRecord, Record, decode, decode_packed
 from rocketpy.protocol.sysflag import MessageSysFlag
 
 __all__ = ["decode_message", "decode_messages"]
@@ -25,11 +25,13 @@ def decode_messages(
     Raises RemoteProtocolError for a body that does not inflate, RecordCorrupt for bytes that are no records
     and for a body that does not match its checksum.
     """
+    records = decode_packed(data, check_crc=verify)
+    has_checksums = verify and _CHECKSUM_NAME in data
     return [
-        _message(record, queue, max_body_bytes, verify=verify)
-        if record.sys_flag & MessageSysFlag.COMPRESSED or _CHECKSUM_NAME in record.properties
-        else MessageExt(record, queue, record.body)
-        for record in decode_all(data, check_crc=verify)
+        MessageExt(record, queue, record.body)
+        if type(record) is PackedRecord and not has_checksums
+        else _message(record, queue, max_body_bytes, verify=verify)
+        for record in records
     ]
 
 
@@ -40,17 +42,20 @@ def decode_message(data: bytes, broker_name: str, max_body_bytes: int, *, verify
     return _message(record, queue, max_body_bytes, verify=verify)
 
 
-def _message(record: Record, queue: MessageQueue, max_body_bytes: int, *, verify: bool) -> MessageExt:
+def _message(
+    record: Record | PackedRecord, queue: MessageQueue, max_body_bytes: int, *, verify: bool
+) -> MessageExt:
     body = record.body
-    if record.sys_flag & MessageSysFlag.COMPRESSED:
+    if isinstance(record, Record) and record.sys_flag & MessageSysFlag.COMPRESSED:
         try:
             body = decompress(body, record.sys_flag, max_bytes=max_body_bytes)
         except RemoteProtocolError as error:
             raise RemoteProtocolError(f"{queue} offset {record.queue_offset}: {error}") from error
     checksum = find(record.properties, _CHECKSUM_NAME) if verify else None
     if checksum is not None and verify_body_checksum(checksum.decode("ascii", "replace"), body) is False:
+        message = MessageExt(record, queue, body)
         raise RecordCorrupt(
-            record.physical_offset,
+            message.physical_offset,
             f"body of {queue} offset {record.queue_offset} does not match its producer's {checksum!r}",
         )
     return MessageExt(record, queue, body)

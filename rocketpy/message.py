@@ -19,7 +19,7 @@ from rocketpy.protocol import properties as names
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.checksum import PROPERTY_BODY_CHECKSUM
 from rocketpy.protocol.message_id import message_id
-from rocketpy.protocol.record import MAX_TOPIC_BYTES, Record, host_text
+from rocketpy.protocol.record import MAX_TOPIC_BYTES, PackedRecord, Record, host_text
 
 __all__ = [
     "DEFAULT_TOPIC",
@@ -245,19 +245,24 @@ def _with_ids(
     return MappingProxyType({**properties, **given})
 
 
-class MessageExt:
+class MessageExt(msgspec.Struct, gc=False, eq=False):
     """A received message: what was sent, and where and when it was stored.
 
     body: as the application sent it, decompressed. queue: where it was read from.
     """
 
-    __slots__ = ("_properties", "_record", "body", "queue")
+    _record: Record | PackedRecord
+    queue: Final[MessageQueue]
+    body: Final[bytes]
+    _properties: dict[str, str] | None = None
 
-    def __init__(self, record: Record, queue: MessageQueue, body: bytes) -> None:
-        self.body: Final = body
-        self.queue: Final = queue
-        self._record = record
-        self._properties: dict[str, str] | None = None
+    @property
+    def _whole(self) -> Record:
+        """Its record, unpacked when first asked for: most consumers never do."""
+        record = self._record
+        if isinstance(record, PackedRecord):
+            record = self._record = record.unpacked()
+        return record
 
     @property
     def topic(self) -> str:
@@ -289,7 +294,7 @@ class MessageExt:
     @property
     def offset_message_id(self) -> str:
         """The broker's id: the store's address and the physical offset."""
-        return message_id(self._record.store_host, self._record.physical_offset)
+        return message_id(self._whole.store_host, self._whole.physical_offset)
 
     @property
     def transaction_id(self) -> str | None:
@@ -329,17 +334,17 @@ class MessageExt:
     @property
     def physical_offset(self) -> int:
         """Where its record starts in the broker's commit log, in bytes."""
-        return self._record.physical_offset
+        return self._whole.physical_offset
 
     @property
     def flag(self) -> int:
         """The producer's 32 bits."""
-        return self._record.flag
+        return self._whole.flag
 
     @property
     def sys_flag(self) -> int:
         """Bits of `protocol.sysflag.MessageSysFlag`, as stored."""
-        return self._record.sys_flag
+        return self._whole.sys_flag
 
     @property
     def delay_level(self) -> int:
@@ -350,42 +355,42 @@ class MessageExt:
     @property
     def born_timestamp(self) -> int:
         """When its producer sent it, in ms since 1970, by the producer's clock."""
-        return self._record.born_timestamp
+        return self._whole.born_timestamp
 
     @property
     def store_timestamp(self) -> int:
         """When the broker stored it, in ms since 1970."""
-        return self._record.store_timestamp
+        return self._whole.store_timestamp
 
     @property
     def born_host(self) -> tuple[str, int]:
         """Address and port it came from."""
-        return host_text(self._record.born_host)
+        return host_text(self._whole.born_host)
 
     @property
     def store_host(self) -> tuple[str, int]:
         """Address and port of the broker that stored it."""
-        return host_text(self._record.store_host)
+        return host_text(self._whole.store_host)
 
     @property
     def reconsume_times(self) -> int:
         """How often a consumer has sent it back."""
-        return self._record.reconsume_times
+        return self._whole.reconsume_times
 
     @property
     def prepared_transaction_offset(self) -> int:
         """For a committed transactional message: physical offset of its half message."""
-        return self._record.prepared_transaction_offset
+        return self._whole.prepared_transaction_offset
 
     @property
     def store_size(self) -> int:
         """Size of its record in bytes."""
-        return self._record.size
+        return self._whole.size
 
     @property
     def queue_id(self) -> int:
         """Number of the queue it is stored in."""
-        return self._record.queue_id
+        return self._whole.queue_id
 
     def with_queue(self, queue: MessageQueue) -> MessageExt:
         """The same message, found in another queue."""
@@ -393,14 +398,14 @@ class MessageExt:
 
     def with_reconsume_times(self, times: int) -> MessageExt:
         """The same message, having come so often: an orderly consumer counts by itself."""
-        return MessageExt(msgspec.structs.replace(self._record, reconsume_times=times), self.queue, self.body)
+        return MessageExt(msgspec.structs.replace(self._whole, reconsume_times=times), self.queue, self.body)
 
     def with_topic(self, topic: str) -> MessageExt:
         """The same message under another topic: that which the application knows, without its namespace."""
         if topic == self._record.topic:
             return self
         queue = MessageQueue(topic, self.queue.broker_name, self.queue.queue_id)
-        return MessageExt(msgspec.structs.replace(self._record, topic=topic), queue, self.body)
+        return MessageExt(msgspec.structs.replace(self._whole, topic=topic), queue, self.body)
 
     def __repr__(self) -> str:
         return f"MessageExt({self.queue}, offset={self.queue_offset}, <{len(self.body)} bytes>)"

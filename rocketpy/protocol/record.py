@@ -36,6 +36,7 @@ import msgspec
 
 from rocketpy.errors import LocalProtocolError, MessageTooLarge, RecordCorrupt, TopicInvalid, TornTail
 from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
+from rocketpy.protocol.sysflag import MessageSysFlag
 
 __all__ = [
     "BLANK_MAGIC",
@@ -47,10 +48,12 @@ __all__ = [
     "QUEUE_OFFSET_AT",
     "STORE_TIMESTAMP_AT",
     "STORE_TIMESTAMP_AT_V6",
+    "PackedRecord",
     "Record",
     "RecordView",
     "decode",
     "decode_all",
+    "decode_packed",
     "encode",
     "encode_blank",
     "encode_record",
@@ -84,6 +87,7 @@ STORE_TIMESTAMP_AT_V6: Final = 68
 _BORN_V6: Final = 0x10
 _STORE_V6: Final = 0x20
 _V6: Final = _BORN_V6 | _STORE_V6
+_UNUSUAL: Final = _V6 | MessageSysFlag.COMPRESSED
 _SYS_FLAG: Final = 7
 """Index among the unpacked fields."""
 
@@ -94,6 +98,8 @@ _HEAD_BYTES: Final = _HEAD.size
 _START: Final = Struct(">iI")
 _PLACE: Final = Struct(">iIi16xqi44xi")
 """Size, magic, body CRC, physical offset, sysFlag; body length, where both hosts are IPv4."""
+_CONSUMED: Final = Struct(">iIi8xq8xi44xi")
+"""Size, magic, body CRC, queue offset, sysFlag; body length, likewise."""
 _PROPERTIES_LENGTH: Final = Struct(">H")
 _HOSTS: Final = {8: (socket.AF_INET, Struct(">4si")), 20: (socket.AF_INET6, Struct(">16si"))}
 
@@ -121,6 +127,31 @@ class Record(msgspec.Struct, gc=False):
     properties: bytes
     body_crc: int = 0
     size: int = 0
+
+
+class PackedRecord(msgspec.Struct, gc=False, eq=False):
+    """One stored message as `decode_packed` leaves it: what every consumer needs, and a rest to unpack.
+
+    Its hosts are IPv4, its body is not compressed. head: the record up to its body. The others: see `Record`.
+    """
+
+    head: bytes
+    queue_offset: int
+    topic: str
+    body: bytes
+    properties: bytes
+
+    def unpacked(self) -> Record:
+        """All of it."""
+        (
+            size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
+            born_host, store_timestamp, store_host, reconsume_times, prepared_transaction_offset, _,
+        ) = _HEAD.unpack(self.head)  # fmt: skip
+        return Record(
+            self.topic, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, born_host,
+            store_timestamp, store_host, reconsume_times, prepared_transaction_offset, self.body,
+            self.properties, body_crc, size,
+        )  # fmt: skip
 
 
 class RecordView(NamedTuple):
@@ -345,54 +376,62 @@ def decode(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Record
 
 
 def decode_all(buffer: Buffer, *, check_crc: bool = True) -> list[Record]:
-    """Every record of a pull response's body, which is nothing but records. Raises as `decode`.
+    """Every record of a pull response's body, which is nothing but records. Raises as `decode`."""
+    return [
+        record if isinstance(record, Record) else record.unpacked()
+        for record in decode_packed(buffer, check_crc=check_crc)
+    ]
 
-    Consumers read each message by it. So a record that looks like the one before it, with IPv4 hosts and
-    the same topic, is taken apart in here, in half the time; any other, right or wrong, is left to `decode`.
+
+def decode_packed(buffer: Buffer, *, check_crc: bool = True) -> list[Record | PackedRecord]:
+    """As `decode_all`, in half the time: of most records only what every consumer needs is taken out.
+
+    That is so of a record with IPv4 hosts and the topic of the one before it, whose body is not compressed;
+    any other, right or wrong, is left to `decode`. Raises as `decode`.
     """
     data = buffer if type(buffer) is bytes else bytes(buffer)
-    unpack, unpack_length = _HEAD.unpack_from, _PROPERTIES_LENGTH.unpack_from
-    records: list[Record] = []
+    unpack = _CONSUMED.unpack_from
+    records: list[Record | PackedRecord] = []
     offset, end = 0, len(data)
     topic, topic_field = "", b""
+    between, between_bytes, properties_length = b"", 0, 0  # what stands from the body to the properties
     while offset < end:
         if topic_field and end - offset >= FIXED_BYTES:
-            (
-                size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
-                born_timestamp, born_host, store_timestamp, store_host, reconsume_times,
-                prepared_transaction_offset, body_length,
-            ) = unpack(data, offset)  # fmt: skip
+            size, magic, body_crc, queue_offset, sys_flag, body_length = unpack(data, offset)
             body_at = offset + _HEAD_BYTES
             topic_at = body_at + body_length
-            properties_at = topic_at + len(topic_field) + 2
+            properties_at = topic_at + between_bytes
             following = offset + size
+            if following - properties_at != properties_length and 0 <= following - properties_at <= 0xFFFF:
+                properties_length = following - properties_at
+                between = topic_field + _PROPERTIES_LENGTH.pack(properties_length)
             if (
                 magic == MESSAGE_MAGIC
-                and not sys_flag & _V6
+                and not sys_flag & _UNUSUAL
                 and body_length >= 0
-                and 0 <= following - properties_at <= MAX_PROPERTIES_BYTES
-                and following <= end
-                and data[topic_at : properties_at - 2] == topic_field
-                and unpack_length(data, properties_at - 2)[0] == following - properties_at
+                and properties_at + properties_length == following <= end
+                and properties_length <= MAX_PROPERTIES_BYTES
+                and data[topic_at:properties_at] == between
             ):
                 body = data[body_at:topic_at]
                 if check_crc and crc32(body) & 0x7FFFFFFF != body_crc:
                     raise _crc_mismatch(offset, body, body_crc)
                 records.append(
-                    Record(
-                        topic, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
-                        born_host, store_timestamp, store_host, reconsume_times, prepared_transaction_offset,
-                        body, data[properties_at:following], body_crc, size,
+                    PackedRecord(
+                        data[offset:body_at], queue_offset, topic, body, data[properties_at:following]
                     )
-                )  # fmt: skip
+                )
                 offset = following
                 continue
         record = decode(data, offset, check_crc=check_crc)
         records.append(record)
         offset += record.size
-        topic = record.topic
-        topic_field = topic.encode()
-        topic_field = bytes((len(topic_field),)) + topic_field
+        if record.topic != topic:
+            topic = record.topic
+            name = topic.encode()
+            topic_field = bytes((len(name),)) + name
+            between = topic_field + _PROPERTIES_LENGTH.pack(len(record.properties))
+            between_bytes, properties_length = len(between), len(record.properties)
     return records
 
 

@@ -37,6 +37,25 @@ def test_a_recorded_pull() -> None:
     assert (message.flag, message.queue) == (5, queue)
 
 
+def test_every_message_of_a_run_tells_the_same() -> None:
+    """All but the first message of a pull would tell other times, hosts or offsets than are stored."""
+    one = record(b"first", "TAGS\x01a\x02") + record(b"another", "TAGS\x01long\x02") + record(b"first", "")
+    messages = decode_messages(one, QUEUE, 1 << 24, verify=True)
+    assert [(message.body, message.tags) for message in messages] == [
+        (b"first", "a"),
+        (b"another", "long"),
+        (b"first", None),
+    ]
+    for message in messages:
+        assert (message.topic, message.queue, message.queue_id) == ("T", QUEUE, 0)
+        assert (message.queue_offset, message.physical_offset) == (5, 1000)
+        assert (message.born_timestamp, message.store_timestamp) == (1, 2)
+        assert message.born_host == message.store_host == ("127.0.0.1", 10911)
+        assert message.with_reconsume_times(3).reconsume_times == 3
+        assert message.with_topic("other").queue == MessageQueue("other", "broker-a", 0)
+        assert message.offset_message_id == "7F00000100002A9F00000000000003E8"
+
+
 def test_compressed_bodies_are_inflated() -> None:
     """Consumers would get zlib bytes instead of the message."""
     body = bytes(range(256)) * 40
