@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import repeat
 from mmap import mmap
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -257,49 +258,45 @@ def encode_records(
     topic: bytes,
     queue_id: int,
     queue_offset: int,
-    physical_offset: int,
+    positions: Sequence[int],
+    sizes: Sequence[int],
     sys_flag: int,
     born_timestamp: int,
     born_host: bytes,
     store_timestamp: int,
     store_host: bytes,
     reconsume_times: int,
-    messages: Iterable[tuple[int, bytes, bytes]],
+    flags: Sequence[int],
+    bodies: Sequence[bytes],
+    properties: Sequence[bytes],
 ) -> list[bytes]:
-    """The records of a batch, one behind the other: `encode_record` for each, in half the time.
+    """The records of a batch, one behind the other, in parts to be joined: a third of `encode_record`'s time.
 
-    queue_offset, physical_offset: of the first. messages: (flag, body, properties) of each. Raises as
+    queue_offset: of the first. positions, sizes: physical offset and `record_size` of each. Raises as
     `encode_record`.
     """
     _check_hosts(sys_flag, born_host, store_host)
     if len(topic) > MAX_TOPIC_BYTES:
         raise TopicInvalid(f"topic of {len(topic)} bytes, above {MAX_TOPIC_BYTES}")
-    v6 = (sys_flag & _V6) >> 4
-    pack_head, pack_length = _HEADS[v6].pack, _PROPERTIES_LENGTH.pack
-    fixed = FIXED_BYTES + len(topic) + 12 * v6.bit_count()
-    topic_field = bytes((len(topic),)) + topic
-    records: list[bytes] = []
+    lengths = list(map(len, properties))
+    if max(lengths, default=0) > MAX_PROPERTIES_BYTES:
+        raise MessageTooLarge(f"properties of {max(lengths)} bytes, above {MAX_PROPERTIES_BYTES}")
+    count = len(bodies)
+    parts = [bytes((len(topic),)) + topic] * (count * 5)
     try:
-        for flag, body, properties in messages:
-            body_length, properties_length = len(body), len(properties)
-            if properties_length > MAX_PROPERTIES_BYTES:
-                raise MessageTooLarge(
-                    f"properties of {properties_length} bytes, above {MAX_PROPERTIES_BYTES}"
-                )
-            size = fixed + body_length + properties_length
-            head = pack_head(
-                size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, physical_offset,
-                sys_flag, born_timestamp, born_host, store_timestamp, store_host, reconsume_times, 0,
-                body_length,
-            )  # fmt: skip
-            records.append(
-                b"%b%b%b%b%b" % (head, body, topic_field, pack_length(properties_length), properties)
-            )
-            queue_offset += 1
-            physical_offset += size
+        parts[::5] = map(
+            _HEADS[(sys_flag & _V6) >> 4].pack,
+            sizes, repeat(MESSAGE_MAGIC), [crc32(body) & 0x7FFFFFFF for body in bodies], repeat(queue_id),
+            flags, range(queue_offset, queue_offset + count), positions, repeat(sys_flag),
+            repeat(born_timestamp), repeat(born_host), repeat(store_timestamp), repeat(store_host),
+            repeat(reconsume_times), repeat(0), map(len, bodies),
+        )  # fmt: skip
     except struct.error as error:
         raise LocalProtocolError(f"a number does not fit into its field of the record: {error}") from error
-    return records
+    parts[1::5] = bodies
+    parts[3::5] = map(_PROPERTIES_LENGTH.pack, lengths)
+    parts[4::5] = properties
+    return parts
 
 
 def encode(record: Record) -> bytes:

@@ -49,14 +49,14 @@ class SendAnswers:
     """
 
     def __init__(self, *, store_host: bytes, region_id: str, trace_on: bool) -> None:
-        self._host = store_host.hex().upper()
+        self._id = store_host.hex().upper() + "%016X"
         self._refusal = SendMessageErrorHeader(msg_region=region_id, trace_on=trace_on)
         region = msgspec.json.encode(region_id).replace(b"%", b"%%")
         self._template = (
-            b'{"code":%%d,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"%b%%016X","queueId":"%%d",'
+            b'{"code":%%d,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"%b","queueId":"%%d",'
             b'"queueOffset":"%%d"},"flag":%%d,"language":"PYTHON","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
-        ) % (region, b"true" if trace_on else b"false", self._host.encode(), VERSION)
+        ) % (region, b"true" if trace_on else b"false", self._id.encode(), VERSION)
 
     def stored(self, parked: Parked, code: int = 0) -> bytes:
         """Return the frame that says where a send's messages are.
@@ -76,7 +76,7 @@ class SendAnswers:
         header = SendMessageResponseHeader(
             msg_region=refusal.msg_region,
             trace_on=refusal.trace_on,
-            msg_id=",".join([f"{self._host}{position:016X}" for position in parked.positions]),
+            msg_id=((self._id + ",") * len(parked.positions) % parked.positions)[:-1],
             queue_id=parked.queue_id,
             queue_offset=parked.queue_offset,
         )

@@ -15,7 +15,7 @@ from typing import Final
 
 from rocketpy.errors import RocketError, StoreError, UsageError
 from rocketpy.protocol import properties as props
-from rocketpy.protocol.batch import BatchMessage, decode_batch
+from rocketpy.protocol.batch import split_elements
 from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import FLAG_ONEWAY, Command
@@ -337,7 +337,7 @@ class SendHandler:
             return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, remark)
         shared = self.message(channel, header, topic, queue_id)
         try:
-            entries = decode_batch(request.body)
+            entries = split_elements(request.body)
             fault = _batch_fault(request.body, entries)
             if fault is not None:
                 return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, fault)
@@ -447,11 +447,11 @@ def _without_cluster(text: str) -> str:
     return text if not text or text[-1] == "\x02" else text + "\x02"
 
 
-def _batch_fault(body: bytes, entries: list[BatchMessage]) -> str | None:
+def _batch_fault(body: bytes, entries: list[tuple[int, bytes, bytes]]) -> str | None:
     """Return why a batch cannot be stored."""
     if not entries:
         return "the batch holds no message"
-    if b"DELAY\x01" in body and any(b"DELAY\x01" in entry.properties for entry in entries):
+    if b"DELAY\x01" in body and any(b"DELAY\x01" in text for _, _, text in entries):
         return "messages of a batch cannot be delayed"
     return None
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from itertools import accumulate, repeat
+from operator import add
 from struct import Struct
 from typing import Final
 
@@ -251,9 +252,11 @@ class CommitLog:
         fixed = FIXED_BYTES + len(cursor.topic_bytes)
         if self._store_flag or len(message.born_host) != 8:
             sys_flag, fixed = with_hosts(sys_flag, fixed, message.born_host, self._store_flag)
-        properties = [entry[2] for entry in entries]
-        sizes = [fixed + len(body) + len(text) for _, body, text in entries]
-        properties_max = max(map(len, properties), default=0)
+        if not entries:
+            return []
+        flags, bodies, properties = zip(*entries, strict=True)
+        sizes = [fixed + length for length in map(add, map(len, bodies), map(len, properties))]
+        properties_max = max(map(len, properties))
         total = sum(sizes)
         if total > self._message_bytes_max or properties_max > MAX_PROPERTIES_BYTES:
             raise too_large(total, self._message_bytes_max, properties_max)
@@ -262,29 +265,32 @@ class CommitLog:
         if self._position + total > self._limit:
             self._roll(total)
         now = self._clock()
-        position, queue_offset = self._position, cursor.next_offset
+        queue_offset = cursor.next_offset
+        positions = list(accumulate(sizes, initial=self._position))
+        end = positions.pop()
         self._run += encode_records(
             cursor.topic_bytes,
             message.queue_id,
             queue_offset,
-            position,
+            positions,
+            sizes,
             sys_flag,
             message.born_timestamp,
             message.born_host,
             now,
             self._store_host,
             message.reconsume_times,
-            entries,
+            flags,
+            bodies,
+            properties,
         )
-        positions = list(accumulate(sizes, initial=position))
-        end = positions.pop()
         offsets = range(queue_offset, queue_offset + len(sizes))
         self._requests += zip(
             repeat(cursor), positions, sizes, repeat(now), offsets, repeat(sys_flag), properties, strict=False
         )
         self._position, cursor.next_offset = end, offsets.stop
         places = zip(positions, sizes, offsets, repeat(now), strict=False)
-        return [_new_receipt(AppendReceipt, place) for place in places]
+        return list(map(_new_receipt, repeat(AppendReceipt), places))
 
     def _roll(self, size: int) -> None:
         """Go on in the next file, so that `size` bytes fit; the file before ends with a blank record."""

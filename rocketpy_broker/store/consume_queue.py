@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged
@@ -26,7 +26,7 @@ from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
-__all__ = ["BLANK_SIZE", "BLANK_UNIT", "UNIT", "UNIT_BYTES", "ConsumeQueue", "QueueUnit"]
+__all__ = ["BLANK_SIZE", "BLANK_UNIT", "UNIT", "UNIT_BYTES", "ConsumeQueue"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,6 @@ UNIT = struct.Struct(">qiq")
 UNIT_BYTES = UNIT.size
 BLANK_SIZE = 0x7FFFFFFF
 BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
-QueueUnit = tuple[int, int, int, int]
-"""(physical offset, size, tags code, queue offset) of one record."""
 _STEP_UNITS = 200
 _GAP_UNITS_MAX = 5_000_000
 _PIECE_BYTES = UNIT_BYTES * 3200
@@ -100,18 +98,22 @@ class ConsumeQueue:
             self.write_out()
         return True
 
-    def put_run(self, units: list[QueueUnit]) -> bool:
-        """`put` for records in log order, at once where they follow each other; False when all were here."""
-        offset, size, _, first = units[0]
-        end_offset, end_size, _, last = units[-1]
-        follows = first == self.next_offset and last - first == len(units) - 1
-        if not follows or offset + size <= self.max_physical_offset:
-            added = [self.put(*unit) for unit in units]  # each of them
+    def put_run(
+        self, offsets: Sequence[int], sizes: Sequence[int], tags_codes: Sequence[int], numbers: Sequence[int]
+    ) -> bool:
+        """`put` for records in log order, at once where they follow each other; False when all were here.
+
+        numbers: their queue offsets.
+        """
+        first, last = numbers[0], numbers[-1]
+        follows = first == self.next_offset and last - first == len(numbers) - 1
+        if not follows or offsets[0] + sizes[0] <= self.max_physical_offset:
+            added = list(map(self.put, offsets, sizes, tags_codes, numbers))  # each of them
             return any(added)
-        self._pending += [_pack(offset, size, tags_code) for offset, size, tags_code, _ in units]
+        self._pending += map(_pack, offsets, sizes, tags_codes)
         self.next_offset = last + 1
-        self.max_physical_offset = end_offset + end_size
-        self.put_bytes += sum([size for _, size, _, _ in units])
+        self.max_physical_offset = offsets[-1] + sizes[-1]
+        self.put_bytes += sum(sizes)
         if len(self._pending) >= self._pending_max:
             self.write_out()
         return True

@@ -7,6 +7,7 @@ reads the log only to recover. Consume queues and index lag behind the log by wh
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from rocketpy.protocol.properties import PROPERTY_DELAY_TIME_LEVEL, find
 from rocketpy.protocol.record import RecordView
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.config import ConsumeQueueConfig
-from rocketpy_broker.store.consume_queue import ConsumeQueue, QueueUnit
+from rocketpy_broker.store.consume_queue import ConsumeQueue
 from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.flush import FlushPlan
@@ -37,7 +38,7 @@ _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 _NOT_IN_QUEUE = 0x4
 _TAG_CODES_MAX = 4096
 _BULK_MIN = 12
-"""Records of a run from which on the index takes them together."""
+"""Records of a run from which on they are taken column by column."""
 
 
 class ConsumeQueueTable:
@@ -196,10 +197,12 @@ class Dispatcher:
     def put(self, requests: Sequence[DispatchRequest], *, indexed: bool = True) -> set[ConsumeQueue]:
         """Put each record into its consume queue and, if `indexed`, the index; returns what queues grew.
 
-        One loop over a run, since it runs once a message: about half of what a message costs here.
+        One loop, since it runs once a message: about half of what a message costs here.
         """
         if len(requests) >= _BULK_MIN:
-            return self._put_many(requests, self._index if indexed else None)
+            grown = self._put_run(requests, self._index if indexed else None)
+            if grown is not None:
+                return grown
         by_cursor = self._by_cursor
         tag_codes = self._tag_codes
         fields = self.fields
@@ -220,33 +223,41 @@ class Dispatcher:
             index.write_many()
         return touched
 
-    def _put_many(self, requests: Sequence[DispatchRequest], index: IndexService | None) -> set[ConsumeQueue]:
-        """`put` for a long run, in two thirds of the time: each queue and the index take theirs at once."""
-        tag_codes, fields = self._tag_codes, self.fields
-        rows = IndexRows(index) if index is not None else None
-        runs: dict[QueueCursor, tuple[int, bool, list[QueueUnit]]] = {}
-        for cursor, offset, size, timestamp, queue_offset, sys_flag, properties in requests:
-            run = runs.get(cursor)
-            if run is None:
-                head = index.topic_head(cursor.topic_bytes) if index is not None else 0
-                run = runs[cursor] = (head, cursor.topic == SCHEDULE_TOPIC, [])
-            head, is_delayed, units = run
-            tags, keys, unique_key = fields(properties)
-            if not sys_flag & _NOT_IN_QUEUE:
-                code = tag_codes.get(tags)
-                if code is None or is_delayed:
-                    code = self._tags_code(cursor.topic, tags, properties, timestamp)
-                units.append((offset, size, code, queue_offset))
-            if rows is not None and (unique_key or keys) and sys_flag & _ROLLBACK != _ROLLBACK:
-                rows.add((head, unique_key, keys, offset, timestamp))
-        touched: set[ConsumeQueue] = set()
-        for cursor, (_, _, units) in runs.items():
-            if units:
-                queue = self._by_cursor.get(cursor) or self._bind(cursor)
-                if queue.put_run(units):
-                    touched.add(queue)
-        if rows is not None:
-            rows.put()
+    def _put_run(
+        self, requests: Sequence[DispatchRequest], index: IndexService | None
+    ) -> set[ConsumeQueue] | None:
+        """`put` for a long run, in half the time: column by column; None when not all of it are like most."""
+        cursors, offsets, sizes, timestamps, queue_offsets, flags, properties = zip(*requests, strict=True)
+        queues = {cursor: self._by_cursor.get(cursor) or self._bind(cursor) for cursor in set(cursors)}
+        if any(flag & _NOT_IN_QUEUE for flag in set(flags)) or any(
+            cursor.topic == SCHEDULE_TOPIC for cursor in queues
+        ):
+            return None
+        tags, keys, unique_keys = self.fields.columns(properties)
+        known = {text: self._tags_code("", text, b"", 0) for text in set(tags)}
+        codes = list(map(known.__getitem__, tags))
+        columns: tuple[Sequence[int], ...] = offsets, sizes, codes, queue_offsets
+        if len(queues) == 1:
+            touched = {queue for queue in queues.values() if queue.put_run(*columns)}
+        else:
+            places: defaultdict[QueueCursor, list[int]] = defaultdict(list)
+            for place, cursor in enumerate(cursors):
+                places[cursor].append(place)
+            touched = {
+                queues[cursor]
+                for cursor, own in places.items()
+                if queues[cursor].put_run(*([column[place] for place in own] for column in columns))
+            }
+        if index is not None:
+            head_of = {cursor: index.topic_head(cursor.topic_bytes) for cursor in queues}
+            heads = list(map(head_of.__getitem__, cursors))
+            if b" " in b"".join(keys):  # several keys of one record
+                rows = IndexRows(index)
+                for row in zip(heads, unique_keys, keys, offsets, timestamps, strict=True):
+                    rows.add(row)
+                rows.put()
+            else:
+                index.put_many(heads, unique_keys, keys, offsets, timestamps)
         return touched
 
     def _bind(self, cursor: QueueCursor) -> ConsumeQueue:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
+from typing import TypeVar
 
 from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy.protocol.java import utf8_hash
@@ -54,6 +55,8 @@ class IndexQueryResult:
     last_update_timestamp: int
     last_update_offset: int
 
+
+T = TypeVar("T")
 
 IndexRow = tuple[int, bytes, bytes, int, int]
 """One record for `IndexService.put_many`: topic's head, unique key, keys, physical offset, store time."""
@@ -238,21 +241,23 @@ class IndexService:
                 offsets, timestamps = offsets[known:], timestamps[known:]
         if not offsets:
             return
-        hashes = [0] * (2 * len(offsets))
-        hashes[::2] = key_hashes(heads, unique_keys)
-        hashes[1::2] = key_hashes(heads, keys)
-        present = [b""] * len(hashes)
-        present[::2], present[1::2] = unique_keys, keys
-        places = [0] * len(hashes)
-        places[::2] = places[1::2] = offsets
-        times = [0] * len(hashes)
-        times[::2] = times[1::2] = timestamps
-        if not all(present):
-            hashes, places, times = (list(compress(part, present)) for part in (hashes, places, times))
+        hashes: Sequence[int]
+        places: Sequence[int]
+        times: Sequence[int]
+        if any(keys) or not all(unique_keys):
+            hashes = _interleaved(key_hashes(heads, unique_keys), key_hashes(heads, keys))
+            present = _interleaved(unique_keys, keys)
+            places, times = _interleaved(offsets, offsets), _interleaved(timestamps, timestamps)
+            if not all(present):
+                hashes, places, times = (list(compress(part, present)) for part in (hashes, places, times))
+            if not hashes:
+                return
+        else:
+            hashes, places, times = key_hashes(heads, unique_keys), offsets, timestamps
         self._put_hashes(hashes, places, times)
         self.write_many()
 
-    def _put_hashes(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
+    def _put_hashes(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
         start = 0
         while start < len(hashes):
             file = self.files[-1] if self.files else self._add_file()
@@ -296,7 +301,7 @@ class IndexService:
         self._heads.setdefault(topic, {})[head] = added
         return added + tail & 0xFFFFFFFF
 
-    def _put_across(self, hashes: list[int], offset: int, timestamp: int) -> None:
+    def _put_across(self, hashes: Sequence[int], offset: int, timestamp: int) -> None:
         """Put entries one by one, beginning a new file where one is full."""
         for key_hash in hashes:
             file = self.files[-1]
@@ -409,6 +414,13 @@ class IndexRows:
         if self.rows:
             self._index.put_many(*zip(*self.rows, strict=True))
             self.rows.clear()
+
+
+def _interleaved(first: Sequence[T], second: Sequence[T]) -> list[T]:
+    """One of the first, one of the second, and so on."""
+    both = [*first, *second]
+    both[::2], both[1::2] = first, second
+    return both
 
 
 def _next_name(name: str) -> str:

@@ -28,19 +28,22 @@ _PROPERTIES = (
 )
 
 
-def _mixed(count: int) -> list[MessageInner]:
+def _mixed(count: int, *, plain: bool = False) -> list[MessageInner]:
+    """plain: none that is delayed or of a transaction."""
     chooser = random.Random(7)
+    topics = ["T", "Тема"] if plain else ["T", "Тема", "SCHEDULE_TOPIC_XXXX"]
+    flags = [0] if plain else [0] * 30 + [4, 8, 12]
     messages = []
     for number in range(count):
         properties = chooser.choice(_PROPERTIES[:1] * 12 + _PROPERTIES)
         messages.append(
             MessageInner(
-                chooser.choice(["T", "Тема", "SCHEDULE_TOPIC_XXXX"]),
+                chooser.choice(topics),
                 number % 3,
                 b"x" * chooser.randrange(200),
                 properties.replace(b"%d", b"%d" % number).replace(b"%032X", b"%032X" % number)
                 .replace(b"%08X", b"%08X" % number),
-                sys_flag=chooser.choice([0] * 30 + [4, 8, 12]),
+                sys_flag=chooser.choice(flags),
                 born_host=chooser.choice([_V4] * 20 + [bytes(20)]),
             )
         )  # fmt: skip
@@ -68,6 +71,25 @@ def test_rebuilt_files_equal_those_written_live(tmp_path: Path, run: int) -> Non
         assert store.index is not None
         assert [index_content(file) for file in store.index.files] == live[1]
         assert check_store(store).problems == []
+
+
+@pytest.mark.parametrize("slots", [50, 50_000])
+def test_a_run_leaves_the_files_that_single_messages_leave(tmp_path: Path, slots: int) -> None:
+    """Else what a look-up finds depends on how busy the broker was."""
+    messages = _mixed(2000, plain=True)
+    contents = []
+    for run in (1, 64, 500):
+        config = small_config(tmp_path / str(run), index=IndexConfig(slots=slots, entries=1500))
+        with MessageStore(config, clock=lambda: 1_700_000_000_000) as store:
+            for start in range(0, len(messages), run):
+                for inner in messages[start : start + run]:
+                    store.append(inner)
+                store.write_out()
+                store.dispatch()
+            assert store.index is not None
+            contents.append((queue_content(store), [index_content(file) for file in store.index.files]))
+    assert contents[1] == contents[0]
+    assert contents[2] == contents[0]
 
 
 def test_a_damaged_body_stops_the_fast_path(tmp_path: Path) -> None:
@@ -114,5 +136,8 @@ def test_fields_read_by_a_learned_pattern_are_those_read_with_care() -> None:
         text = chooser.choice(texts)
         if chooser.random() < 0.3:
             place = chooser.randrange(len(text) + 1)
-            text = text[:place] + chooser.choice([b"\x01", b"\x02", b"a", b"TAGS\x01"]) + text[place:]
+            text = text[:place] + chooser.choice([b"\x01", b"\x02", b"a", b"TAGS\x01", b"\0"]) + text[place:]
         assert fields(text) == index_fields(text)
+        some = [text] * chooser.randint(0, 2) + [chooser.choice([text, *texts[:2]])]
+        columns = fields.columns(some)
+        assert list(zip(*columns, strict=True)) == [index_fields(one) for one in some]
