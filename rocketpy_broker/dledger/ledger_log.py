@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from struct import Struct
 from typing import Final, Protocol
 
@@ -25,6 +25,7 @@ from rocketpy.errors import (
     TopicInvalid,
     ensure,
 )
+from rocketpy.protocol.batch import BatchColumns
 from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.record import BLANK_MAGIC, FIXED_BYTES, MIN_BLANK_BYTES, RecordView, encode_record
 from rocketpy.protocol.sysflag import MessageSysFlag
@@ -231,17 +232,15 @@ class LedgerLog:
         """
         return self._append(message, message.flag, message.body, message.properties)
 
-    def append_batch(
-        self, message: MessageInner, entries: Sequence[tuple[int, bytes, bytes]]
-    ) -> list[AppendReceipt]:
+    def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
         """Append an entry for each. When one is refused, those before it stay, and none is acknowledged."""
         if message.sys_flag & MessageSysFlag.TRANSACTION_MASK:
             raise MessageInvalid("messages of a batch cannot be transactional")
         fixed = FIXED_BYTES + len(message.topic.encode())
-        total = sum([fixed + len(body) + len(properties) for _, body, properties in entries])
+        total = fixed * len(batch.bodies) + sum(map(len, batch.bodies)) + sum(map(len, batch.properties))
         if total > self._message_bytes_max:
             raise too_large(total, self._message_bytes_max, 0)
-        return [self._append(message, flag, body, properties) for flag, body, properties in entries]
+        return [self._append(message, *entry) for entry in zip(*batch, strict=True)]
 
     def _append(self, message: MessageInner, flag: int, body: bytes, properties: bytes) -> AppendReceipt:
         leader = self._leader

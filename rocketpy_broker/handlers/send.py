@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rocketpy.errors import RocketError, StoreError, UsageError
 from rocketpy.protocol import properties as props
-from rocketpy.protocol.batch import split_elements
+from rocketpy.protocol.batch import split_batch_body
 from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import FLAG_ONEWAY, Command
@@ -337,11 +337,11 @@ class SendHandler:
             return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, remark)
         shared = self.message(channel, header, topic, queue_id)
         try:
-            entries = split_elements(request.body)
-            fault = _batch_fault(request.body, entries)
+            batch = split_batch_body(request.body)
+            fault = _batch_fault(request.body, batch.properties)
             if fault is not None:
                 return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, fault)
-            receipts = self._store.append_batch(shared, entries)
+            receipts = self._store.append_batch(shared, batch)
         except RocketError as error:
             return self._failure(request, error)
         self.is_run_open = True
@@ -447,11 +447,11 @@ def _without_cluster(text: str) -> str:
     return text if not text or text[-1] == "\x02" else text + "\x02"
 
 
-def _batch_fault(body: bytes, entries: list[tuple[int, bytes, bytes]]) -> str | None:
-    """Return why a batch cannot be stored."""
-    if not entries:
+def _batch_fault(body: bytes, properties: Sequence[bytes]) -> str | None:
+    """Return why a batch cannot be stored. properties: of its messages."""
+    if not properties:
         return "the batch holds no message"
-    if b"DELAY\x01" in body and any(b"DELAY\x01" in text for _, _, text in entries):
+    if b"DELAY\x01" in body and any(b"DELAY\x01" in text for text in properties):
         return "messages of a batch cannot be delayed"
     return None
 

@@ -12,13 +12,13 @@ Source: RocketMQ CommitLog, DefaultAppendMessageCallback.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from itertools import accumulate, repeat
 from operator import add
 from struct import Struct
 from typing import Final
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreError
+from rocketpy.protocol.batch import BatchColumns
 from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.record import (
     BLANK_MAGIC,
@@ -237,13 +237,11 @@ class CommitLog:
         self._position = position + size
         return _new_receipt(AppendReceipt, (position, size, queue_offset, now))
 
-    def append_batch(
-        self, message: MessageInner, entries: Sequence[tuple[int, bytes, bytes]]
-    ) -> list[AppendReceipt]:
+    def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
         """Place a batch as one record each, all in one file with one store time.
 
-        message: what they share; its own flag, body and properties are not used. entries: (flag, body,
-        properties) of each. Raises as `append`; then none is placed.
+        message: what they share; its own flag, body and properties are not used. Raises as `append`; then
+        none is placed.
         """
         sys_flag = message.sys_flag
         if sys_flag & MessageSysFlag.TRANSACTION_MASK:
@@ -252,9 +250,9 @@ class CommitLog:
         fixed = FIXED_BYTES + len(cursor.topic_bytes)
         if self._store_flag or len(message.born_host) != 8:
             sys_flag, fixed = with_hosts(sys_flag, fixed, message.born_host, self._store_flag)
-        if not entries:
+        flags, bodies, properties = batch
+        if not bodies:
             return []
-        flags, bodies, properties = zip(*entries, strict=True)
         sizes = [fixed + length for length in map(add, map(len, bodies), map(len, properties))]
         properties_max = max(map(len, properties))
         total = sum(sizes)

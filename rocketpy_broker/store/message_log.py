@@ -6,10 +6,11 @@ deletes what expired. What a log's files look like, and when a record counts as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 from rocketpy.errors import RecordCorrupt, StoreError
+from rocketpy.protocol.batch import BatchColumns
 from rocketpy.protocol.record import RecordView
 from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.checkpoint import Checkpoint
@@ -112,9 +113,7 @@ class MessageLog(Protocol):
     def append(self, message: MessageInner) -> AppendReceipt:
         """Place a message in the current run; see `MessageStore.append`."""
 
-    def append_batch(
-        self, message: MessageInner, entries: Sequence[tuple[int, bytes, bytes]]
-    ) -> list[AppendReceipt]:
+    def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
         """Place a batch; see `MessageStore.append_batch`."""
 
     def write_out(self) -> list[DispatchRequest]:

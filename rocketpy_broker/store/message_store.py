@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from rocketpy.errors import DiskFull, FlushFailed, StoreError
+from rocketpy.protocol.batch import BatchColumns
 from rocketpy_broker.store.busy import BusyWatch, StoreBusy
 from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile, Progress
 from rocketpy_broker.store.clock import Clock, system_clock
@@ -194,13 +195,11 @@ class MessageStore(StoreReads):
             raise self._refusal(self._refused)
         return self.commit_log.append(message)
 
-    def append_batch(
-        self, message: MessageInner, entries: Sequence[tuple[int, bytes, bytes]]
-    ) -> list[AppendReceipt]:
+    def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
         """Place a batch in the current run, one record each; see `CommitLog.append_batch`."""
         if self._refused is not None:
             raise self._refusal(self._refused)
-        return self.commit_log.append_batch(message, entries)
+        return self.commit_log.append_batch(message, batch)
 
     def write_out(self) -> None:
         """Write the run to the commit log: its messages now survive the end of this process.

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rocketpy.errors import StoreDamaged, StoreError
+from rocketpy.protocol.batch import BatchColumns
 from rocketpy.protocol.record import RecordView, peek
 from rocketpy_broker.store import (
+    AppendReceipt,
     CommitLogConfig,
     ConsumeQueueConfig,
     FlushConfig,
@@ -190,23 +192,25 @@ class Writer:
     def append(self, message: MessageInner) -> None:
         """Place a message in the run."""
         receipt = self.store.append(message)
-        record = self._run()[-1]
+        record = self._records([receipt])[0]
         number = None if message.sys_flag & NOT_IN_QUEUE else receipt.queue_offset
         self._place(receipt.physical_offset, Sent(record, (message.topic, message.queue_id), number))
 
     def append_batch(self, message: MessageInner, bodies: Sequence[bytes]) -> None:
         """Place a batch in the run."""
         entries = [(0, body, b"UNIQ_KEY\x01%d.%d\x02" % (message.flag, n)) for n, body in enumerate(bodies)]
-        receipts = self.store.append_batch(message, entries)
-        records = self._run()[-len(receipts) :]
-        for receipt, record in zip(receipts, records, strict=True):
+        receipts = self.store.append_batch(message, BatchColumns.of(entries))
+        for receipt, record in zip(receipts, self._records(receipts), strict=True):
             key = (message.topic, message.queue_id)
             self._place(receipt.physical_offset, Sent(record, key, receipt.queue_offset))
 
-    def _run(self) -> list[bytes]:
+    def _records(self, receipts: Sequence[AppendReceipt]) -> list[bytes]:
+        """The last records of the run."""
         log = self.store.commit_log
         assert isinstance(log, CommitLog)
-        return log._run
+        run = b"".join(log._run)
+        start = len(run) - receipts[-1].size - receipts[-1].physical_offset  # of the log's first byte
+        return [run[start + place.physical_offset :][: place.size] for place in receipts]
 
     def _place(self, offset: int, sent: Sent) -> None:
         self.expected.attempts[offset].append(sent)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rocketpy.errors import MessageTooLarge
+from rocketpy.protocol.batch import BatchColumns
 from rocketpy_broker.store import CommitLogConfig, MessageStore
 from rocketpy_broker.store.checker import check_store
 from tests.unit.store.helpers import bodies, kill, message, small_config
@@ -54,7 +55,8 @@ class StoreMachine(RuleBasedStateMachine):
     def append_batch(self, queue_id: int, sizes: list[int]) -> None:
         texts = [self._body(size) for size in sizes]
         receipts = self.store.append_batch(
-            message(self.number, queue_id=queue_id), [(0, text, b"KEYS\x01batch\x02") for text in texts]
+            message(self.number, queue_id=queue_id),
+            BatchColumns.of([(0, text, b"KEYS\x01batch\x02") for text in texts]),
         )
         assert len({receipt.physical_offset // 4096 for receipt in receipts}) == 1
         self.placed += [(queue_id, text) for text in texts]

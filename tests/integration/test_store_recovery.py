@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import MessageInvalid, StoreDamaged
+from rocketpy.protocol.batch import BatchColumns
 from rocketpy_broker.store import (
     CommitLogConfig,
     IndexConfig,
@@ -266,7 +267,7 @@ def test_properties_with_zeros_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MessageInvalid, match=r"U\+0000"):
         store.append(MessageInner("T", 0, b"x", b"KEYS\x01a\0b\x02"))
     with pytest.raises(MessageInvalid, match=r"U\+0000"):
-        store.append_batch(MessageInner("T", 0, b""), [(0, b"x", b"\0")])
+        store.append_batch(MessageInner("T", 0, b""), BatchColumns([0], [b"x"], [b"\0"]))
     put(store, 1)
     assert bodies(store) == [b"body 1"]
     store.close()

@@ -39,6 +39,13 @@ def test_recorded_batches_survive_a_round_trip() -> None:
     assert seen > 5
 
 
+@pytest.mark.parametrize("lengths", [[(3, 5)] * 9, [(3, 5), (5, 3), (3, 5)], [(3, 5), (4, 4)], [(0, 0)] * 4])
+def test_messages_of_one_size_are_split_where_each_ends(lengths: list[tuple[int, int]]) -> None:
+    """What all are alike in is read once; another body length in the same size would shift the properties."""
+    messages = [(flag, b"b" * body, b"p" * text) for flag, (body, text) in enumerate(lengths)]
+    assert decode_batch(encode_batch(messages)) == messages
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -49,6 +56,8 @@ def test_recorded_batches_survive_a_round_trip() -> None:
         (struct.pack(">iiiiiH", 22, 0, 0, 0, -5, 0), "body length -5"),
         (struct.pack(">iiiiiH", 22, 0, 0, 0, 0, 7), "its parts have 29 bytes"),
         (encode_batch(MESSAGES) + b"x", "element 2: 1 bytes left"),
+        (encode_batch([(0, b"abc", b"")] * 3)[:-1] + b"x" * 26, "element 2"),
+        (struct.pack(">iiiii6s", 26, 0, 0, 0, 3, b"abc\0\1p") * 2 + bytes(26), "element 2: size 0"),
     ],
 )
 def test_lengths_that_contradict_each_other(data: bytes, reason: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreError, TopicInvalid
+from rocketpy.protocol.batch import BatchColumns
 from rocketpy.protocol.record import decode
 from rocketpy_broker.store import CommitLogConfig, MessageInner, MessageStore
 from tests.unit.store.helpers import bodies, message, put, small_config
@@ -90,7 +91,7 @@ def test_ipv6_hosts_are_marked_and_stored_whole(tmp_path: Path) -> None:
     store = MessageStore(small_config(tmp_path, store_host=IPV6_HOST))
     store.open()
     receipt = store.put_message(MessageInner("T", 0, b"six", born_host=IPV6_HOST))
-    store.append_batch(MessageInner("T", 0, b"", born_host=bytes(8)), [(7, b"batch", b"")])
+    store.append_batch(MessageInner("T", 0, b"", born_host=bytes(8)), BatchColumns([7], [b"batch"], [b""]))
     store.write_out()
     store.dispatch()
     record = decode(store.look_message(receipt.physical_offset) or b"")
@@ -105,7 +106,7 @@ def test_batch_is_separate_records_of_one_time_in_one_file(store: MessageStore) 
     """A consumer of a Java broker's store would not see what a batch holds."""
     put(store, *range(430))
     entries = [(number, b"%d" % number * 100, b"KEYS\x01b%d\x02" % number) for number in range(20)]
-    receipts = store.append_batch(MessageInner("B", 1, b"ignored"), entries)
+    receipts = store.append_batch(MessageInner("B", 1, b"ignored"), BatchColumns.of(entries))
     store.write_out()
     store.dispatch()
     assert {receipt.physical_offset // 65536 for receipt in receipts} == {1}
@@ -115,8 +116,8 @@ def test_batch_is_separate_records_of_one_time_in_one_file(store: MessageStore) 
     assert [record.flag for record in records] == list(range(20))
     assert len(store.query_message("B", "b7", 10, 0, 1 << 62).records) == 1
     with pytest.raises(MessageInvalid, match="transactional"):
-        store.append_batch(MessageInner("B", 1, b"", sys_flag=4), entries)
-    assert store.append_batch(MessageInner("B", 1, b""), []) == []
+        store.append_batch(MessageInner("B", 1, b"", sys_flag=4), BatchColumns.of(entries))
+    assert store.append_batch(MessageInner("B", 1, b""), BatchColumns([], [], [])) == []
     store.close()
 
 
