@@ -151,6 +151,23 @@ async def test_a_busy_broker_is_given_time() -> None:
     assert (report.rows, refused) == (10, 3)
 
 
+async def test_batches_that_fail_together_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen batches that a restart cost would wait one after the other, long after the broker is back."""
+    pauses: list[float] = []
+    monkeypatch.setattr("pyspark_rocketmq.sending.sleep", pauses.append)
+    refused = 0
+
+    def script(_channel: Channel, request: Command) -> Command:
+        nonlocal refused
+        if request.code in SENDS and refused < 16:
+            refused += 1
+            return request.reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+        return stored(request)
+
+    report, _ = await task(script, {"retries": 0}, 80)
+    assert (report.rows, refused, len(pauses)) == (80, 16, 1)
+
+
 @pytest.mark.parametrize(
     ("script", "options", "words"),
     [

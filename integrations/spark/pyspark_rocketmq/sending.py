@@ -63,13 +63,14 @@ class Report:
 
 
 class _Flight(NamedTuple):
-    """Rows on their way. numbers: theirs in the partition, rising. since: when they first left, in s."""
+    """Rows on their way. numbers: theirs in the partition, rising. since, left: first and last start in s."""
 
     numbers: Sequence[int]
     messages: Sequence[Message]
     queue: MessageQueue | None
     future: Future[Any]
     since: float
+    left: float
 
 
 class _Open(NamedTuple):
@@ -116,6 +117,7 @@ class _Task:
         self._singly: set[str] = set()
         self._in_flight = 0
         self._pause_s = _PAUSE_S
+        self._paused_until = 0.0
         self._most = options.max_in_flight * options.batch_rows
 
     def send_batch(self, batch: pa.RecordBatch, columns: Columns, first_row: int) -> None:
@@ -132,7 +134,7 @@ class _Task:
             else:
                 self.body_bytes += sum(map(len, messages.bodies))
                 self._make_room(len(messages))
-                self._fly(range(row, row + len(messages)), messages, None, monotonic())
+                self._fly(range(row, row + len(messages)), messages, None)
 
     def _send_rows(self, rows: Iterable[Row], first_row: int) -> None:
         """Send rows, each to where it wants to go."""
@@ -176,17 +178,22 @@ class _Task:
                 self._send_singly(message, queue, number)
         else:
             self._make_room(len(batch.messages))
-            self._fly(batch.numbers, batch.messages, queue, monotonic())
+            self._fly(batch.numbers, batch.messages, queue)
 
     def _send_singly(self, message: Message, queue: MessageQueue | None, number: int) -> None:
         self._make_room(1)
-        self._fly((number,), (message,), queue, monotonic())
+        self._fly((number,), (message,), queue)
 
     def _fly(
-        self, numbers: Sequence[int], messages: Sequence[Message], queue: MessageQueue | None, since: float
+        self,
+        numbers: Sequence[int],
+        messages: Sequence[Message],
+        queue: MessageQueue | None,
+        since: float | None = None,
     ) -> None:
-        """Hand rows to the producer. Raises RowNotSent."""
+        """Hand rows to the producer. since: when they first left; None for now. Raises RowNotSent."""
         future: Future[Any]
+        now = monotonic()
         try:
             if len(messages) == 1:
                 future = self._producer.send_async(messages[0], queue=queue)
@@ -194,7 +201,7 @@ class _Task:
                 future = self._producer.send_batch_async(messages, queue=queue)
         except RocketError as error:
             raise self._failed(numbers, messages[0].topic, error) from error
-        self.flights.append(_Flight(numbers, messages, queue, future, since))
+        self.flights.append(_Flight(numbers, messages, queue, future, now if since is None else since, now))
         self._in_flight += len(messages)
 
     def _make_room(self, count: int) -> None:
@@ -218,7 +225,7 @@ class _Task:
             elif not self._is_patient(flight, error):
                 raise self._failed(flight.numbers, flight.messages[0].topic, error) from error
             else:
-                self._pause()
+                self._pause(flight)
                 self._fly(flight.numbers, flight.messages, flight.queue, flight.since)
         else:
             self._pause_s = _PAUSE_S
@@ -231,10 +238,15 @@ class _Task:
             return False
         return monotonic() - flight.since + self._pause_s < self._options.delivery_timeout_ms / 1000
 
-    def _pause(self) -> None:
-        """Leave the broker alone for a while, longer each time until it takes something."""
-        sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+    def _pause(self, failed: _Flight) -> None:
+        """Leave the broker alone for a while, longer each time until it takes something.
+
+        What left before the last pause failed for the same reason as what that was for.
+        """
+        if failed.left >= self._paused_until:
+            sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._paused_until = monotonic()
 
     def _repeat_singly(self, flight: _Flight) -> None:
         """The broker refused a batch for being one, or for one row of it: send each row by itself."""
