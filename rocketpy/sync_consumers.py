@@ -274,6 +274,14 @@ class PullConsumer(_Blocking[consumer.PullConsumer]):
         """See `rocketpy.PullConsumer.search_offset`."""
         return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
 
+    def committed(self, queue: MessageQueue) -> int | None:
+        """See `rocketpy.PullConsumer.committed`."""
+        return self._loop().run(self._inner.committed(queue))
+
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        """See `rocketpy.PullConsumer.commit`."""
+        self._loop().run(self._inner.commit(queue, offset))
+
     def view_message(self, offset_message_id: str) -> MessageExt:
         """See `rocketpy.PullConsumer.view_message`."""
         return self._loop().run(self._inner.view_message(offset_message_id))

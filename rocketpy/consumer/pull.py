@@ -1,4 +1,4 @@
-"""PullConsumer: reads queues from any offset, and asks for their offsets; commits nothing, joins no group.
+"""PullConsumer: reads queues from any offset, and asks for their offsets; commits when told, joins no group.
 
 Source: RocketMQ 4.6 DefaultMQPullConsumer, MQAdminImpl.
 """
@@ -158,6 +158,17 @@ class PullConsumer(Connected):
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at or after a time, in ms since 1970."""
         return await self._asking().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's offset of a queue, as its broker keeps it; None where it has none."""
+        return await self._asking().committed_offset(wrap_queue(self._namespace, queue))
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Have the broker keep the group's offset of a queue, that of the next message; wait for its answer.
+
+        For those who watch the group's progress, and for a later start: nothing here reads from it.
+        """
+        await self._asking().commit(wrap_queue(self._namespace, queue), offset, wait=True)
 
     async def view_message(self, offset_message_id: str) -> MessageExt:
         """The message with a broker's id (`SendResult.offset_message_id`).

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from pyspark_rocketmq import dedupe
 from rocketpy import Message, MessageQueue
-from rocketpy.sync import Producer
+from rocketpy.sync import Producer, PullConsumer
 from tests.interop.probe import wait_until
 from tests.spark.conftest import Place, Write
 
@@ -173,12 +173,13 @@ def test_a_stream_reads_on_from_its_checkpoint(spark: Any, place: Place, tmp_pat
 
 
 def test_a_stream_from_one_topic_into_another(spark: Any, place: Place, tmp_path: Path) -> None:
-    """Rows of a micro-batch would have no id, or one that another batch has too."""
-    source, target = place.topic(2), place.topic(2)
+    """Rows of a micro-batch would have another's ids, or nobody who watches groups see how far a job is."""
+    source, target = place.topic(1), place.topic(2)
     fill(place, source, range(60), 0)
     stream = spark.readStream.format("rocketmq").options(
-        nameServer=place.namesrv, topic=source, startingOffsets="earliest", maxOffsetsPerTrigger=25
-    )
+        nameServer=place.namesrv, topic=source, startingOffsets="earliest", maxOffsetsPerTrigger=25,
+        commitOffsets="true", group="copiers",
+    )  # fmt: skip
     query = (
         stream.load().select("body", "tags").writeStream.format("rocketmq")
         .options(nameServer=place.namesrv, topic=target, checkpointLocation=str(tmp_path))
@@ -191,6 +192,8 @@ def test_a_stream_from_one_topic_into_another(spark: Any, place: Place, tmp_path
     assert len(ids) == 60
     assert {row_id.split("/")[0] for row_id in ids} == {str(query.id)}
     assert {row_id.split("/")[1] for row_id in ids} == {"0", "1", "2"}
+    with PullConsumer("copiers", place.namesrv) as watching:
+        assert watching.committed(MessageQueue(source, place.broker.name, 0)) == 50  # one batch behind
 
 
 def test_a_missing_topic_is_told(spark: Any, place: Place) -> None:

@@ -245,6 +245,7 @@ class SourceOptions:
     most_per_trigger: int
     min_partitions: int
     fail_on_data_loss: bool
+    commit_offsets: bool
     tags: frozenset[str]
     pushdown: bool
     pull_rows: int
@@ -273,6 +274,7 @@ class SourceOptions:
             most_per_trigger=options.number("maxOffsetsPerTrigger", 0) if streaming else 0,
             min_partitions=options.number("minPartitions", 0),
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            commit_offsets=options.flag("commitOffsets", default=False) if streaming else False,
             tags=_tags(options.text("subExpression", "*")),
             pushdown=options.flag("pushdown", default=False),
             pull_rows=options.number("pullBatchSize", 32, 1),

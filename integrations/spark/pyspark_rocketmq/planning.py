@@ -69,6 +69,14 @@ class Planner:
         """The oldest offset that a queue still has."""
         return self._consumer.min_offset(_queue(queue))
 
+    def commit(self, offsets: Mapping[QueueName, int]) -> None:
+        """Store the group's offsets, for whoever watches them. What cannot be stored is logged."""
+        for queue, offset in offsets.items():
+            try:
+                self._consumer.commit(_queue(queue), offset)
+            except RocketError as error:
+                log.warning("%s: group %s has no newer offset: %s", queue, self._options.group, error)
+
     def ranges(self, start: Mapping[QueueName, int], end: Mapping[QueueName, int]) -> list[QueueRange]:
         """What lies between two sets of offsets, less what is lost.
 

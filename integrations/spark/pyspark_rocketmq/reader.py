@@ -105,6 +105,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The messages of one task. Raises RocketError, DataLoss."""
         return read_range(partition.part, self._names, self._options)
 
+    def commit(self, end: dict[str, Any]) -> None:
+        """Option commitOffsets. Spark calls it when the next micro-batch begins, so not for the last one."""
+        if self._options.commit_offsets:
+            self._asking().commit(from_json(end))
+
     def stop(self) -> None:
         """The query has ended."""
         if self._planner is not None:

@@ -186,7 +186,7 @@ async def test_messages_of_a_java_producer(servers: Cluster) -> None:
 
 
 async def test_offsets_and_times(servers: Cluster) -> None:
-    """A consumer would be told other bounds of a queue, or another place for a time."""
+    """A consumer would be told other bounds of a queue, another place for a time, or an old progress."""
     topic = servers.topic("offsets")
     async with producer(servers) as sender, consumer(servers) as reader:
         queue = await create(servers, sender, topic)
@@ -197,6 +197,9 @@ async def test_offsets_and_times(servers: Cluster) -> None:
         last = await reader.view_message(results[-1].offset_message_id)
         assert await reader.search_offset(queue, last.store_timestamp + 1000) == start + 9
         assert await reader.search_offset(queue, 0) == 0
+        assert await reader.committed(queue) in (None, 0)
+        await reader.commit(queue, start + 3)
+        assert await reader.committed(queue) == start + 3
 
 
 async def test_pulls_at_the_edges_of_a_queue(servers: Cluster) -> None:
