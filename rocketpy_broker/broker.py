@@ -203,7 +203,7 @@ class Broker:
         is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH and not config.dledger.enabled
         tracing = self._tracing()
         answers = self._answers(host, tracing)
-        park = self._replica.park(answers)
+        park = self._replica.park(answers, self._wait_for_disk)
         if tracing is not None and park is not None:
             park = tracing.stage("replication wait", park)
         if is_sync:
@@ -233,6 +233,9 @@ class Broker:
             handlers = tracing.handlers(handlers)
         self._endpoint.serve(handlers, send=send, closed=consumers.closed)
         self._is_serving = True
+
+    def _wait_for_disk(self) -> bool:
+        return self._waiters is not None and self._waiters.are_waiting
 
     def _tracing(self) -> SendTracing | None:
         telemetry = find_telemetry(None) if self.config.metrics.trace_sends else None

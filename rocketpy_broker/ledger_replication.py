@@ -135,7 +135,7 @@ class LedgerReplication:
     def follow(self, ha_address: str) -> None:
         """Slaves hear of their leader from the group."""
 
-    def park(self, answers: SendAnswers) -> None:
+    def park(self, answers: SendAnswers, are_before: Callable[[], bool]) -> None:
         """Nobody waits for an HA slave; see `commits`."""
 
     def slaves(self) -> list[SlaveState]:

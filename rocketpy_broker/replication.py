@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 
 from rocketpy.errors import ConfigInvalid, StoreError
 from rocketpy.transport import Address, ChannelOptions
@@ -145,14 +146,18 @@ class Replication:
     def commits(self, answers: SendAnswers) -> None:
         """Nobody waits for a majority."""
 
-    def park(self, answers: SendAnswers) -> Park | None:
-        """Who holds answers until a slave has what they acknowledge; None when nobody does."""
+    def park(self, answers: SendAnswers, are_before: Callable[[], bool]) -> Park | None:
+        """Who holds answers until a slave has what they acknowledge; None when nobody does.
+
+        are_before: whether sends wait for the disk, and come here afterwards.
+        """
         if self._config.ha.role is not BrokerRole.SYNC_MASTER:
             return None
         self._waiters = ReplicaWaiters(
             self.progress,
             answers,
             timeout_ms=self._config.store.flush.sync_timeout_ms,
+            are_before=are_before,
             poke=self.server.poke,
             on_visible=self._driver.schedule_dispatch,
         )

@@ -48,6 +48,11 @@ class FlushWaiters:
         self._groups: deque[_Group] = deque()
         self._flushing: asyncio.Task[None] | None = None
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether there is something that is not flushed yet, or not handed on."""
+        return bool(self._groups)
+
     def park(self, sends: list[Parked], until: int) -> None:
         """Answer these when everything below `until` is flushed."""
         group = _Group(sends, until)

@@ -319,5 +319,36 @@ async def test_a_slave_that_does_not_answer_costs_the_time_out(brokers: Pair) ->
     wire[1].close()
 
 
+async def test_what_waits_for_disk_and_slave_is_read_by_nobody(
+    brokers: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that another asked for would show a message that no slave has: gone with its master (#8239)."""
+    master = await brokers.master(
+        brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH", syncFlushTimeout="300"
+    )
+    wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
+    wire[1].write(bytes(8))
+    await until(lambda: master.replication.progress.is_slave_ok(1))
+    driver, gate = master.replication._driver, asyncio.Event()
+    original = driver.flush
+
+    async def flush() -> int:
+        flushed = await original()
+        await gate.wait()
+        return flushed
+
+    monkeypatch.setattr(driver, "flush", flush)
+    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+        sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
+        await until(lambda: master.store.flushed_offset == master.store.max_physical_offset > 0)
+        master.store.dispatch()
+        shown = master.store.max_offset_in_queue("BenchmarkTest", 0)
+        gate.set()
+        assert shown == 0
+        assert (await sending).status in (SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.FLUSH_DISK_TIMEOUT)
+        await until(lambda: master.store.max_offset_in_queue("BenchmarkTest", 0) == 1)
+    wire[1].close()
+
+
 def _queue(broker: str) -> MessageQueue:
     return MessageQueue("BenchmarkTest", broker, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rocketpy.protocol.record import decode
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.log_scan import LogScan
+from tests.sim.ha_node import log_of
 from tests.sim.ha_world import World
 
 
@@ -15,6 +16,7 @@ def check(world: World) -> None:
     logs = [log_of(store) for store in stores]
     assert logs[0] == logs[1] == logs[2], "replicas differ (I7)"
     store = stores[0]
+    world.check_plain(store)
     for sent in world.acked:
         record = store.look_message(sent.position)
         assert record is not None, f"acknowledged message {sent.body[:8]!r} is lost (I1)"
@@ -45,11 +47,6 @@ def check_queues(store: MessageStore, bodies: set[bytes]) -> None:
         assert store.table[key].next_offset == len(units), f"{key}: the next message gets a wrong number"
     for key, queue in store.queues.queues.items():
         assert queue.next_offset == len(expected.get(key, [])), f"{key}: units of messages that are gone"
-
-
-def log_of(store: MessageStore) -> bytes:
-    """The written part of a commit log."""
-    return b"".join(segment.read(0, segment.wrote) for segment in store.commit_log.files.segments)
 
 
 def run_seed(seed: int, *, steps: int = 250) -> World:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from rocketpy.protocol.codes import ResponseCode
 from rocketpy_broker.ha import epochs, log, master
 from rocketpy_broker.ha.epochs import EpochState
-from rocketpy_broker.ha.log import EpochFile, StoreTarget
+from rocketpy_broker.ha.log import EpochFile, StoreSource, StoreTarget
 from rocketpy_broker.ha.master import MasterLink
 from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.slave import SlaveLink
+from rocketpy_broker.ha.waiting import Answer, WaitingSends
 from rocketpy_broker.ha.wire import FrameReader
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.backlog import Backlog
@@ -59,6 +61,71 @@ def acks_of_slaves_that_are_gone_count() -> Iterator[None]:
         return seen["acked"]
 
     with patch.object(Progress, "acked", property(acked)):
+        yield
+
+
+@defect
+def slaves_of_rocketmq_count_where_a_handshake_is_required() -> Iterator[None]:
+    """What only they have is lost with the master: they cannot be promoted."""
+    with patch.object(Progress, "_counts", lambda _self, link: link.is_copying):
+        yield
+
+
+@defect
+def who_waited_in_vain_is_told_that_all_is_well() -> Iterator[None]:
+    """A send whose time is over is acknowledged."""
+    original = WaitingSends.expire
+
+    def expire(self: WaitingSends[Any], now_ms: float) -> list[Answer[Any]]:
+        return [Answer(sends, ResponseCode.SUCCESS) for sends, _ in original(self, now_ms)]
+
+    with patch.object(WaitingSends, "expire", expire):
+        yield
+
+
+@defect
+def what_waits_for_a_slave_is_shown() -> Iterator[None]:
+    """Consumers read what the loss of the master takes (#8239)."""
+    with patch.object(WaitingSends, "limit", lambda _self: 1 << 62):
+        yield
+
+
+@defect
+def what_waits_for_the_disk_is_shown_before_a_slave_has_it() -> Iterator[None]:
+    """A flush that somebody else asked for shows it, and nobody waits for the slave yet."""
+    original = WaitingSends.limit
+
+    def limit(self: WaitingSends[Any]) -> int:
+        return original(self) if self._groups else 1 << 62
+
+    with patch.object(WaitingSends, "limit", limit):
+        yield
+
+
+@defect
+def an_empty_slave_of_rocketmq_begins_within_a_file() -> Iterator[None]:
+    """It begins where the master's log ends: its first file has a hole (QUIRKS 53)."""
+    with patch.object(MasterLink, "_last_file", lambda link: link._log.max_offset):
+        yield
+
+
+@defect
+def slaves_of_rocketmq_need_no_secret() -> Iterator[None]:
+    """Whoever reaches the port is served."""
+    with patch.object(MasterLink, "_refusal_of_plain", lambda _link, _offset: None):
+        yield
+
+
+@defect
+def frames_cross_the_ends_of_files() -> Iterator[None]:
+    """RocketMQ's slave appends what comes to the file it is at (QUIRKS 55)."""
+
+    def read(self: StoreSource, offset: int, size_max: int) -> bytes:
+        segments = self._store.commit_log.files.segments
+        whole = b"".join(segment.read(0, segment.wrote) for segment in segments)
+        return whole[offset - segments[0].start :][:size_max]
+
+    with patch.object(StoreSource, "read", read):
         yield
 
 

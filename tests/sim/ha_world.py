@@ -1,182 +1,47 @@
-"""A master and two slaves with real stores on disks, clocks and a network that a seed makes up.
+"""A master and its slaves with real stores on disks, clocks and a network that a seed makes up.
 
-What the design survives, and the world does: connections that break, and bytes that come late and cut
-anywhere; machines that stand still; processes killed between any two calls to the disk; full disks; the
-master gone for good, with the slave of the highest rank promoted and the old master back as its slave, at
-once or after it went on with clients of its own, out of everybody else's sight. Where masters and slaves
-flush before they acknowledge (`flushes`), also power loss of any, and of all at once.
+Two slaves are ours; beside them are none, one or two as RocketMQ's behave (`ha_plain`). What the design
+survives, and the world does: connections that break, and bytes that come late and cut anywhere; machines
+that stand still; processes killed between any two calls to the disk; full disks; the master gone for good,
+with the slave of the highest rank promoted and the old master back as its slave, at once or after it went on
+with clients of its own, out of everybody else's sight. Where masters and slaves flush before they
+acknowledge (`flushes`), also power loss of any, and of all at once.
 
 A message counts as acknowledged as a SYNC_MASTER answers it. Beyond this design: the power loss of a master
-that does not flush and comes back as the master (decision 0007).
+that does not flush and comes back as the master (decision 0007); a promotion where slaves of RocketMQ's make
+messages safe, for they cannot be promoted; and what such a slave has behind the end of a master that lost
+some: it is emptied, as the guide says.
 """
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
 
-from rocketpy.errors import FlushFailed, StoreError
 from rocketpy_broker.ha.epochs import rank
-from rocketpy_broker.ha.log import EpochFile, StoreSource, StoreTarget
+from rocketpy_broker.ha.log import StoreSource
 from rocketpy_broker.ha.master import Close, Effect, MasterLink, Poll, Received, Send
-from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.ha.slave import SlaveLink
-from rocketpy_broker.store import (
-    CommitLogConfig,
-    ConsumeQueueConfig,
-    FlushConfig,
-    FlushDiskType,
-    IndexConfig,
-    MessageInner,
-    MessageStore,
-    StoreConfig,
-)
-from rocketpy_broker.store.backlog import Backlog
-from rocketpy_broker.store.store_lock import StoreLock
-from tests.crash.disk import Crash, Operation, RecordingDisk
+from rocketpy_broker.store import MessageStore
+from tests.sim.ha_node import Node, Sent, log_of
+from tests.sim.ha_plain import PlainLink, PlainNode
 
-ROOT = Path("/store")
-CONFIG = StoreConfig(
-    root=ROOT,
-    commit_log=CommitLogConfig(segment_bytes=8192, reserve_bytes=0),
-    consume_queue=ConsumeQueueConfig(segment_bytes=1000),
-    index=IndexConfig(slots=16, entries=64),
-)
-FLUSHES = replace(CONFIG, flush=FlushConfig(disk_type=FlushDiskType.SYNC_FLUSH))
+__all__ = ["World"]
 
-
-class Sent(NamedTuple):
-    """A message and where its master put it."""
-
-    body: bytes
-    queue_id: int
-    queue_offset: int
-    position: int
-    end: int
+Slave = Node | PlainNode
 
 
 @dataclass
 class Wire:
     """One connection: bytes on their way, oldest first, with when they arrive."""
 
-    slave: SlaveLink
+    slave: SlaveLink | PlainLink
     master: MasterLink
     to_master: deque[tuple[float, bytes]] = field(default_factory=deque)
     to_slave: deque[tuple[float, bytes]] = field(default_factory=deque)
-
-
-class Node:
-    """One broker: a disk, and a store while it runs."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self.world = world
-        self.number = number
-        self.disk = RecordingDisk(lambda: int(world.now))
-        self.store: MessageStore | None = None
-        self.epochs = EpochFile(self.disk, ROOT / "config" / "haEpochs.json")
-        self.backlog: Backlog | None = None
-        self.stands_until = 0.0
-        self.cut_until = 0.0
-        self.full_until = 0.0
-        self.crash_at = 0
-        """Number of the disk call before which the process dies; 0: none."""
-        self.retry_at = 0.0
-
-    @property
-    def is_awake(self) -> bool:
-        return self.store is not None and self.stands_until <= self.world.now
-
-    def start(self) -> None:
-        """Open the store, whatever the last end left; recovery may die too, and is started again."""
-        for _ in range(20):
-            StoreLock._held.clear()  # the other nodes' directories have the same name
-            self.disk.before = self._before
-            config = FLUSHES if self.world.flushes else CONFIG
-            store = MessageStore(config, clock=lambda: int(self.world.now), disk=self.disk)
-            epochs = EpochFile(self.disk, ROOT / "config" / "haEpochs.json")
-            try:
-                report = store.open()
-                epochs.load()
-                if self.world.master is self:
-                    epochs.lead(
-                        store.max_physical_offset,
-                        self.world.text(),
-                        int(self.world.now),
-                        is_clean=report.clean,
-                    )
-                else:
-                    epochs.follow()
-            except Crash:
-                self.crash_at = 0
-                self._lose()
-                continue
-            except StoreError:
-                if not self.full_until:
-                    raise
-                self.full_until = 0.0
-                self._lose()
-                continue
-            self.store, self.epochs = store, epochs
-            self.backlog = Backlog(store, rush_bytes=self.world.rush_bytes)
-            return
-        raise AssertionError("a store that cannot be opened")
-
-    def _before(self, operation: Operation) -> None:
-        if self.crash_at and self.disk.calls >= self.crash_at:
-            raise Crash
-        if operation.kind == "pwrite" and self.world.now < self.full_until:
-            raise OSError(errno.ENOSPC, "the simulated disk is full")
-
-    def _lose(self) -> None:
-        """What a dead process leaves; with power loss, less."""
-        if self.world.flushes and self.world.chance.random() < 0.5:
-            self.disk = self.disk.after_power_loss(self.world.chance)
-        else:
-            self.disk = self.disk.copy()
-
-    def dispatch(self, store: MessageStore) -> None:
-        """Bring queues and index up to what was written or copied."""
-        store.dispatch()
-        if self.backlog is not None:
-            self.backlog.work()
-
-    def die(self) -> None:
-        """The process ends at once."""
-        if self.store is not None:
-            self.store = None
-            self.crash_at = 0
-            self._lose()
-            if self.world.alone is self:
-                self.world.alone = None
-            self.world.forget_wires(self)
-            if self.world.master is self:
-                self.world.pending.clear()  # their senders are never answered
-
-    def run(self, work: Callable[[MessageStore], object]) -> None:
-        """Do something with the store, in which the process may die or its disk fail."""
-        work_store = self.store
-        if work_store is None:
-            return
-        try:
-            work(work_store)
-        except Crash:
-            self.die()
-            return
-        except FlushFailed:
-            self.die()
-            return
-        except StoreError:  # a queue that could not be written: not final
-            assert self.full_until
-        failure = work_store.failure
-        if failure is not None:
-            assert self.full_until, f"node {self.number}: {failure}"
-            self.die()
 
 
 class World:
@@ -202,16 +67,25 @@ class World:
                 ("kill", 0.01),
                 ("full", 0.01),
                 ("lost", 0.006),
+                ("empty", 0.01),
             )
         }
         self.texts = 0
         self.sends = 0
-        self.pending: list[Sent] = []
         self.acked: list[Sent] = []
         self.bodies: set[bytes] = set()
-        self.wires: dict[Node, Wire] = {}
-        self.progress = Progress(behind_bytes_max=1 << 30)
+        self.wires: dict[Slave, Wire] = {}
         self.nodes = [Node(self, number) for number in range(3)]
+        self.plain = [PlainNode(self, 3 + number) for number in range(self.chance.choice((0, 1, 2)))]
+        self.all: list[Slave] = [*self.nodes, *self.plain]
+        self.joined_only = self.chance.random() < 0.5
+        """haHandshakeRequired: slaves of RocketMQ's make no message safe."""
+        if self.plain and not self.joined_only:
+            self.rate["lost"] = 0.0  # who may be promoted need not have what they have
+        self.report_ms = self.chance.choice((20, 200))
+        """haSendHeartbeatInterval of RocketMQ's slaves; 5 s is more than most worlds last."""
+        self.behind_bytes_max = self.chance.choice((5000, 1 << 30))
+        self.timeout_ms = self.chance.choice((300, 5000))
         self.master = self.nodes[0]
         self.alone: Node | None = None
         """A master that nobody but its own clients sees any more."""
@@ -233,116 +107,108 @@ class World:
         self.rate = dict.fromkeys(self.rate, 0.0)
         if self.alone is not None:
             self.alone.die()
+        for each in self.all:
+            each.stands_until = each.cut_until = 0.0
         for node in self.nodes:
-            node.stands_until = node.cut_until = node.full_until = 0.0
+            node.full_until = 0.0
             node.crash_at = 0
         for _ in range(600):
             self.step(faults=False)
             if self._is_healed():
                 return
-        raise AssertionError(
-            f"not healed: {[node.store and node.store.max_physical_offset for node in self.nodes]}"
-        )
+        raise AssertionError(f"not healed: {[self._end_of(each) for each in self.all]}")
 
     def step(self, *, faults: bool) -> None:
         self.now += self.chance.choice((1, 5, 20, 100))
         if faults:
             self._fault()
-        for node in self.nodes:
-            if node.store is None and (not faults or self.chance.random() < 0.1):
-                node.start()
+        for each in self.all:
+            if not each.is_running and (not faults or self.chance.random() < 0.1):
+                each.start()
         if faults:
             self._clients()
+        self._look_after_plain(always=not faults)
+        for each in self.all:
+            each.work()
+        for each in self.all:
+            if each not in (self.master, self.alone):
+                self._replicate(each)
         for node in self.nodes:
-            if node.is_awake and self.chance.random() < 0.3:
-                node.run(self._flush)
-            if node.is_awake and self.chance.random() < 0.3:
-                node.run(node.dispatch)
-        for node in self.nodes:
-            if node not in (self.master, self.alone):
-                self._replicate(node)
-        self._acknowledge()
-        self._check_shown()
+            node.check_shown()
 
     def _clients(self) -> None:
         """Messages for the master, and for one that is left alone."""
         if self.master.is_awake:
-            self.master.run(self._send)
+            self.master.run(self.master.take_sends)
         if self.alone is not None and self.alone.is_awake:
-            self.alone.run(self._place)
+            self.alone.run(self.alone.take_sends)
         if self.alone is not None and self.alone_until <= self.now:
             self.alone.die()
 
-    def _check_shown(self) -> None:
-        """Nobody may read what power loss may take (I5)."""
-        for node in self.nodes if self.flushes else ():
-            store = node.store
-            assert store is None or store.dispatcher.offset <= store.flushed_offset, f"{node.number}: I5"
-
-    def _flush(self, store: MessageStore) -> None:
-        store.flush(thorough=self.chance.random() < 0.2)
+    def _end_of(self, each: Slave) -> int:
+        if isinstance(each, PlainNode):
+            return each.max_offset
+        return each.store.max_physical_offset if each.store is not None else -1
 
     def _is_healed(self) -> bool:
-        ends = {node.store.max_physical_offset if node.store is not None else -1 for node in self.nodes}
-        copying = all(wire.slave.is_copying for wire in self.wires.values())
-        return len(ends) == 1 and len(self.wires) == 2 and copying and not self.pending
+        copies = self.nodes if self.settings.secret else self.all
+        ends = {self._end_of(each) for each in copies}
+        copying = [each for each, wire in self.wires.items() if wire.slave.is_copying]
+        is_waiting = any(node.is_waiting for node in self.nodes)
+        return len(ends) == 1 and len(copying) == len(copies) - 1 and not is_waiting
 
-    # -- clients ------------------------------------------------------------------------------
+    def acknowledge(self, master: Node, sends: list[Sent]) -> None:
+        """Clients are told SEND_OK: a slave has them, and one of ours where that is asked for."""
+        assert master is self.master
+        counted = self.nodes if self.joined_only else self.all
+        until = max(each.held_until for each in counted if each is not master)
+        assert all(sent.end <= until for sent in sends), "acknowledged, and no slave has it"
+        self.acked += sends
 
-    def _send(self, store: MessageStore) -> None:
-        self.pending += self._place(store)
+    # -- slaves of RocketMQ's -----------------------------------------------------------------
 
-    def _place(self, store: MessageStore) -> list[Sent]:
-        """Let clients send to a master, which does not answer yet."""
-        placed = []
-        for _ in range(self.chance.randrange(4)):
-            self.sends += 1
-            body = b"%d " % self.sends + bytes(self.chance.randrange(1, 2000))
-            queue_id = self.chance.randrange(2)
-            properties = b"KEYS\x01k%d\x02UNIQ_KEY\x01u%d\x02" % (self.sends % 5, self.sends)
-            message = MessageInner("T", queue_id, body, properties, born_host=bytes(8))
-            receipt = store.append(message)
-            end = receipt.physical_offset + receipt.size
-            placed.append(Sent(body, queue_id, receipt.queue_offset, receipt.physical_offset, end))
-            self.bodies.add(body)
-        try:
-            store.write_out()
-        except StoreError:
-            return []
-        return placed
+    def begins_to_lead(self, master: Node, end: int) -> None:
+        """There is a master that has so much: what others have besides may not be in its log."""
+        for plain in self.plain:
+            plain.part(master.epochs.state.epochs, end)
 
-    def _acknowledge(self) -> None:
-        """As a SYNC_MASTER: answered once a slave has it; and once it is flushed here, too, if that is so."""
-        if self.master.store is None:
-            return
-        until = self.progress.acked
-        if self.flushes:
-            until = min(until, self.master.store.flushed_offset)
-        self.acked += [sent for sent in self.pending if sent.end <= until]
-        self.pending = [sent for sent in self.pending if sent.end > until]
+    def check_plain(self, master: MessageStore) -> None:
+        """Each is a copy of the master's log as far as it can be; without the secret it has nothing."""
+        log = log_of(master)
+        for plain in self.plain:
+            assert not (self.settings.secret and plain.log), "a slave without the secret was served"
+            plain.check(log, master.min_physical_offset)
+
+    def _look_after_plain(self, *, always: bool) -> None:
+        """The operator empties the store of one whose log has parted, and of another now and then."""
+        for plain in self.plain:
+            if plain.parted_at is not None if always else self.chance.random() < self.rate["empty"]:
+                if self.master.store is not None:
+                    self.check_plain(self.master.store)
+                plain.empty()
 
     # -- faults -------------------------------------------------------------------------------
 
     def _fault(self) -> None:
         happens = {name for name, rate in self.rate.items() if self.chance.random() < rate}
-        node = self.chance.choice(self.nodes)
+        each = self.chance.choice(self.all)
         later = self.now + self.chance.choice((50, 500, 3000, 25_000))
         if "break" in happens:
-            self.forget_wires(node)
+            self.forget_wires(each)
         if "cut" in happens:
-            node.cut_until = later
+            each.cut_until = later
         if "stand" in happens:
-            node.stands_until = later
-        if "full" in happens:
-            node.full_until = self.now + 300
-        if "kill" in happens and node.store is not None:
-            if self.chance.random() < 0.5:
-                node.die()
-            else:
-                node.crash_at = node.disk.calls + self.chance.randrange(1, 12)
-        if self.flushes and self.chance.random() < self.rate["kill"] / 10:
-            for each in self.nodes:
+            each.stands_until = later
+        if "full" in happens and isinstance(each, Node):
+            each.full_until = self.now + 300
+        if "kill" in happens and each.is_running:
+            if isinstance(each, PlainNode) or self.chance.random() < 0.5:
                 each.die()
+            else:
+                each.crash_at = each.disk.calls + self.chance.randrange(1, 12)
+        if self.flushes and self.chance.random() < self.rate["kill"] / 10:
+            for one in self.all:
+                one.die()
         if "lost" in happens:
             self.promote()
 
@@ -357,8 +223,7 @@ class World:
             self.master.die()
         else:
             self.alone, self.alone_until = self.master, self.now + self.chance.choice((100, 2000))
-            self.pending.clear()  # nobody is left to wait for
-            self.forget_wires(self.master)
+            self.forget_wires(self.master)  # nobody is left to wait for
         for slave in slaves:
             slave.die()
             slave.full_until = 0.0
@@ -371,7 +236,7 @@ class World:
         store = self.master.store
         assert store is not None
         self.master.epochs.promote(store.max_physical_offset, self.text(), int(self.now))
-        self.forget_wires(self.master)
+        self.master.begin_to_lead()
         self.promotions += 1
 
     def rank_of(self, node: Node) -> tuple[int, int]:
@@ -380,16 +245,20 @@ class World:
 
     # -- network ------------------------------------------------------------------------------
 
-    def forget_wires(self, node: Node) -> None:
+    def forget_wires(self, node: Slave) -> None:
         """Every connection of a node breaks."""
         for slave in [slave for slave in self.wires if node in (slave, self.master)]:
-            self.progress.remove(self.wires.pop(slave).master)
+            self._forget(slave)
 
-    def _replicate(self, slave: Node) -> None:
+    def _forget(self, slave: Slave) -> None:
+        self.master.progress.remove(self.wires.pop(slave).master)
+
+    def _replicate(self, slave: Slave) -> None:
         master = self.master
-        if max(slave.cut_until, master.cut_until) > self.now or slave.store is None or master.store is None:
+        is_cut = max(slave.cut_until, master.cut_until) > self.now
+        if is_cut or not slave.is_running or not master.is_running:
             if slave in self.wires and self.chance.random() < 0.05:
-                self.progress.remove(self.wires.pop(slave).master)
+                self._forget(slave)
             return
         wire = self.wires.get(slave)
         if wire is None:
@@ -398,60 +267,57 @@ class World:
                 self.wires[slave] = self._connect(slave)
             return
         if slave.is_awake:
-            self._speak(slave, wire, wire.to_slave, wire.slave.step, wire.to_master)
+            self._speak(slave, slave, wire.to_slave, wire.slave.step, wire.to_master)
         if self.wires.get(slave) is wire and master.is_awake:
-            self._speak(master, wire, wire.to_master, wire.master.step, wire.to_slave)
+            self._speak(master, slave, wire.to_master, wire.master.step, wire.to_slave)
 
-    def _connect(self, slave: Node) -> Wire:
-        assert slave.store is not None
+    def _connect(self, slave: Slave) -> Wire:
         assert self.master.store is not None
-        link = SlaveLink(
-            StoreTarget(slave.store, slave.epochs, slave.backlog),
-            self.settings,
-            broker_name="b",
-            broker_id=slave.number + 1,
-            nonce=self.text(),
-            now_ms=self.now,
-        )
         source = StoreSource(self.master.store, self.master.epochs)
-        wire = Wire(link, MasterLink(source, self.settings, self.text(), self.now))
-        self.progress.add(wire.master, str(slave.number))
+        wire = Wire(slave.open_link(), MasterLink(source, self.settings, self.text(), self.now))
+        self.master.progress.add(wire.master, str(slave.number))
         return wire
 
-    def _speak(
-        self,
-        node: Node,
-        wire: Wire,
-        arriving: deque[tuple[float, bytes]],
-        step: Callable[[Received | Poll, float], list[Effect]],
-        leaving: deque[tuple[float, bytes]],
-    ) -> None:
-        """Let one end of a connection read what has arrived, and say what it has to say."""
-        events: list[Received | Poll] = [Poll(self.chance.choice((0, 2000, 1 << 20)))]
+    def _arrived(self, arriving: deque[tuple[float, bytes]]) -> list[Received]:
+        """What has arrived by now, cut anywhere."""
+        events: list[Received] = []
         while arriving and arriving[0][0] <= self.now:
             _, data = arriving.popleft()
             cut = self.chance.randrange(len(data) + 1)
             events += [Received(piece) for piece in (data[:cut], data[cut:]) if piece]
-        said = bytearray()
+        return events
+
+    def _speak(
+        self,
+        node: Slave,
+        slave: Slave,
+        arriving: deque[tuple[float, bytes]],
+        step: Callable[[Received | Poll, float], list[Effect]],
+        leaving: deque[tuple[float, bytes]],
+    ) -> None:
+        """Let one end of a slave's connection read what has arrived, and say what it has to say."""
+        events: list[Received | Poll] = [
+            Poll(self.chance.choice((0, 2000, 1 << 20))),
+            *self._arrived(arriving),
+        ]
+        wire, said = self.wires[slave], bytearray()
         closed: list[Close] = []
 
-        def work(_: MessageStore) -> None:
+        def work() -> None:
             for event in events:
                 for effect in step(event, self.now):
                     if isinstance(effect, Send):
                         said.extend(effect.data)
                     elif isinstance(effect, Close):
                         closed.append(effect)
+                    else:
+                        node.acked()
 
-        node.run(work)
+        node.speak(work)
         for close in closed:
             assert not close.is_final, close.reason
         if closed:
-            self.forget_wires_of(wire)
+            if self.wires.get(slave) is wire:
+                self._forget(slave)
         elif said:
             leaving.append((self.now + self.chance.choice((0, 1, 10, 200)), bytes(said)))
-
-    def forget_wires_of(self, wire: Wire) -> None:
-        for slave, other in list(self.wires.items()):
-            if other is wire:
-                self.progress.remove(self.wires.pop(slave).master)

@@ -54,6 +54,7 @@ PURE = (
     "rocketpy_broker.ha.progress",
     "rocketpy_broker.ha.settings",
     "rocketpy_broker.ha.slave",
+    "rocketpy_broker.ha.waiting",
     "rocketpy_broker.ha.wire",
     "rocketpy_broker.namesrv.route_table",
     "rocketpy_broker.namesrv.kv_config",
