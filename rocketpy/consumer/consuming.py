@@ -9,15 +9,17 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from rocketpy.consumer.listening import ProcessListeners
+from rocketpy.consumer.loop_runner import LoopRunner
 from rocketpy.consumer.outcomes import BatchHandler, Handler, Said, Verdict, verdict_of, verdict_of_error
 from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.runners import Ended, LoopRunner, Runner, ThreadRunner, is_async
+from rocketpy.consumer.runners import Ended, Runner, is_async
 from rocketpy.consumer.sending_back import SendBack
 from rocketpy.consumer.settings import MessageModel, PushConfig
 from rocketpy.consumer.stats import ConsumerStats
+from rocketpy.consumer.thread_runner import ThreadRunner
 from rocketpy.errors import RocketError
 from rocketpy.message import MessageExt
 from rocketpy.tasks import Tasks
@@ -50,31 +52,34 @@ class Callee:
     """The application's handler, whichever of the two kinds it is; a call always takes a batch.
 
     handler, batch_handler: exactly one is given, and batches have one message for the first kind. listeners:
-    are told of each call.
+    are told of each call. The rest: see `Called`.
     """
 
     def __init__(
         self, handler: Handler | None, batch_handler: BatchHandler | None, listeners: ProcessListeners
     ) -> None:
         self._listeners = listeners
-        self._single = handler
-        self._batch = batch_handler
-        self.is_async = is_async(handler or batch_handler)
+        self._handler = cast(Callable[[Any], Said | Awaitable[Said]], handler or batch_handler)
+        self.takes_one = handler is not None
+        self.is_async = is_async(self._handler)
+
+    def current(self) -> Callable[[Any], Said | Awaitable[Said]]:
+        """What to call now: the handler itself, with a message or a batch, or what tells listeners too."""
+        if self._listeners.all:
+            return self._told_one if self.takes_one else self
+        return self._handler
 
     def __call__(self, messages: Sequence[MessageExt]) -> Said | Awaitable[Said]:
         """What the handler returns: a word, or something to wait for."""
         if self._listeners.all:
             return self._listeners.call(self._call, messages, is_async=self.is_async)
-        if self._single is not None:  # `_call`, without the call: this is what each message pays
-            return self._single(messages[0])
         return self._call(messages)
 
     def _call(self, messages: Sequence[MessageExt]) -> Said | Awaitable[Said]:
-        if self._single is not None:
-            return self._single(messages[0])
-        if self._batch is not None:
-            return self._batch(messages)
-        return None
+        return self._handler(messages[0] if self.takes_one else messages)
+
+    def _told_one(self, message: MessageExt) -> Said | Awaitable[Said]:
+        return self((message,))
 
     async def verdict(self, messages: Sequence[MessageExt], *, threads: bool) -> Verdict:
         """Call it here and now, on a thread if need be, whatever else is going on."""
@@ -113,17 +118,15 @@ class ConcurrentConsumption:
         self._times_max = _TIMES_MAX if config.max_reconsume_times < 0 else config.max_reconsume_times
         self._runner: Runner
         if callee.is_async or not config.threads:
-            self._runner = LoopRunner(callee, config.concurrency, self._finished, clock, tasks)
+            self._runner = LoopRunner(
+                callee, config.batch_size, config.concurrency, self._finished, clock, tasks
+            )
         else:
-            self._runner = ThreadRunner(callee, config.concurrency, self._finished, clock)
+            self._runner = ThreadRunner(callee, config.batch_size, config.concurrency, self._finished, clock)
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
         """See `Consumption`."""
-        size = self._config.batch_size
-        if size == 1:
-            self._runner.submit([(puller, (message,)) for message in messages])
-        else:
-            self._runner.submit([(puller, messages[at : at + size]) for at in range(0, len(messages), size)])
+        self._runner.submit(puller, messages)
 
     async def released(self, puller: Puller) -> None:
         """See `Consumption`. Another member may begin at once: what is being handled here comes to it too."""
@@ -143,14 +146,13 @@ class ConcurrentConsumption:
         """Send back what handlers have held for too long; called every `PushConfig.consume_timeout_ms`."""
         before = self._clock() - self._config.consume_timeout_ms
         for work in self._runner.running():
-            if 0 < work.started_ms < before and not work.abandoned:
-                work.abandoned = True
+            since_ms, puller = work.started_ms, work.puller
+            messages = list(work.abandon()) if since_ms < before else ()
+            if messages:
                 log.warning(
-                    "a handler holds %s since %d ms; they are sent back",
-                    work.messages,
-                    self._clock() - work.started_ms,
+                    "a handler holds %s since %d ms; they are sent back", messages, self._clock() - since_ms
                 )
-                self._return(work.puller, list(work.messages), _EXPIRED_LEVEL)
+                self._return(puller, messages, _EXPIRED_LEVEL)
 
     def _finished(self, finished: list[Ended]) -> None:
         """Handlers ended; several at once, so that what follows is done once."""
@@ -169,12 +171,12 @@ class ConcurrentConsumption:
         for puller in touched:
             puller.wake()
 
-    def _failed(self, puller: Puller, messages: list[MessageExt], verdict: Verdict) -> None:
+    def _failed(self, puller: Puller, messages: Sequence[MessageExt], verdict: Verdict) -> None:
         if self._config.model is MessageModel.BROADCASTING:
             log.warning("%s were not handled, and nobody gets them again: this group broadcasts", messages)
             puller.held.finish(messages, int(self._clock()))
         else:
-            self._return(puller, messages, verdict.later.delay_level)
+            self._return(puller, list(messages), verdict.later.delay_level)
 
     def _return(self, puller: Puller, messages: list[MessageExt], delay_level: int) -> None:
         task = self._tasks.spawn(self._send_all_back(puller, messages, delay_level), "send back")

@@ -20,10 +20,10 @@ from typing import Final
 from rocketpy.consumer.consuming import Callee
 from rocketpy.consumer.outcomes import Verdict
 from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.runners import verdict_on_thread
 from rocketpy.consumer.sending_back import SendBack
 from rocketpy.consumer.settings import MessageModel, PushConfig
 from rocketpy.consumer.stats import ConsumerStats
+from rocketpy.consumer.thread_runner import verdict_on_thread
 from rocketpy.errors import RocketError
 from rocketpy.message import MessageExt
 from rocketpy.tasks import Tasks

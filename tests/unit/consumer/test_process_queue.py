@@ -43,10 +43,26 @@ def test_no_offset_passes_an_unfinished_message() -> None:
     assert (queue.commit_offset, queue.count, queue.size, queue.span) == (160, 0, 0, 0)
 
 
+def test_pulls_that_end_as_they_came() -> None:
+    """Offsets of one pull would count for another, or room that is free again would not be used."""
+    chance = random.Random(6)
+    queue = ProcessQueue(QUEUE, 0, 0)
+    pulls = [[message(offset) for offset in range(at, at + 8, 2)] for at in range(0, 80, 8)]
+    for pull in pulls:
+        queue.add(pull, pull[-1].queue_offset + 2)
+    queue.finish([pulls[1][2]], 1)
+    left = {one.queue_offset for pull in pulls for one in pull} - {pulls[1][2].queue_offset}
+    for pull in chance.sample(pulls, len(pulls)):
+        assert (queue.commit_offset, queue.count, queue.size) == (min(left), len(left), 5 * len(left))
+        queue.finish(pull, 1)
+        left -= {one.queue_offset for one in pull}
+    assert (queue.commit_offset, queue.count, queue.size, queue.span) == (80, 0, 0, 0)
+
+
 def test_filtered_messages_are_behind() -> None:
     """A group with a rare tag would read the same strangers again after each restart."""
     queue, messages = held(7, 9, start=5)
-    queue.finish(messages.values(), 1)
+    queue.finish(list(messages.values()), 1)
     queue.next_offset = 40
     assert queue.commit_offset == 40
 

@@ -1,0 +1,260 @@
+"""LoopRunner: handlers in the event loop, of which most end without waiting for anything.
+
+A worker takes a stretch of what waits, calls the handler for one after the other, and says at the end that
+all are done with: one stretch costs a few microseconds, a message in it next to nothing. Whether a handler
+was held up shows one turn of the loop later, when its worker has not come to the end: then the worker keeps
+that one call, what it did before counts at once, and the rest of the stretch is anybody's again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from rocketpy.consumer.outcomes import ACKNOWLEDGED, ConsumeResult, Verdict, verdict_of, verdict_of_error
+from rocketpy.consumer.pulling import Puller
+from rocketpy.consumer.runners import Called, Ended, Finished, Work, note
+from rocketpy.message import MessageExt
+from rocketpy.tasks import Tasks
+
+__all__ = ["LoopRunner"]
+
+log = logging.getLogger("rocketpy.consumer")
+
+_STRETCH_MAX: Final = 64
+"""Calls in a stretch; after one was held up one, then twice as many each time, up to this."""
+_TURN_MS: Final = 1.0
+"""After a stretch that ends so long after the turn of the event loop began, others get theirs."""
+_DONE: Final = ConsumeResult.SUCCESS
+
+
+class _Share:
+    """Messages of one queue that wait, from `at` on."""
+
+    __slots__ = ("at", "messages", "puller")
+
+    def __init__(self, puller: Puller, messages: list[MessageExt]) -> None:
+        self.puller: Final = puller
+        self.messages: Final = messages
+        self.at = 0
+
+
+class _Worker:
+    """One worker, and the stretch that it is at.
+
+    messages: of the stretch. arguments: of the calls that are still to be made. count: calls of the stretch;
+    0 between two. began_ms: when it began, or what of it was not told of yet. The others: see `Work`.
+    """
+
+    __slots__ = (
+        "arguments", "began_ms", "count", "is_abandoned", "is_held_up", "messages", "puller", "started_ms",
+    )  # fmt: skip
+
+    def __init__(self, share: _Share, now_ms: float) -> None:
+        self.puller = share.puller
+        self.messages: list[MessageExt] = []
+        self.arguments: Iterator[Any] = iter(())
+        self.count = 0
+        self.began_ms = now_ms
+        self.started_ms = 0.0
+        self.is_held_up = False
+        self.is_abandoned = False
+
+    def abandon(self) -> Sequence[MessageExt]:
+        """See `Work`."""
+        messages = () if self.is_abandoned else self.messages
+        self.is_abandoned = True
+        return messages
+
+
+class LoopRunner:
+    """Runs handlers in the event loop, `width` at a time. batch: messages a call."""
+
+    def __init__(
+        self,
+        called: Called,
+        batch: int,
+        width: int,
+        finished: Finished,
+        clock: Callable[[], float],
+        tasks: Tasks,
+    ) -> None:
+        self._called = called
+        self._batch = batch
+        self._width = width
+        self._tell = finished
+        self._clock = clock
+        self._tasks = tasks
+        self._waiting: deque[_Share] = deque()
+        self._workers: dict[asyncio.Task[None], None] = {}
+        self._at_work: dict[_Worker, None] = {}
+        self._free = 0  # workers that are not held up
+        self._stretch = _STRETCH_MAX
+        self._looking = False
+        self._closing = False
+        self._finished: list[Ended] = []
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
+        """See `Runner`."""
+        self._waiting.append(_Share(puller, messages))
+        if not self._free:
+            self._join()
+
+    def running(self) -> Sequence[Work]:
+        """See `Runner`."""
+        return [worker for worker in self._at_work if worker.is_held_up]
+
+    async def close(self, timeout_s: float) -> bool:
+        """See `Runner`."""
+        self._closing = True
+        self._waiting.clear()
+        workers = set(self._workers)
+        late = (await asyncio.wait(workers, timeout=timeout_s))[1] if workers else set()
+        for worker in late:
+            worker.cancel()
+        if late:
+            await asyncio.wait(late, timeout=1)
+        self._flush()
+        return not late
+
+    # -- workers ------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        if self._waiting and not self._closing and len(self._workers) < self._width:
+            self._free += 1
+            task = self._tasks.spawn(self._work(), "handlers")
+            self._workers[task] = None
+            task.add_done_callback(self._left)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        del self._workers[task]
+        if not self._free:
+            self._join()
+
+    async def _work(self) -> None:
+        worker: _Worker | None = None
+        turn_ms = self._clock()
+        try:
+            while self._waiting:
+                share = self._waiting[0]
+                if share.puller.held.dropped:
+                    self._waiting.popleft()
+                    continue
+                if worker is None:
+                    worker = _Worker(share, turn_ms)
+                    self._at_work[worker] = None
+                self._take(worker, share)
+                was_held_up = await self._go_through(worker)
+                now_ms = worker.began_ms
+                if was_held_up:
+                    turn_ms = now_ms
+                elif now_ms - turn_ms >= _TURN_MS:
+                    await asyncio.sleep(0)
+                    worker.began_ms = turn_ms = self._clock()
+        finally:
+            if worker is None or not worker.is_held_up:
+                self._free -= 1
+            if worker is not None:
+                del self._at_work[worker]
+
+    def _take(self, worker: _Worker, share: _Share) -> None:
+        """Give a worker the next stretch of a share."""
+        batch, at, stop = self._batch, share.at, share.at + self._stretch * self._batch
+        messages = share.messages
+        if stop < len(messages):
+            share.at = stop
+        else:
+            self._waiting.popleft()
+        if at or stop < len(messages):
+            messages = messages[at:stop]
+        worker.puller, worker.messages = share.puller, messages
+        if self._called.takes_one:
+            worker.arguments, worker.count = iter(messages), len(messages)
+        else:
+            batches = [messages[at : at + batch] for at in range(0, len(messages), batch)]
+            worker.arguments, worker.count = iter(batches), len(batches)
+        if not self._looking:
+            self._looking = True
+            self._loop.call_soon(self._look)
+
+    async def _go_through(self, worker: _Worker) -> bool:
+        """Make the calls of a worker's stretch. Returns whether it was held up."""
+        call, is_async = self._called.current(), self._called.is_async
+        verdict = ACKNOWLEDGED
+        said: Any
+        try:
+            for argument in worker.arguments:  # this loop is what each message pays
+                said = call(argument)
+                if is_async or (said is not None and said is not _DONE and inspect.isawaitable(said)):
+                    said = await said
+                if said is not None and said is not _DONE:
+                    self._keep_one(worker)
+                    verdict = verdict_of(said)
+                    break
+        except Exception as error:
+            self._keep_one(worker)
+            log.exception("a handler failed on %s; they come again", worker.messages)
+            verdict = verdict_of_error(error)
+        except BaseException:
+            self._keep_one(worker)
+            raise
+        was_held_up = worker.is_held_up
+        self._ended(worker, verdict)
+        return was_held_up
+
+    def _ended(self, worker: _Worker, verdict: Verdict) -> None:
+        if worker.is_abandoned:
+            worker.began_ms = self._clock()
+        else:
+            self._end(worker, worker.messages, verdict, worker.count)
+        worker.count = 0
+        if worker.is_held_up:
+            worker.is_held_up = worker.is_abandoned = False
+            self._free += 1
+        elif self._stretch < _STRETCH_MAX:
+            self._stretch *= 2
+
+    def _look(self) -> None:
+        """Find the workers that are held up, a turn of the loop after one has begun a stretch."""
+        self._looking = False
+        for worker in reversed(self._at_work):
+            if worker.count and not worker.is_held_up:
+                worker.is_held_up = True
+                self._keep_one(worker)
+                worker.started_ms = worker.began_ms
+                self._free -= 1
+                self._stretch = 1
+        if not self._free:
+            self._join()
+
+    def _keep_one(self, worker: _Worker) -> None:
+        """Leave a worker the call that it is at; those before it have ended, those behind it wait again."""
+        if worker.count == 1:
+            return
+        ended = worker.count - 1 - sum(1 for _ in worker.arguments)
+        messages, at = worker.messages, ended * self._batch
+        behind = messages[at + self._batch :]
+        if behind and not self._closing:
+            self._waiting.appendleft(_Share(worker.puller, behind))
+        if ended:
+            self._end(worker, messages[:at], ACKNOWLEDGED, ended)
+        worker.messages, worker.count = messages[at : at + self._batch], 1
+
+    # -- what is told -------------------------------------------------------------------------
+
+    def _end(self, worker: _Worker, messages: list[MessageExt], verdict: Verdict, calls: int) -> None:
+        if not self._finished:
+            self._loop.call_soon(self._flush)
+        now_ms = self._clock()
+        note(self._finished, worker.puller, messages, verdict, now_ms - worker.began_ms, calls)
+        worker.began_ms = now_ms
+
+    def _flush(self) -> None:
+        finished, self._finished = self._finished, []
+        if finished:
+            self._tell(finished)
