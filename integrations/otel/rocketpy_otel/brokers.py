@@ -11,7 +11,6 @@ from typing import Final
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
-from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer
 
 from rocketpy import __version__
@@ -20,6 +19,7 @@ from rocketpy.telemetry import BrokerSend, Measured, Metric
 from rocketpy_otel import names
 from rocketpy_otel.describing import operation
 from rocketpy_otel.instruments import SCOPE
+from rocketpy_otel.tracing import Contexts
 
 __all__ = ["BrokerInstruments", "BrokerSpans"]
 
@@ -85,17 +85,14 @@ class BrokerInstruments:
 class BrokerSpans:
     """A SERVER span for each send that carries a context, and in it one for each stage."""
 
-    def __init__(self, tracer: Tracer, propagator: TextMapPropagator) -> None:
+    def __init__(self, tracer: Tracer, contexts: Contexts) -> None:
         self._tracer = tracer
-        self._propagator = propagator
-        self._fields = frozenset(propagator.fields)
+        self._contexts = contexts
 
     def sent(self, send: BrokerSend) -> None:
         """Make the spans. The first message's context is the parent, other ones of a batch are linked."""
         contexts = [
-            self._propagator.extract(carrier, context=Context())
-            for carrier in send.carriers
-            if not self._fields.isdisjoint(carrier)
+            self._contexts.taken(carrier) for carrier in send.carriers if self._contexts.are_in(carrier)
         ]
         if not contexts:
             return

@@ -10,16 +10,14 @@ from typing import NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
-from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from rocketpy.hooks import ProcessEvent, ReceiveEvent
 from rocketpy.message import MessageExt
 from rocketpy.protocol.trace import ConsumeOutcome
 from rocketpy_otel import names
 from rocketpy_otel.describing import error_type, message_attributes, operation, peer, queue_attributes
-from rocketpy_otel.instruments import Instruments
-from rocketpy_otel.sending import creation_links, is_suppressed
+from rocketpy_otel.tracing import Tracing, is_suppressed
 
 __all__ = ["Processing", "ReceiveSpans"]
 
@@ -38,14 +36,8 @@ class _Running(NamedTuple):
 class ReceiveSpans:
     """A `ReceiveListener`: a CLIENT span for each pull that found messages, or failed."""
 
-    def __init__(
-        self, tracer: Tracer, instruments: Instruments, propagator: TextMapPropagator, namespace: str
-    ) -> None:
-        self._tracer = tracer
-        self._instruments = instruments
-        self._propagator = propagator
-        self._fields = frozenset(propagator.fields)
-        self._namespace = namespace
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
 
     def received(self, event: ReceiveEvent) -> None:
         """Make the span; it began when the pull did. A pull that found nothing has none."""
@@ -56,10 +48,10 @@ class ReceiveSpans:
         failure = None if error is None else error_type(error)
         seconds = (event.ended_ns - event.started_ns) / 1e9
         topic = event.queue.topic
-        self._instruments.received(topic, event.address, event.group, len(messages), seconds, failure)
+        self._tracing.instruments.received(topic, event.address, event.group, len(messages), seconds, failure)
         if not messages and error is None:
             return
-        span = self._tracer.start_span(
+        span = self._tracing.tracer.start_span(
             f"receive {topic}",
             kind=SpanKind.CLIENT,
             start_time=event.started_ns,
@@ -69,12 +61,10 @@ class ReceiveSpans:
                 **peer(event.address)[1],
                 names.CLIENT_ID: event.client_id,
                 names.CONSUMER_GROUP: event.group,
-                names.NAMESPACE: self._namespace,
+                names.NAMESPACE: self._tracing.namespace,
                 **({names.BATCH_COUNT: len(messages)} if messages else {}),
             },
-            links=creation_links(
-                self._propagator, self._fields, (message.properties for message in messages[:_LINKS_MAX])
-            ),
+            links=self._tracing.contexts.links(message.properties for message in messages[:_LINKS_MAX]),
         )
         if error is not None and span.is_recording():
             span.set_attribute(names.ERROR_TYPE, failure or "")
@@ -88,20 +78,8 @@ class Processing:
     as_child: whether a single message's span continues the trace of its sender.
     """
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        instruments: Instruments,
-        propagator: TextMapPropagator,
-        namespace: str,
-        *,
-        as_child: bool,
-    ) -> None:
-        self._tracer = tracer
-        self._instruments = instruments
-        self._propagator = propagator
-        self._fields = frozenset(propagator.fields)
-        self._namespace = namespace
+    def __init__(self, tracing: Tracing, *, as_child: bool) -> None:
+        self._tracing = tracing
         self._as_child = as_child
 
     def process_started(self, event: ProcessEvent) -> None:
@@ -159,7 +137,7 @@ class Processing:
         topic = messages[0].topic
         attributes = operation("process", "process", topic)
         attributes |= queue_attributes(messages[0].queue)
-        attributes[names.NAMESPACE] = self._namespace
+        attributes[names.NAMESPACE] = self._tracing.namespace
         if group is not None:
             attributes[names.CONSUMER_GROUP] = group
         if consumption_model is not None:
@@ -171,22 +149,19 @@ class Processing:
             attributes[names.MESSAGE_ID] = messages[0].message_id
         else:
             attributes[names.BATCH_COUNT] = len(messages)
-        return self._tracer.start_span(
+        return self._tracing.tracer.start_span(
             f"process {topic}",
             context=self._parent(messages),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=creation_links(
-                self._propagator, self._fields, (message.properties for message in messages[:_LINKS_MAX])
-            ),
+            links=self._tracing.contexts.links(message.properties for message in messages[:_LINKS_MAX]),
         )
 
     def _parent(self, messages: Sequence[MessageExt]) -> Context | None:
         """The context that a single message carries, if it is to be the parent; None for the current one."""
-        if not self._as_child or len(messages) != 1 or self._fields.isdisjoint(messages[0].properties):
+        if not self._as_child or len(messages) != 1:
             return None
-        context = self._propagator.extract(messages[0].properties)
-        return context if trace.get_current_span(context).get_span_context().is_valid else None
+        return self._tracing.contexts.parent(messages[0].properties)
 
     def _end(
         self,
@@ -203,4 +178,4 @@ class Processing:
             if error is not None:
                 span.record_exception(error)
         span.end()
-        self._instruments.processed(topic, group, time.perf_counter() - running.started_s, failure)
+        self._tracing.instruments.processed(topic, group, time.perf_counter() - running.started_s, failure)

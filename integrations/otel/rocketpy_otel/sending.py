@@ -6,13 +6,12 @@ A send span ends when the broker has answered, so it shows what the caller waite
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from opentelemetry import trace
-from opentelemetry.context import Context, get_value
-from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 from rocketpy.hooks import FailedAttempt, SendEvent
 from rocketpy.message import Message, MessageQueue
@@ -27,12 +26,9 @@ from rocketpy_otel.describing import (
     peer,
     queue_attributes,
 )
-from rocketpy_otel.instruments import Instruments
+from rocketpy_otel.tracing import Tracing, is_suppressed
 
-__all__ = ["SendSpans", "creation_links", "is_suppressed"]
-
-_SUPPRESSED = "suppress_instrumentation"
-"""Set in a context by exporters, so that what they send is not traced in its turn."""
+__all__ = ["SendSpans"]
 
 
 class _Started(NamedTuple):
@@ -45,20 +41,8 @@ class _Started(NamedTuple):
 class SendSpans:
     """A `SendListener` that makes spans, and puts their context into the messages."""
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        instruments: Instruments,
-        propagator: TextMapPropagator,
-        namespace: str,
-        *,
-        batch_create_spans: bool,
-    ) -> None:
-        self._tracer = tracer
-        self._instruments = instruments
-        self._propagator = propagator
-        self._fields = frozenset(propagator.fields)
-        self._namespace = namespace
+    def __init__(self, tracing: Tracing, *, batch_create_spans: bool) -> None:
+        self._tracing = tracing
         self._batch_create_spans = batch_create_spans
 
     def started(self, event: SendEvent) -> None:
@@ -69,13 +53,13 @@ class SendSpans:
         single = len(messages) == 1
         attributes = operation("send", "send", messages[0].topic)
         attributes[names.CLIENT_ID] = event.client_id
-        attributes[names.NAMESPACE] = self._namespace
+        attributes[names.NAMESPACE] = self._tracing.namespace
         if single:
             attributes.update(message_attributes(messages[0]))
         else:
             attributes[names.BATCH_COUNT] = len(messages)
         created = not single and self._batch_create_spans
-        span = self._tracer.start_span(
+        span = self._tracing.tracer.start_span(
             f"send {messages[0].topic}",
             kind=SpanKind.CLIENT if created else SpanKind.PRODUCER,
             attributes=attributes,
@@ -125,15 +109,15 @@ class SendSpans:
         """A span a message of a batch; its context goes into the message. Returns links to them."""
         links = self._links(event.messages)
         for message, extra in zip(event.messages, event.extra_properties, strict=True):
-            if not self._fields.isdisjoint(message.properties):
+            if self._tracing.contexts.are_in(message.properties):
                 continue
-            span = self._tracer.start_span(
+            span = self._tracing.tracer.start_span(
                 f"create {message.topic}",
                 kind=SpanKind.PRODUCER,
                 attributes={
                     **operation("create", "create", message.topic),
                     names.CLIENT_ID: event.client_id,
-                    names.NAMESPACE: self._namespace,
+                    names.NAMESPACE: self._tracing.namespace,
                     **message_attributes(message),
                 },
             )
@@ -144,36 +128,16 @@ class SendSpans:
 
     def _links(self, messages: Sequence[Message]) -> list[Link]:
         """To the contexts that the application itself has put into messages, which stay as they are."""
-        carriers = (message.properties for message in messages)
-        return creation_links(self._propagator, self._fields, carriers)
+        return self._tracing.contexts.links(message.properties for message in messages)
 
     def _inject(self, message: Message, extra: dict[str, str], context: Context) -> None:
-        if self._fields.isdisjoint(message.properties):
-            self._propagator.inject(extra, context=context)
+        if not self._tracing.contexts.are_in(message.properties):
+            self._tracing.contexts.put(extra, context)
 
     def _measure(self, event: SendEvent, address: str | None, started: _Started, error: str | None) -> None:
         seconds = time.perf_counter() - started.started_s
         messages = event.messages
-        self._instruments.sent(messages[0].topic, address, len(messages), seconds, error)
-
-
-def is_suppressed() -> bool:
-    """Whether what happens now is not to be traced."""
-    return bool(get_value(_SUPPRESSED))
-
-
-def creation_links(
-    propagator: TextMapPropagator, fields: frozenset[str], carriers: Iterable[Mapping[str, str]]
-) -> list[Link]:
-    """Links to the contexts that travel in messages' properties, one for each different one."""
-    links: dict[tuple[int, int], Link] = {}
-    for properties in carriers:
-        if fields.isdisjoint(properties):
-            continue
-        context = trace.get_current_span(propagator.extract(properties, context=Context())).get_span_context()
-        if context.is_valid:
-            links.setdefault((context.trace_id, context.span_id), Link(context))
-    return list(links.values())
+        self._tracing.instruments.sent(messages[0].topic, address, len(messages), seconds, error)
 
 
 def _result_attributes(results: Sequence[SendResult]) -> Attributes:

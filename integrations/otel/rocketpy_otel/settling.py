@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from rocketpy.hooks import SettleEvent
 from rocketpy.message import MessageExt
 from rocketpy_otel import names
 from rocketpy_otel.describing import Attributes, error_type, operation, peer, queue_attributes
-from rocketpy_otel.instruments import Instruments
-from rocketpy_otel.sending import creation_links, is_suppressed
+from rocketpy_otel.tracing import Tracing, is_suppressed
 
 __all__ = ["SettleSpans"]
 
@@ -24,20 +21,8 @@ class SettleSpans:
     question about a transaction always does: nothing else caused it.
     """
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        instruments: Instruments,
-        propagator: TextMapPropagator,
-        namespace: str,
-        *,
-        as_child: bool,
-    ) -> None:
-        self._tracer = tracer
-        self._instruments = instruments
-        self._propagator = propagator
-        self._fields = frozenset(propagator.fields)
-        self._namespace = namespace
+    def __init__(self, tracing: Tracing, *, as_child: bool) -> None:
+        self._tracing = tracing
         self._as_child = as_child
 
     def settled(self, event: SettleEvent) -> None:
@@ -48,14 +33,16 @@ class SettleSpans:
         error = event.error
         failure = None if error is None else error_type(error)
         seconds = (event.ended_ns - event.started_ns) / 1e9
-        self._instruments.settled(event.operation, topic, event.address, _group(event), seconds, failure)
-        span = self._tracer.start_span(
+        self._tracing.instruments.settled(
+            event.operation, topic, event.address, _group(event), seconds, failure
+        )
+        span = self._tracing.tracer.start_span(
             f"{event.operation} {topic}",
             context=self._parent(event),
             kind=SpanKind.CLIENT,
             start_time=event.started_ns,
             attributes=self._attributes(event),
-            links=creation_links(self._propagator, self._fields, [event.carrier]),
+            links=self._tracing.contexts.links([event.carrier]),
         )
         if span.is_recording():
             if event.first_error is not None:
@@ -72,7 +59,7 @@ class SettleSpans:
             **queue_attributes(event.queue),
             **peer(event.address)[1],
             names.CLIENT_ID: event.client_id,
-            names.NAMESPACE: self._namespace,
+            names.NAMESPACE: self._tracing.namespace,
         }
         message_id = message.message_id if isinstance(message, MessageExt) else message.transaction_id
         if message_id:
@@ -91,8 +78,7 @@ class SettleSpans:
         """The message's context where that is the cause; None for the current one."""
         if not (event.asked or (self._as_child and event.operation == "nack")):
             return None
-        context = self._propagator.extract(event.carrier)
-        return context if trace.get_current_span(context).get_span_context().is_valid else None
+        return self._tracing.contexts.parent(event.carrier)
 
 
 def _group(event: SettleEvent) -> str | None:

@@ -17,6 +17,7 @@ from rocketpy_otel.instruments import SCOPE, Instruments
 from rocketpy_otel.receiving import Processing, ReceiveSpans
 from rocketpy_otel.sending import SendSpans
 from rocketpy_otel.settling import SettleSpans
+from rocketpy_otel.tracing import Contexts, Tracing
 
 __all__ = ["OpenTelemetry"]
 
@@ -58,31 +59,19 @@ class OpenTelemetry:
 
     def send_listener(self, namespace: str) -> SendListener:
         """Makes the spans and metrics of producers."""
-        return SendSpans(
-            self._tracer(),
-            Instruments(self._meters()),
-            self._propagation(),
-            namespace,
-            batch_create_spans=self._batch_create_spans,
-        )
+        return SendSpans(self._tracing(namespace), batch_create_spans=self._batch_create_spans)
 
     def receive_listener(self, namespace: str) -> ReceiveListener:
         """Makes the spans and metrics of pulls."""
-        return ReceiveSpans(self._tracer(), Instruments(self._meters()), self._propagation(), namespace)
+        return ReceiveSpans(self._tracing(namespace))
 
     def process_listener(self, namespace: str) -> ProcessListener:
         """Makes the spans and metrics of push consumers' handlers."""
-        return self._process_spans(namespace, as_child=self._process_as_child)
+        return Processing(self._tracing(namespace), as_child=self._process_as_child)
 
     def settle_listener(self, namespace: str) -> SettleListener:
         """Makes the spans and metrics of transactions' ends and of messages sent back."""
-        return SettleSpans(
-            self._tracer(),
-            Instruments(self._meters()),
-            self._propagation(),
-            namespace,
-            as_child=self._process_as_child,
-        )
+        return SettleSpans(self._tracing(namespace), as_child=self._process_as_child)
 
     @contextmanager
     def continued(self, carrier: Mapping[str, str]) -> Iterator[None]:
@@ -96,7 +85,7 @@ class OpenTelemetry:
     def broker_sent(self, send: BrokerSend) -> None:
         """Make the spans of a send on a broker's side."""
         if self._broker_spans is None:
-            self._broker_spans = BrokerSpans(self._tracer(), self._propagation())
+            self._broker_spans = BrokerSpans(self._tracer(), Contexts(self._propagation()))
         self._broker_spans.sent(send)
 
     def observe_broker(self, collect: Callable[[], Sequence[Measured]]) -> Callable[[], None]:
@@ -126,18 +115,14 @@ class OpenTelemetry:
         child = self._process_as_child if as_child is None else as_child
         processing = self._processing.get((namespace, child))
         if processing is None:
-            processing = self._processing[namespace, child] = self._process_spans(namespace, as_child=child)
+            processing = Processing(self._tracing(namespace), as_child=child)
+            self._processing[namespace, child] = processing
         found = [messages] if isinstance(messages, MessageExt) else list(messages)
         return processing.span(found, group, consumption_model)
 
-    def _process_spans(self, namespace: str, *, as_child: bool) -> Processing:
-        return Processing(
-            self._tracer(),
-            Instruments(self._meters()),
-            self._propagation(),
-            namespace,
-            as_child=as_child,
-        )
+    def _tracing(self, namespace: str) -> Tracing:
+        contexts = Contexts(self._propagation())
+        return Tracing(self._tracer(), Instruments(self._meters()), contexts, namespace)
 
     def _tracers(self) -> TracerProvider:
         return self._tracer_provider or trace.get_tracer_provider()
