@@ -12,13 +12,11 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
-from typing import Self, Unpack
+from typing import TypeVar, Unpack
 
 from rocketpy import admin, producer
-from rocketpy.admin import FOREVER_MS, Lookups, QueryResult
-from rocketpy.background import Background, later
-from rocketpy.client import Health
+from rocketpy.admin import FOREVER_MS, QueryResult
+from rocketpy.blocking import Blocking
 from rocketpy.config import ClientConfig
 from rocketpy.errors import ClientClosed, FlowControlled
 from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
@@ -46,58 +44,52 @@ SyncLocalTransaction = Callable[[Message], LocalTransactionState]
 SyncCheck = Callable[[MessageExt], LocalTransactionState]
 
 
-class _Lookups:
-    """What any client may ask, waited for."""
+L = TypeVar("L", producer.Producer, admin.AdminClient)
 
-    def _asked(self) -> tuple[Lookups, Background]:
-        raise NotImplementedError
+
+class _Lookups(Blocking[L]):
+    """What any client may ask, waited for."""
 
     def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See `rocketpy.AdminClient.fetch_publish_message_queues`."""
-        inner, background = self._asked()
-        return background.run(inner.fetch_publish_message_queues(topic))
+        return self._loop().run(self._inner.fetch_publish_message_queues(topic))
 
     def create_topic(
         self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
     ) -> None:
         """See `rocketpy.AdminClient.create_topic`."""
-        inner, background = self._asked()
-        background.run(inner.create_topic(topic, queue_count, key=key, topic_sys_flag=topic_sys_flag))
+        self._loop().run(self._inner.create_topic(topic, queue_count, key=key, topic_sys_flag=topic_sys_flag))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """See `rocketpy.AdminClient.search_offset`."""
-        inner, background = self._asked()
-        return background.run(inner.search_offset(queue, timestamp_ms))
+        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
 
     def max_offset(self, queue: MessageQueue) -> int:
         """See `rocketpy.AdminClient.max_offset`."""
-        inner, background = self._asked()
-        return background.run(inner.max_offset(queue))
+        return self._loop().run(self._inner.max_offset(queue))
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `rocketpy.AdminClient.min_offset`."""
-        inner, background = self._asked()
-        return background.run(inner.min_offset(queue))
+        return self._loop().run(self._inner.min_offset(queue))
 
     def earliest_message_store_time(self, queue: MessageQueue) -> int:
         """See `rocketpy.AdminClient.earliest_message_store_time`."""
-        inner, background = self._asked()
-        return background.run(inner.earliest_message_store_time(queue))
+        return self._loop().run(self._inner.earliest_message_store_time(queue))
 
     def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
         """See `rocketpy.AdminClient.view_message`."""
-        inner, background = self._asked()
-        return background.run(inner.view_message(message_id, topic))
+        return self._loop().run(self._inner.view_message(message_id, topic))
 
     def query_message(
         self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> QueryResult:
         """See `rocketpy.AdminClient.query_message`."""
-        inner, background = self._asked()
-        return background.run(inner.query_message(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms))
+        return self._loop().run(
+            self._inner.query_message(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
+        )
 
 
-class Producer(_Lookups):
+class Producer(_Lookups[producer.Producer]):
     """`rocketpy.Producer` for blocking code.
 
         with Producer("orders", "127.0.0.1:9876") as producer:
@@ -107,27 +99,12 @@ class Producer(_Lookups):
     """
 
     def __init__(self, group: str, namesrv: str | None = None, **options: Unpack[ProducerOptions]) -> None:
-        self._inner = producer.Producer(group, namesrv, **options)
+        super().__init__(producer.Producer(group, namesrv, **options))
         self._room = threading.BoundedSemaphore(self._inner.config.max_in_flight)
-        self._background: Background | None = None
-
-    def start(self) -> None:
-        """See `rocketpy.Producer.start`."""
-        self._background = Background.get()
-        self._background.run(self._inner.start())
 
     def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
         """See `rocketpy.Producer.close`."""
         return self._background.run(self._inner.close(timeout_ms)) if self._background is not None else []
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def send(self, message: Message, **how: Unpack[SendOptions]) -> SendResult:
         """See `rocketpy.Producer.send`. A selector is called in the background thread."""
@@ -207,11 +184,7 @@ class Producer(_Lookups):
 
     def check_transactions(self, check: SyncCheck) -> None:
         """See `rocketpy.Producer.check_transactions`. It is called in a thread of its own and may block."""
-        register = partial(self._inner.check_transactions, _on_thread(check))
-        if self._background is None:
-            register()
-        else:
-            self._background.run(later(register))
+        self._arrange(partial(self._inner.check_transactions, _on_thread(check)))
 
     def send_in_transaction(
         self,
@@ -256,10 +229,6 @@ class Producer(_Lookups):
         """Short for `fetch_publish_message_queues`."""
         return self.fetch_publish_message_queues(topic)
 
-    def health(self) -> Health:
-        """See `rocketpy.Producer.health`."""
-        return self._loop().run(later(self._inner.health))
-
     def _take_room(self, timeout_ms: int | None) -> None:
         """Count one more in flight; wait for that if need be. Raises FlowControlled after the time-out."""
         timeout_s = (timeout_ms or self._inner.config.send_timeout_ms) / 1000
@@ -268,49 +237,16 @@ class Producer(_Lookups):
                 f"{self._inner.config.max_in_flight} messages were in flight for {timeout_s} s"
             )
 
-    def _loop(self) -> Background:
-        if self._background is None:
-            raise ClientClosed("the producer was not started: use `with`, or `producer.start()`")
-        return self._background
 
-    def _asked(self) -> tuple[Lookups, Background]:
-        return self._inner, self._loop()
-
-
-class AdminClient(_Lookups):
+class AdminClient(_Lookups[admin.AdminClient]):
     """`rocketpy.AdminClient` for blocking code. Arguments as there."""
 
     def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
-        self._inner = admin.AdminClient(namesrv, client=client)
-        self._background: Background | None = None
-
-    def start(self) -> None:
-        """See `rocketpy.AdminClient.start`."""
-        self._background = Background.get()
-        self._background.run(self._inner.start())
+        super().__init__(admin.AdminClient(namesrv, client=client))
 
     def close(self) -> None:
         """See `rocketpy.AdminClient.close`."""
-        if self._background is not None:
-            self._background.run(self._inner.close())
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def health(self) -> Health:
-        """See `rocketpy.AdminClient.health`."""
-        return self._asked()[1].run(later(self._inner.health))
-
-    def _asked(self) -> tuple[Lookups, Background]:
-        if self._background is None:
-            raise ClientClosed("the admin client was not started: use `with`, or `admin.start()`")
-        return self._inner, self._background
+        super().close()
 
 
 def _on_thread(check: SyncCheck) -> TransactionCheck:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import TypeVar, Unpack
 
 from rocketpy import consumer
 from rocketpy.background import Background, later
-from rocketpy.client import Health
-from rocketpy.config import ClientConfig, ConsumerConfig
-from rocketpy.consumer.outcomes import BatchHandler, Handler
-from rocketpy.consumer.settings import LitePullConfig, PushConfig
+from rocketpy.blocking import Blocking
+from rocketpy.consumer.options import LitePullConsumerOptions, PullConsumerOptions, PushConsumerOptions
+from rocketpy.consumer.outcomes import Handler
 from rocketpy.consumer.subscription import ALL, Expression
 from rocketpy.errors import ClientClosed
-from rocketpy.hooks import ProcessListener, ReceiveListener
 from rocketpy.message import MessageExt, MessageQueue
 from rocketpy.results import PullResult
-from rocketpy.telemetry import TelemetryChoice
 
 __all__ = ["LitePullConsumer", "PullConsumer", "PushConsumer"]
 
@@ -26,57 +22,27 @@ C = TypeVar("C", consumer.PushConsumer, consumer.LitePullConsumer, consumer.Pull
 M = TypeVar("M", consumer.PushConsumer, consumer.LitePullConsumer)
 
 
-class _Blocking(Generic[C]):
-    """A consumer in the background loop, and its life."""
-
-    def __init__(self, inner: C) -> None:
-        self._inner: C = inner
-        self._background: Background | None = None
-
-    def start(self) -> None:
-        """See `start` of the class of the same name in `rocketpy`."""
-        self._background = Background.get()
-        self._background.run(self._inner.start())
+class _Consumer(Blocking[C]):
+    """A consumer of any kind."""
 
     def close(self) -> bool:
-        """See `close` there. Returns whether every handler ended in time."""
-        return self._background is None or self._background.run(self._inner.close()) is not False
+        """See `close` of the class of the same name in `rocketpy`.
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def health(self) -> Health:
-        """See `health` there."""
-        return self._loop().run(later(self._inner.health))
-
-    def _loop(self) -> Background:
-        if self._background is None:
-            raise ClientClosed("the consumer was not started: use `with`, or `consumer.start()`")
-        return self._background
+        Returns whether every handler ended in time.
+        """
+        return super().close() is not False
 
 
-class _Member(_Blocking[M]):
+class _Member(_Consumer[M]):
     """One that joins a group."""
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:
         """See `subscribe` of the class of the same name in `rocketpy`."""
-        if self._background is None:
-            self._inner.subscribe(topic, expression)
-        else:
-            self._background.run(later(lambda: self._inner.subscribe(topic, expression)))
+        self._arrange(lambda: self._inner.subscribe(topic, expression))
 
     def unsubscribe(self, topic: str) -> None:
         """See `unsubscribe` there."""
-        if self._background is None:
-            self._inner.unsubscribe(topic)
-        else:
-            self._background.run(later(lambda: self._inner.unsubscribe(topic)))
+        self._arrange(lambda: self._inner.unsubscribe(topic))
 
     def assignment(self) -> tuple[MessageQueue, ...]:
         """See `assignment` there."""
@@ -103,25 +69,9 @@ class PushConsumer(_Member[consumer.PushConsumer]):
         group: str,
         namesrv: str | None = None,
         handler: Handler | None = None,
-        *,
-        batch_handler: BatchHandler | None = None,
-        config: PushConfig | None = None,
-        client: ClientConfig | None = None,
-        listeners: Iterable[ProcessListener] = (),
-        telemetry: TelemetryChoice = None,
+        **options: Unpack[PushConsumerOptions],
     ) -> None:
-        super().__init__(
-            consumer.PushConsumer(
-                group,
-                namesrv,
-                handler,
-                batch_handler=batch_handler,
-                config=config,
-                client=client,
-                listeners=listeners,
-                telemetry=telemetry,
-            )
-        )
+        super().__init__(consumer.PushConsumer(group, namesrv, handler, **options))
 
     def pause(self) -> None:
         """See `rocketpy.PushConsumer.pause`."""
@@ -144,17 +94,9 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
     """`rocketpy.LitePullConsumer` for blocking code: ``for message in consumer``. Arguments as there."""
 
     def __init__(
-        self,
-        group: str,
-        namesrv: str | None = None,
-        *,
-        config: LitePullConfig | None = None,
-        client: ClientConfig | None = None,
-        telemetry: TelemetryChoice = None,
+        self, group: str, namesrv: str | None = None, **options: Unpack[LitePullConsumerOptions]
     ) -> None:
-        super().__init__(
-            consumer.LitePullConsumer(group, namesrv, config=config, client=client, telemetry=telemetry)
-        )
+        super().__init__(consumer.LitePullConsumer(group, namesrv, **options))
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """See `rocketpy.LitePullConsumer.assign`."""
@@ -210,24 +152,13 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
         self._loop().run(self._inner.seek_to_end(queue))
 
 
-class PullConsumer(_Blocking[consumer.PullConsumer]):
+class PullConsumer(_Consumer[consumer.PullConsumer]):
     """`rocketpy.PullConsumer` for blocking code. Arguments as there."""
 
     def __init__(
-        self,
-        group: str,
-        namesrv: str | None = None,
-        *,
-        config: ConsumerConfig | None = None,
-        client: ClientConfig | None = None,
-        listeners: Iterable[ReceiveListener] = (),
-        telemetry: TelemetryChoice = None,
+        self, group: str, namesrv: str | None = None, **options: Unpack[PullConsumerOptions]
     ) -> None:
-        super().__init__(
-            consumer.PullConsumer(
-                group, namesrv, config=config, client=client, listeners=listeners, telemetry=telemetry
-            )
-        )
+        super().__init__(consumer.PullConsumer(group, namesrv, **options))
 
     def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See `rocketpy.PullConsumer.fetch_queues`."""

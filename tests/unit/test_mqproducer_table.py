@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import pytest
 
@@ -119,11 +119,13 @@ ELSEWHERE = {
 
 def arguments(function: Callable[..., object]) -> set[str]:
     """Names of a function's arguments, with those of ``**how: Unpack[...]``."""
-    parameters = inspect.signature(function).parameters
-    names = {name for name, found in parameters.items() if found.kind is not found.VAR_KEYWORD}
-    for name in parameters.keys() - names:
-        (options,) = get_args(get_type_hints(function)[name])
-        names |= options.__annotations__.keys()
+    names = set()
+    for name, found in inspect.signature(function, eval_str=True).parameters.items():
+        if found.kind is found.VAR_KEYWORD:
+            (options,) = get_args(found.annotation)
+            names |= options.__annotations__.keys()
+        else:
+            names.add(name)
     return names
 
 
@@ -137,3 +139,12 @@ def test_blocking_clients_have_it_all(kind: str) -> None:
             continue
         mine, theirs = arguments(getattr(ours, name)), arguments(getattr(blocking, other))
         assert mine <= theirs, f"{kind}.{other} lacks {sorted(mine - theirs)}"
+
+
+@pytest.mark.parametrize(
+    "kind", ["Producer", "PushConsumer", "LitePullConsumer", "PullConsumer", "AdminClient"]
+)
+def test_blocking_clients_take_the_same_settings(kind: str) -> None:
+    """A setting would be there for asyncio only."""
+    ours, blocking = getattr(rocketpy, kind), getattr(rocketpy.sync, kind)
+    assert arguments(blocking.__init__) == arguments(ours.__init__)

@@ -1,0 +1,37 @@
+"""Consumers as users write them, for mypy: it fails when a public type no longer fits the guides."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import assert_type
+
+import rocketpy.sync
+from rocketpy import Health, MessageExt, MessageQueue, PullResult, PushConfig
+
+
+def handle(message: MessageExt) -> None:
+    """A handler for threads."""
+    assert_type(message.body, bytes)
+
+
+def blocking_push() -> None:
+    """Settings go by keywords, and a wrong one is a mistake that mypy finds."""
+    consumer = rocketpy.sync.PushConsumer("g", "127.0.0.1:9876", handle, config=PushConfig(concurrency=4))
+    consumer.subscribe("Orders", "paid || refunded")
+    with consumer:
+        assert_type(consumer.health(), Health)
+        assert_type(consumer.progress(), dict[MessageQueue, int])
+    assert_type(consumer.close(), bool)
+    rocketpy.sync.PushConsumer("g", handler=handle, concurrency=4)  # type: ignore[call-arg]
+    rocketpy.sync.PullConsumer("g", config=PushConfig())  # type: ignore[arg-type]
+
+
+def blocking_pull(queue: MessageQueue) -> None:
+    """The class that `with` gives is the one that was made."""
+    with rocketpy.sync.PullConsumer("g") as consumer:
+        assert_type(consumer, rocketpy.sync.PullConsumer)
+        assert_type(consumer.pull(queue, 0), PullResult)
+        assert_type(consumer.pull_async(queue, 0), Future[PullResult])
+    with rocketpy.sync.LitePullConsumer("g", client=None) as lite:
+        for message in lite:
+            assert_type(message, MessageExt)
