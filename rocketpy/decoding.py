@@ -25,7 +25,7 @@ def decode_messages(
     Raises RemoteProtocolError for a body that does not inflate, RecordCorrupt for bytes that are no records
     and for a body that does not match its checksum.
     """
-    records = decode_packed(data, check_crc=verify)
+    records = decode_packed(data, queue.topic, check_crc=verify)
     has_checksums = verify and _CHECKSUM_NAME in data
     return [
         MessageExt(record, queue, record.body)

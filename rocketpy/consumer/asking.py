@@ -82,26 +82,25 @@ class Asking(Questions):
         A slave gets no offset to commit, whatever the header says: its own would win over the master's later.
         """
         address, found_id = await self.client.find_broker(queue.topic, queue.broker_name, broker_id)
-        answer = await self.client.ask(address, _pull_command(header, found_id), timeout_ms)
+        if found_id != MASTER_ID:
+            header.sys_flag &= ~PullSysFlag.COMMIT_OFFSET
+        answer = await self.client.ask(address, Command.request(RequestCode.PULL_MESSAGE, header), timeout_ms)
         return pulled(answer, queue.broker_name)
 
     def begin_pull(
-        self,
-        queue: MessageQueue,
-        header: PullMessageRequestHeader,
-        timeout_ms: float,
-        broker_id: int = MASTER_ID,
+        self, queue: MessageQueue, fields: dict[str, str], timeout_ms: float, broker_id: int
     ) -> asyncio.Future[Command] | None:
         """Send a pull without waiting; the future's command is for `pulled`.
 
-        None where that broker is not known or not connected at the moment; `pull` sees to both.
+        fields: of a PullMessageRequestHeader, as they travel. None where that broker is not known or not
+        connected at the moment; `pull` sees to both.
         """
         address = self.client.address_of_member(queue.topic, queue.broker_name, broker_id)
         link = self.client.links.to(address) if address is not None else None
         if link is None or not link.is_open:
             return None
         try:
-            return link.put(_pull_command(header, broker_id), timeout_ms)
+            return link.put(Command(RequestCode.PULL_MESSAGE, ext=fields), timeout_ms)
         except RocketError:  # `pull` tells of it
             return None
 
@@ -193,12 +192,6 @@ def pulled(answer: Command, broker: str) -> Pulled:
     if status is None:
         raise refusal(answer, broker)
     return Pulled(status, answer.header_as(PullMessageResponseHeader), answer.body)
-
-
-def _pull_command(header: PullMessageRequestHeader, broker_id: int) -> Command:
-    if broker_id != MASTER_ID:
-        header.sys_flag &= ~PullSysFlag.COMMIT_OFFSET
-    return Command.request(RequestCode.PULL_MESSAGE, header)
 
 
 def by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:

@@ -54,12 +54,13 @@ class _Worker:
         "arguments", "began_ms", "count", "is_abandoned", "is_held_up", "messages", "puller", "started_ms",
     )  # fmt: skip
 
-    def __init__(self, share: _Share, now_ms: float) -> None:
-        self.puller = share.puller
+    puller: Puller
+
+    def __init__(self) -> None:
         self.messages: list[MessageExt] = []
         self.arguments: Iterator[Any] = iter(())
         self.count = 0
-        self.began_ms = now_ms
+        self.began_ms = 0.0
         self.started_ms = 0.0
         self.is_held_up = False
         self.is_abandoned = False
@@ -92,7 +93,8 @@ class LoopRunner:
         self._waiting: deque[_Share] = deque()
         self._workers: dict[asyncio.Task[None], None] = {}
         self._at_work: dict[_Worker, None] = {}
-        self._free = 0  # workers that are not held up
+        self._free = 0  # workers that are neither held up nor at rest
+        self._resting: asyncio.Future[None] | None = None
         self._stretch = _STRETCH_MAX
         self._looking = False
         self._closing = False
@@ -113,6 +115,7 @@ class LoopRunner:
         """See `Runner`."""
         self._closing = True
         self._waiting.clear()
+        self._wake()
         workers = set(self._workers)
         late = (await asyncio.wait(workers, timeout=timeout_s))[1] if workers else set()
         for worker in late:
@@ -125,11 +128,21 @@ class LoopRunner:
     # -- workers ------------------------------------------------------------------------------
 
     def _join(self) -> None:
-        if self._waiting and not self._closing and len(self._workers) < self._width:
+        if self._waiting and not self._wake() and not self._closing and len(self._workers) < self._width:
             self._free += 1
             task = self._tasks.spawn(self._work(), "handlers")
             self._workers[task] = None
             task.add_done_callback(self._left)
+
+    def _wake(self) -> bool:
+        """Have the worker go on that has nothing to do, if there is one."""
+        if self._resting is None:
+            return False
+        if not self._resting.done():
+            self._resting.set_result(None)
+        self._resting = None
+        self._free += 1
+        return True
 
     def _left(self, task: asyncio.Task[None]) -> None:
         del self._workers[task]
@@ -137,30 +150,43 @@ class LoopRunner:
             self._join()
 
     async def _work(self) -> None:
-        worker: _Worker | None = None
-        turn_ms = self._clock()
+        worker = _Worker()
+        self._at_work[worker] = None
         try:
-            while self._waiting:
-                share = self._waiting[0]
-                if share.puller.held.dropped:
-                    self._waiting.popleft()
-                    continue
-                if worker is None:
-                    worker = _Worker(share, turn_ms)
-                    self._at_work[worker] = None
-                self._take(worker, share)
-                was_held_up = await self._go_through(worker)
-                now_ms = worker.began_ms
-                if was_held_up:
-                    turn_ms = now_ms
-                elif now_ms - turn_ms >= _TURN_MS:
-                    await asyncio.sleep(0)
-                    worker.began_ms = turn_ms = self._clock()
+            await self._handle_all(worker)
+            while not self._closing and self._resting is None:
+                await self._rest()
+                await self._handle_all(worker)
         finally:
-            if worker is None or not worker.is_held_up:
+            del self._at_work[worker]
+            if not worker.is_held_up:
                 self._free -= 1
-            if worker is not None:
-                del self._at_work[worker]
+
+    async def _rest(self) -> None:
+        """Wait for messages: one worker does, as a new one would cost more."""
+        self._free -= 1
+        resting = self._resting = self._loop.create_future()
+        try:
+            await resting
+        except asyncio.CancelledError:
+            if self._resting is resting:
+                self._resting = None
+                self._free += 1
+            raise
+
+    async def _handle_all(self, worker: _Worker) -> None:
+        turn_ms = worker.began_ms = self._clock()
+        while self._waiting:
+            share = self._waiting[0]
+            if share.puller.held.dropped:
+                self._waiting.popleft()
+                continue
+            self._take(worker, share)
+            if await self._go_through(worker):
+                turn_ms = worker.began_ms
+            elif worker.began_ms - turn_ms >= _TURN_MS:
+                await asyncio.sleep(0)
+                turn_ms = worker.began_ms = self._clock()
 
     def _take(self, worker: _Worker, share: _Share) -> None:
         """Give a worker the next stretch of a share."""

@@ -83,11 +83,35 @@ class PullContext:
     paused: bool = False
 
 
+class _Pulls:
+    """The fields of all pulls of a queue for one subscription, which differ in three.
+
+    header: of any of them.
+    """
+
+    __slots__ = ("_committing", "_fields", "_plain", "subscription")
+
+    def __init__(self, subscription: SubscriptionData, header: PullMessageRequestHeader) -> None:
+        self.subscription: Final = subscription
+        self._fields = header.ext_fields()
+        plain = header.sys_flag & ~PullSysFlag.COMMIT_OFFSET
+        self._plain, self._committing = str(plain), str(plain | PullSysFlag.COMMIT_OFFSET)
+
+    def fields(self, queue_offset: int, commit_offset: int) -> dict[str, str]:
+        """Those of a pull from an offset on. commit_offset: to be stored by the broker; 0 for none."""
+        fields = self._fields.copy()
+        fields["queueOffset"] = str(queue_offset)
+        fields["commitOffset"] = str(commit_offset)
+        fields["sysFlag"] = self._committing if commit_offset > 0 else self._plain
+        return fields
+
+
 class Puller:
     """Pulls one queue. `start` begins, `stop` ends, `wake` says that there may be room again."""
 
     __slots__ = (
-        "_ahead", "_broker_id", "_context", "_pause_s", "_task", "_trouble", "_woken", "held", "paused",
+        "_ahead", "_broker_id", "_context", "_pause_s", "_pulls", "_task", "_trouble", "_woken", "held",
+        "paused",
     )  # fmt: skip
 
     def __init__(self, context: PullContext, held: ProcessQueue) -> None:
@@ -98,6 +122,7 @@ class Puller:
         self._task: asyncio.Task[None] | None = None
         self._woken: asyncio.Future[None] | None = None
         self._ahead: asyncio.Future[Command] | None = None
+        self._pulls: _Pulls | None = None
         self.held: Final = held
         self.paused = False
 
@@ -202,7 +227,7 @@ class Puller:
             return False
         self._ahead = context.asking.begin_pull(
             held.queue,
-            self._header(subscription, offset),
+            self._fields(subscription, offset),
             context.config.pull_timeout_ms,
             self._broker_id,
         )
@@ -231,6 +256,13 @@ class Puller:
             subscription=subscription.sub_string if context.carries_filter else None,
             expression_type=subscription.expression_type,
         )
+
+    def _fields(self, subscription: SubscriptionData, queue_offset: int) -> dict[str, str]:
+        """What `_header` says, as it travels: made once, but for where the queue is at."""
+        if self._pulls is None or self._pulls.subscription is not subscription:
+            self._pulls = _Pulls(subscription, self._header(subscription, 0))
+        commits = self._context.commits and self._broker_id == MASTER_ID
+        return self._pulls.fields(queue_offset, self.held.commit_offset if commits else 0)
 
     def _moved(self, answer: Pulled) -> None:
         held, header = self.held, answer.header

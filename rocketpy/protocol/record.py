@@ -380,20 +380,22 @@ def decode_all(buffer: Buffer, *, check_crc: bool = True) -> list[Record]:
     ]
 
 
-def decode_packed(buffer: Buffer, *, check_crc: bool = True) -> list[Record | PackedRecord]:
+def decode_packed(buffer: Buffer, topic: str = "", *, check_crc: bool = True) -> list[Record | PackedRecord]:
     """As `decode_all`, in half the time: of most records only what every consumer needs is taken out.
 
-    That is so of a record with IPv4 hosts and the topic of the one before it, whose body is not compressed;
-    any other, right or wrong, is left to `decode`. Raises as `decode`.
+    That is so of a record with IPv4 hosts whose body is not compressed, and whose topic is that of the one
+    before it, or `topic` for the first; any other, right or wrong, is left to `decode`. Raises as `decode`.
     """
     data = buffer if type(buffer) is bytes else bytes(buffer)
     unpack = _CONSUMED.unpack_from
     records: list[Record | PackedRecord] = []
     offset, end = 0, len(data)
-    topic, topic_field = "", b""
-    between, between_bytes, properties_length = b"", 0, 0  # what stands from the body to the properties
+    topic_field = _topic_field(topic)
+    if len(topic_field) > 1 + MAX_TOPIC_BYTES:
+        topic, topic_field = "", _topic_field("")
+    between_bytes, between, properties_length = len(topic_field) + 2, b"", -1  # body end to properties
     while offset < end:
-        if topic_field and end - offset >= FIXED_BYTES:
+        if end - offset >= FIXED_BYTES:
             size, magic, body_crc, queue_offset, sys_flag, body_length = unpack(data, offset)
             body_at = offset + _HEAD_BYTES
             topic_at = body_at + body_length
@@ -407,7 +409,7 @@ def decode_packed(buffer: Buffer, *, check_crc: bool = True) -> list[Record | Pa
                 and not sys_flag & _UNUSUAL
                 and body_length >= 0
                 and properties_at + properties_length == following <= end
-                and properties_length <= MAX_PROPERTIES_BYTES
+                and 0 <= properties_length <= MAX_PROPERTIES_BYTES
                 and data[topic_at:properties_at] == between
             ):
                 body = data[body_at:topic_at]
@@ -425,11 +427,15 @@ def decode_packed(buffer: Buffer, *, check_crc: bool = True) -> list[Record | Pa
         offset += record.size
         if record.topic != topic:
             topic = record.topic
-            name = topic.encode()
-            topic_field = bytes((len(name),)) + name
-            between = topic_field + _PROPERTIES_LENGTH.pack(len(record.properties))
-            between_bytes, properties_length = len(between), len(record.properties)
+            topic_field = _topic_field(topic)
+            between_bytes, between, properties_length = len(topic_field) + 2, b"", -1
     return records
+
+
+def _topic_field(topic: str) -> bytes:
+    """A topic as it stands in a record."""
+    name = topic.encode()
+    return bytes((len(name) & 0xFF,)) + name
 
 
 def peek(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -> RecordView:

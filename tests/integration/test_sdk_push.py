@@ -35,6 +35,7 @@ from rocketpy.protocol.headers import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
+from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import FIRST, Seen, committed, consuming, of_topic, send, texts
@@ -307,6 +308,43 @@ async def test_a_message_that_cannot_be_read_is_not_left_out(
         assert any(one.ext_fields()["queueOffset"] == "2" for one in pulls.seen)
         assert consumer.progress()[queue] == 1
     assert list(seen.bodies) == [b"first"]
+
+
+async def test_every_pull_says_the_same_of_its_consumer(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Pulls that leave ahead would ask for other messages, hold the broker longer, or store no offset."""
+    queue = MessageQueue("T", "broker-a", 0)
+    for number in range(5):
+        await producer.send(Message("T", b"%d" % number, tags="a"), queue=queue)
+    pulls = Requests(RequestCode.PULL_MESSAGE)
+    consumer = PushConsumer(
+        "g",
+        cluster.namesrv_address,
+        Seen(),
+        config=PushConfig(consume_from=FIRST, pull_batch_size=1, post_subscription=True),
+        client=ClientConfig(rpc_hooks=(pulls,)),
+    )
+    consumer.subscribe("T", "a || b")
+
+    def fields(offset: str) -> list[dict[str, str]]:
+        seen = [one.ext_fields() for one in pulls.seen]
+        return [
+            each
+            for each in seen
+            if (each["topic"], each["queueId"], each["queueOffset"]) == ("T", "0", offset)
+        ]
+
+    async with consumer:
+        await until(lambda: bool(fields("5")) and consumer.progress().get(queue) == 5)
+        await producer.send(Message("T", b"last", tags="a"), queue=queue)
+        await until(lambda: bool(fields("6")))
+    (first, *_), (last, *_) = fields("0"), fields("6")
+    assert first["subscription"] == "a || b"
+    assert int(last["sysFlag"]) == int(first["sysFlag"]) | PullSysFlag.COMMIT_OFFSET
+    assert last["commitOffset"] in {"5", "6"}
+    changing = {"queueOffset", "commitOffset", "sysFlag"}
+    assert {name: value for name, value in last.items() if name not in changing} == {
+        name: value for name, value in first.items() if name not in changing
+    }
 
 
 async def test_pause_and_resume(cluster: EmbeddedCluster, producer: Producer) -> None:
