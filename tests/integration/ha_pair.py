@@ -64,7 +64,8 @@ class Pair:
 @asynccontextmanager
 async def pair(root: Path) -> AsyncIterator[Pair]:
     """A name server; the brokers that were started are stopped at the end."""
-    namesrv = NameServer(NamesrvConfig(listen=ListenConfig(address=Address("tcp", "127.0.0.1", 0))))
+    listen = ListenConfig(address=Address("tcp", "127.0.0.1", 0))
+    namesrv = NameServer(NamesrvConfig(listen=listen, order_message_enable=True))
     await namesrv.start()
     it = Pair(root, namesrv)
     try:

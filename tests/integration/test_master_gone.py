@@ -18,6 +18,7 @@ from rocketpy import (
 )
 from rocketpy.errors import Outcome, RocketError
 from tests.integration.ha_pair import caught_up, log_bytes, pair, until
+from tests.mqproducer.ordered_topic import ordered_topic_while_a_master_is_away
 
 DELAY_S = 3
 """Longer than a master takes to stop."""
@@ -87,3 +88,24 @@ async def test_what_goes_on_what_waits_and_what_fails(tmp_path: Path) -> None:
         async with PullConsumer("readers", namesrv=brokers.namesrv_address) as consumer:
             found = await consumer.pull(MessageQueue("Only", "pair", 0), 0)
         assert {message.body for message in found.messages} == {b"late", b"half"}
+
+
+async def test_an_ordered_topic_keeps_its_queues(tmp_path: Path) -> None:
+    """Without this a dead master would move each key of an ordered topic to another queue: no order."""
+    async with pair(tmp_path) as brokers:
+        master = await brokers.master()
+        slave = await brokers.slave("slave", 1)
+        await brokers.start("other", brokerName="other")
+        port, ha_address = master.address.port, master.replication.server.address
+        assert ha_address is not None
+
+        async def copied() -> None:
+            await caught_up(master, slave)
+            await until(lambda: slave.topics.get("Ordered") is not None)
+
+        async def start() -> None:
+            await brokers.master(listen=f"127.0.0.1:{port}", haListenPort=str(ha_address.port))
+
+        await ordered_topic_while_a_master_is_away(
+            brokers.namesrv_address, copied=copied, kill=lambda: brokers.stop(master), start=start
+        )

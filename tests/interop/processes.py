@@ -148,9 +148,20 @@ class ServerProcess:
 
 
 class NameServerProcess(ServerProcess):
-    """What both name servers share: ready when it answers a cluster query."""
+    """What both name servers share: namesrv.conf, and readiness when it answers a cluster query."""
 
     kind = "name server"
+
+    def __init__(self, run: Path, name: str, port: int | None, conf: Mapping[str, object] | None) -> None:
+        super().__init__(run, name, free_port() if port is None else port)
+        self.conf: dict[str, object] = {**(conf or {}), "listenPort": self.port}
+
+    @property
+    def conf_file(self) -> Path:
+        """namesrv.conf, written anew at each start."""
+        path = self.home / "namesrv.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in self.conf.items()))
+        return path
 
     def is_ready(self) -> bool:
         """It accepts and answers."""
@@ -237,17 +248,16 @@ class JavaNameServer(NameServerProcess):
         name: str = "java-namesrv",
         port: int | None = None,
         jvm: Sequence[str] = SERVER_JVM,
+        conf: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(run, name, free_port() if port is None else port)
+        super().__init__(run, name, port, conf)
         self._peer, self._jvm = peer, jvm
 
     def command(self) -> list[str]:
         """NamesrvStartup with a configuration file that holds the port."""
         make_home(self.home)
-        conf = self.home / "namesrv.conf"
-        conf.write_text(f"listenPort={self.port}\n")
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        return self._peer.command(main, "-c", str(conf), home=self.home, jvm=self._jvm)
+        return self._peer.command(main, "-c", str(self.conf_file), home=self.home, jvm=self._jvm)
 
     def environment(self) -> dict[str, str]:
         """With ROCKETMQ_HOME."""
@@ -302,16 +312,11 @@ class OurNameServer(NameServerProcess):
         port: int | None = None,
         conf: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(run, name, free_port() if port is None else port)
-        self.conf = dict(conf or {})
+        super().__init__(run, name, port, conf)
 
     def command(self) -> list[str]:
         """`rocketpy-broker namesrv`."""
-        path = self.home / "namesrv.conf"
-        path.write_text(
-            "".join(f"{key}={value}\n" for key, value in {**self.conf, "listenPort": self.port}.items())
-        )
-        return [sys.executable, "-m", "rocketpy_broker.cli", "namesrv", "-c", str(path)]
+        return [sys.executable, "-m", "rocketpy_broker.cli", "namesrv", "-c", str(self.conf_file)]
 
     def environment(self) -> dict[str, str]:
         """With the repository on the path, so that an installed copy is not needed."""

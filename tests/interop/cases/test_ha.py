@@ -21,7 +21,8 @@ from tests.interop import probe
 from tests.interop.cluster import Make, new_broker, stopping
 from tests.interop.java_member import JavaMember
 from tests.interop.java_peer import JavaPeer
-from tests.interop.processes import BrokerProcess, NameServerProcess, OurNameServer
+from tests.interop.processes import BrokerProcess, JavaNameServer, NameServerProcess, OurNameServer
+from tests.mqproducer.ordered_topic import ordered_topic_while_a_master_is_away
 
 pytestmark = pytest.mark.interop
 
@@ -139,8 +140,39 @@ def test_consumers_read_on_from_the_slave_and_come_back(
         probe.wait_until(lambda: log_of(first) == log_of(second), "equal logs", timeout_s=60)
 
 
-def knows_topic(address: str) -> bool:
-    return TOPIC.encode() in probe.ask(address, GET_ALL_TOPIC_CONFIG)[2]
+@pytest.mark.parametrize("make", ["java", "our"])
+def test_an_ordered_topic_keeps_its_queues(peer: JavaPeer, tmp_path: Path, make: Make) -> None:
+    """A dead master would move each key of an ordered topic to another queue, and its order would be gone."""
+    conf = {"orderMessageEnable": "true"}
+    java = make == "java"
+    names = JavaNameServer(peer, tmp_path, conf=conf) if java else OurNameServer(tmp_path, conf=conf)
+    with stopping([names.start()]):
+        first = one_of_pair(make, peer, tmp_path, names, slave=False).start(BOOT_S)
+        second = one_of_pair(make, peer, tmp_path, names, slave=True).start(BOOT_S)
+        other = new_broker(
+            make, peer, tmp_path / "other", names.address, conf={**CONF, "brokerName": "other"}
+        )
+
+        async def copied() -> None:
+            def is_so() -> bool:
+                return log_of(first) == log_of(second) and knows_topic(second.address, "Ordered")
+
+            await asyncio.to_thread(probe.wait_until, is_so, "the slave to have it all", timeout_s=60)
+
+        async def kill() -> None:
+            await asyncio.to_thread(first.kill)
+
+        async def start() -> None:
+            await asyncio.to_thread(first.start, BOOT_S)
+
+        with stopping([first, second, other.start(BOOT_S)]):
+            asyncio.run(
+                ordered_topic_while_a_master_is_away(names.address, copied=copied, kill=kill, start=start)
+            )
+
+
+def knows_topic(address: str, topic: str = TOPIC) -> bool:
+    return topic.encode() in probe.ask(address, GET_ALL_TOPIC_CONFIG)[2]
 
 
 def reads_again(namesrv: str, address: str) -> bool:
