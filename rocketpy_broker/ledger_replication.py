@@ -37,6 +37,8 @@ MASTER_ID: Final = 0
 NOBODY: Final = -1
 """The broker's id until it has a role."""
 _LOOK_S: Final = 0.01
+_DISPATCH_DELAY_S: Final = 0.005
+"""Commits may come one by one, on every peer: some are dispatched together. Readers do not wait for it."""
 _VOTE_WAIT_MS_MAX: Final = 3000
 _RETRY_S: Final = 1.0
 
@@ -218,7 +220,7 @@ class LedgerReplication:
         except StoreError as error:
             self._on_failure(error)
             return
-        self._driver.schedule_dispatch()
+        self._driver.schedule_dispatch(_DISPATCH_DELAY_S)
         if self._waiters is not None:
             self._waiters.committed(self._store.committed_offset)
 

@@ -95,6 +95,8 @@ class Leader:
         self.followers = [PeerProgress(peer) for peer in settings.others]
         self._pending: deque[tuple[int, int, float, int]] = deque()
         """Index, ticket, deadline and position of proposals that are not committed, in order."""
+        self._counted: list[int] = []
+        """How far each peer was when entries were counted last."""
         if settings.no_op is not None:
             pos = view.place(len(settings.no_op(0)))
             self._append(settings.no_op(pos + HEADER_BYTES))
@@ -122,8 +124,11 @@ class Leader:
 
     def count(self) -> None:
         """Commit what a majority has, and tell who waited for it."""
-        durable = sorted([self._view.durable_index, *(peer.match_index for peer in self.followers)])
-        index = durable[-self._settings.quorum]
+        known = [self._view.durable_index, *[peer.match_index for peer in self.followers]]
+        if known == self._counted:
+            return
+        self._counted = known
+        index = sorted(known)[-self._settings.quorum]
         # Figure 8 of the raft paper: an old term's entry may be on a majority and still be replaced.
         if index > self._member.committed_index and self._view.get(index).term == self.term:
             self._member.commit(index)

@@ -40,6 +40,11 @@ class PeerLinks:
         """Ask a peer. Its answer, or None, is told later, and never from within this call."""
         self._links[call.peer].send(call)
 
+    def flush(self) -> None:
+        """Let what was sent leave now, not only when the loop's turn ends."""
+        for link in self._links.values():
+            link.flush()
+
     def close(self) -> None:
         """Disconnect; what is on its way is told to have failed."""
         for link in self._links.values():
@@ -71,6 +76,10 @@ class _Link:
             self._waiting.append(call)
             if self._connecting is None:
                 self._connecting = self._loop.create_task(self._connect())
+
+    def flush(self) -> None:
+        if self._channel is not None:
+            self._channel.flush()
 
     def _write(self, channel: Channel, call: Call) -> None:
         command = to_request(call.message)
@@ -144,6 +153,7 @@ class RaftPort:
         self.end_of_buffer = poke
         self._asked: dict[int, tuple[Channel, Command]] = {}
         self._tokens = 0
+        self._answered: set[Channel] = set()
 
     def channel_opened(self, channel: Channel) -> None:
         """Part of Endpoint."""
@@ -167,3 +177,9 @@ class RaftPort:
         if asked is not None:
             channel, request = asked
             channel.reply(to_response(request, answer.message))
+            self._answered.add(channel)
+
+    def flush(self) -> None:
+        """Let answers leave now, not only when the loop's turn ends."""
+        while self._answered:
+            self._answered.pop().flush()

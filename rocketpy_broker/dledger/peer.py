@@ -14,14 +14,15 @@ import asyncio
 import dataclasses
 import logging
 import random
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from rocketpy.errors import DiskFull, FlushFailed, InvariantError, NotEnoughReplicas, NotLeader, StoreError
 from rocketpy.transport import Address, ChannelOptions, Server, serve
+from rocketpy_broker.dledger.disk_thread import DiskThread
 from rocketpy_broker.dledger.entry import Entry
 from rocketpy_broker.dledger.events import Answered, Event, Expire, Ready, Tick
 from rocketpy_broker.dledger.ledger_view import StoredLedger, Write
@@ -44,6 +45,10 @@ _TICK_S: Final = 0.01
 _CHECKPOINT_S: Final = 3.0
 _FLUSH_S: Final = 0.01
 """How often a ledger that nobody waits for is flushed."""
+_QUICK_S: Final = 0.003
+"""A flush that takes no longer than this may hold up a follower's loop."""
+_SLOW_FACTOR: Final = 20
+"""After one that took longer, so many times as long none may."""
 _THOROUGH_S: Final = 1.0
 _ROOM_RETRY_S: Final = 0.5
 
@@ -148,20 +153,22 @@ class Peer:
         self._listener = listener
         self._port = RaftPort(self._step, self._turn)
         self._server: Server | None = None
-        self._executor = ThreadPoolExecutor(1, f"dledger-{settings.self_id}")
+        self._thread: DiskThread | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._turning: asyncio.Handle | None = None
-        self._storing: asyncio.Future[None] | None = None
+        self._is_storing = False
         self._saving: asyncio.Task[None] | None = None
         self._rooming: asyncio.Task[None] | None = None
-        self._flushing: asyncio.Task[None] | None = None
+        self._is_flushing = False
         self._closing: asyncio.Task[None] | None = None
         self._stalled: Ready | None = None
         """What could not be written because the disk is full."""
-        self._thorough_at = 0.0
+        self._thorough_at = self._slow_until = 0.0
         self._told = (PeerState(Role.CANDIDATE, -1, None), -1)
         self._saved = LedgerCheckpoint()
         self._is_unflushed = False
+        self._has_appended = False
+        """Are there entries that were not pushed?"""
         self._is_running = False
         self._readable = -1
         self._leader_changes = 0
@@ -196,10 +203,10 @@ class Peer:
         if self._server is not None:
             self._links.close()
             await self._server.close()
-        works = (self._storing, self._saving, self._rooming, self._flushing, self._closing)
-        if working := {work for work in works if work is not None}:
+        if self._thread is not None:
+            await self._thread.close()
+        if working := {work for work in (self._saving, self._rooming, self._closing) if work is not None}:
             await asyncio.wait(working)
-        self._executor.shutdown(wait=False)
         if self._server is not None and self.failure is None:
             await self._save(self._checkpoint())
 
@@ -288,6 +295,7 @@ class Peer:
         entry = self._node.append(body)
         if entry is None:
             raise NotEnoughReplicas(f"{self.settings.pending_max} entries wait for a majority")
+        self._has_appended = True
         self._turn_soon()
         return entry
 
@@ -333,8 +341,10 @@ class Peer:
             self._tell()  # what others say is heard all the same
             return
         try:
-            self._node.push(self._now_ms())
-            while self._storing is None and self._stalled is None:
+            if self._has_appended:
+                self._has_appended = False
+                self._node.push(self._now_ms())
+            while not self._is_storing and self._stalled is None:
                 ready = self._node.take_ready()
                 if ready:
                     self._begin(ready)
@@ -351,7 +361,7 @@ class Peer:
         if ready.term_state is not None and ready.write:
             # In this order: a ledger from a later term than the vote is damaged.
             rest = dataclasses.replace(ready, term_state=None)
-            self._store(ready.term_state, lambda: self._begin(rest), flushes=False)
+            self._store(ready.term_state, None, lambda: self._begin(rest))
             return
         if ready.write:
             try:
@@ -364,15 +374,38 @@ class Peer:
         self._readable = ready.committed_index
         for call in ready.early_calls:
             self._links.send(call)
-        flushes = self._flushes and bool(ready.write)
-        if ready.term_state is None and not flushes:
+        self._links.flush()  # others begin before this peer's own disk does
+        plan = self._plan_flush() if self._flushes and ready.write else None
+        if ready.term_state is None and (plan is None or self._flush_here(plan, ready.write)):
             self._finish(ready)
         else:
-            self._store(ready.term_state, lambda: self._finish(ready), flushes=flushes)
+            self._store(ready.term_state, plan, lambda: self._finish(ready))
 
-    def _store(self, state: TermState | None, then: Callable[[], None], *, flushes: bool) -> None:
+    def _flush_here(self, plan: FlushPlan, write: Write) -> bool:
+        """Flush a follower's lone entry in the loop's thread, while its disk is quick; False: not done.
+
+        Two changes of threads take longer than such a flush, and a client waits for them. A leader has more
+        to do meanwhile. Raises FlushFailed.
+        """
+        begin = time.monotonic()
+        is_little = len(write.entries) == len(plan.targets) == 1 and not plan.directories
+        if not is_little or plan.checkpoint is not None:
+            return False
+        if self._node.role is Role.LEADER or begin < self._slow_until:
+            return False
+        try:
+            self._ledger.run_flush(plan)
+        except FlushFailed as error:
+            self._ledger.finish_flush(plan, error)
+            raise
+        self._ledger.finish_flush(plan)
+        took = time.monotonic() - begin
+        if took > _QUICK_S:
+            self._slow_until = begin + _SLOW_FACTOR * took
+        return True
+
+    def _store(self, state: TermState | None, plan: FlushPlan | None, then: Callable[[], None]) -> None:
         """Make term and vote durable, then the ledger, in the thread; then go on."""
-        plan = self._plan_flush() if flushes else None
 
         def store() -> None:
             if state is not None:
@@ -380,9 +413,8 @@ class Peer:
             if plan is not None:
                 self._ledger.run_flush(plan)
 
-        def stored(storing: asyncio.Future[None]) -> None:
-            self._storing = None
-            error = storing.exception()
+        def stored(error: BaseException | None) -> None:
+            self._is_storing = False
             if plan is not None:
                 self._ledger.finish_flush(plan, error if isinstance(error, FlushFailed) else None)
             if error is not None:
@@ -395,8 +427,13 @@ class Peer:
                 else:
                     self._turn()
 
-        self._storing = self._loop.run_in_executor(self._executor, store)
-        self._storing.add_done_callback(stored)
+        self._is_storing = True
+        self._in_thread(store, stored)
+
+    def _in_thread(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+        if self._thread is None:
+            self._thread = DiskThread(f"dledger-{self.settings.self_id}")
+        self._thread.run(work, done)
 
     def _plan_flush(self) -> FlushPlan:
         now = self._loop.time()
@@ -432,6 +469,7 @@ class Peer:
             self._links.send(call)
         for answer in ready.answers:
             self._port.answer(answer)
+        self._port.flush()
         self._node.advance(self._now_ms())
 
     def _tell(self) -> None:
@@ -470,20 +508,17 @@ class Peer:
     def _flush_now_and_then(self) -> None:
         """Without `flush` only: nothing waits for it, so it must not hold up what is ready."""
         self._timers["flush"] = self._loop.call_later(_FLUSH_S, self._flush_now_and_then)
-        if self._is_unflushed and self._flushing is None:
-            self._flushing = self._loop.create_task(self._flush())
+        if self._is_unflushed and not self._is_flushing:
+            plan = self._plan_flush()
 
-    async def _flush(self) -> None:
-        plan = self._plan_flush()
-        try:
-            await self._loop.run_in_executor(self._executor, self._ledger.run_flush, plan)
-        except FlushFailed as error:
-            self._ledger.finish_flush(plan, error)
-            self._fail(error)
-        else:
-            self._ledger.finish_flush(plan)
-        finally:
-            self._flushing = None
+            def flushed(error: BaseException | None) -> None:
+                self._is_flushing = False
+                self._ledger.finish_flush(plan, error if isinstance(error, FlushFailed) else None)
+                if error is not None:
+                    self._fail(error if isinstance(error, StoreError) else InvariantError(repr(error)))
+
+            self._is_flushing = True
+            self._in_thread(lambda: self._ledger.run_flush(plan), flushed)
 
     def _see_to_room(self) -> None:
         if self._rooming is None and self._ledger.wants_room():

@@ -13,6 +13,7 @@ from typing import Final
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy.transport import Channel
 from rocketpy_broker.handlers.answers import Park, Parked, SendAnswers
 
 __all__ = ["PC_BUSY", "CommitWaiters", "Stored"]
@@ -68,13 +69,17 @@ class CommitWaiters:
     def committed(self, offset: int) -> None:
         """The log is committed up to this offset."""
         groups = self._groups
+        answered: set[Channel] = set()
         while groups and groups[0].until <= offset:
             group = groups.popleft()
             group.timer.cancel()
             for parked in group.sends:
                 parked.channel.reply(self._answers.stored(parked))
+                answered.add(parked.channel)
             for tell in group.listeners:
                 tell(None)
+        for channel in answered:  # now, not only when the loop's turn ends: they have waited for disks
+            channel.flush()
 
     def fail(self) -> None:
         """Another leader has come, or this broker stops: whether it has what waits here is open."""

@@ -142,7 +142,7 @@ class StoreDriver:
 
     # -- dispatch --------------------------------------------------------------------------------
 
-    def schedule_dispatch(self) -> None:
+    def schedule_dispatch(self, delay_s: float = _DISPATCH_DELAY_S) -> None:
         """Dispatch soon, after answers that wait to be sent; and see to room ahead.
 
         Soon is within a millisecond, as with RocketMQ's own dispatcher, or in the loop's next turn once
@@ -160,7 +160,7 @@ class StoreDriver:
                 self._dispatch_handle.cancel()
             self._dispatch_handle = self._loop.call_soon(self._dispatch)
         elif self._dispatch_handle is None:
-            self._dispatch_handle = self._loop.call_later(_DISPATCH_DELAY_S, self._dispatch)
+            self._dispatch_handle = self._loop.call_later(delay_s, self._dispatch)
 
     def _is_awaited(self) -> bool:
         """Is one of the records that came since the last look for a queue that somebody waits for?"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from rocketpy_broker.broker import Broker
 from rocketpy_broker.config import ListenConfig, NamesrvConfig
 from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.namesrv import NameServer
-from tests.integration.ha_pair import until
+from rocketpy_broker.replicas import find_places
 
 _NUMBERS = itertools.count()
 Settings = Mapping[str, str]
@@ -69,10 +70,15 @@ class LedgerGroup:
         return [broker for broker in self.running.values() if broker.is_master]
 
     async def master(self) -> Broker:
-        """The master, once there is one that name servers know."""
-        await until(lambda: len(self.masters()) == 1, 30)
-        (found,) = self.masters()
-        return found
+        """The master, once there is one that the name server knows."""
+        namesrv = [Address.parse(self.namesrv_address)]
+        async with asyncio.timeout(30):
+            while True:
+                known = [address for _, id_, address in await find_places(namesrv) if id_ == 0]
+                masters = self.masters()
+                if len(masters) == 1 and known == [masters[0].advertised_address]:
+                    return masters[0]
+                await asyncio.sleep(0.02)
 
     def name_of(self, broker: Broker) -> str:
         return next(name for name, other in self.running.items() if other is broker)
