@@ -57,14 +57,15 @@ class Preparer:
         publisher: Publisher,
         message: Message,
         future: asyncio.Future[R],
+        tail: str,
         queue: MessageQueue | None,
-        event: SendEvent | None,
+        timeout_ms: int,
+        events: Sequence[SendEvent],
     ) -> OneMessage[R]:
-        """A send of one message. Its deadline is to be set. Raises MessageTooLarge for its properties."""
+        """A send of one message, whose properties are made already: see `tail`."""
         born_ms = time.time_ns() // 1_000_000
         message_id = self._ids.next(born_ms)
         now_ms = self._steady() * 1000
-        tail = self.tail(message, event)
         return kind(
             message,
             message_id,
@@ -77,8 +78,8 @@ class Preparer:
             given=queue,
             born_ms=born_ms,
             accepted_ms=now_ms,
-            deadline_ms=now_ms,
-            events=(event,) if event is not None else (),
+            deadline_ms=now_ms + timeout_ms,
+            events=events,
         )
 
     def tail(self, message: Message, event: SendEvent | None) -> str:
@@ -114,26 +115,17 @@ class Preparer:
             count=count,
         )
 
-    def alone(self, batch: OpenBatch) -> SingleSend:
+    def alone(self, batch: OpenBatch) -> OneMessage[SendResult]:
         """The only message of a batch, as a send of its own."""
-        born_ms = time.time_ns() // 1_000_000
-        message_id = self._ids.next(born_ms)
-        message = batch.messages[0]
-        now_ms = self._steady() * 1000
-        return SingleSend(
-            message,
-            message_id,
+        return self.single(
+            SingleSend,
+            batch.publisher,
+            batch.messages[0],
             batch.futures[0],
-            message.body,
             batch.tails[0],
-            owner=self._owner,
-            publisher=batch.publisher,
-            size=batch.size,
-            given=batch.given,
-            born_ms=born_ms,
-            accepted_ms=now_ms,
-            deadline_ms=now_ms + batch.timeout_ms,
-            events=batch.events,
+            batch.given,
+            batch.timeout_ms,
+            batch.events,
         )
 
     def batch_parts(self, messages: Sequence[Message], event: SendEvent | None) -> Iterator[BatchPart]:
@@ -165,9 +157,10 @@ class Preparer:
         part: BatchPart,
         future: asyncio.Future[Sequence[SendResult]],
         queue: MessageQueue | None,
+        timeout_ms: int,
         event: SendEvent | None,
     ) -> BatchSend:
-        """A send of one part. Its deadline is to be set; listeners hear of the whole batch's end only."""
+        """A send of one part; listeners hear of the whole batch's end only."""
         now_ms = self._steady() * 1000
         return BatchSend(
             part.messages,
@@ -181,6 +174,6 @@ class Preparer:
             given=queue,
             born_ms=time.time_ns() // 1_000_000,
             accepted_ms=now_ms,
-            deadline_ms=now_ms,
+            deadline_ms=now_ms + timeout_ms,
             events=(event,) if event is not None else (),
         )

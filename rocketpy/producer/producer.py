@@ -7,44 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from rocketpy.admin import Lookups
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import COMPRESSION_TYPES, ClientConfig, ProducerConfig
-from rocketpy.errors import (
-    BatchIncomplete,
-    ClientClosed,
-    ConfigInvalid,
-    FlowControlled,
-    MessageInvalid,
-    MessageTooLarge,
-    RocketError,
-)
-from rocketpy.hooks import SendCheck, SendEvent, SendListener
+from rocketpy.errors import ClientClosed, ConfigInvalid, FlowControlled
+from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.lifecycle import Lifecycle
 from rocketpy.message import Message, MessageExt, check_group
 from rocketpy.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.namespace import wrap
-from rocketpy.producer.batching import check_batch
 from rocketpy.producer.listening import Listeners
-from rocketpy.producer.pending import LoneSend, OneMessage, OnewaySend, SingleSend
-from rocketpy.producer.preparing import BatchPart
-from rocketpy.producer.publisher import Publisher
-from rocketpy.producer.request_reply import ReplyMessage, ReplySend, Requests
-from rocketpy.producer.selecting import submit_selected
+from rocketpy.producer.pending import LoneSend, OnewaySend, SingleSend
+from rocketpy.producer.request_reply import Requests
 from rocketpy.producer.sending import Engine
+from rocketpy.producer.submitting import Submitter, kind_of
 from rocketpy.producer.transaction import (
-    HalfSend,
     LocalTransaction,
     TransactionCheck,
     Transactions,
     TransactionSendResult,
 )
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.compression import compress, compress_if_worth
+from rocketpy.protocol.compression import compress
 from rocketpy.repeated import RepeatedLog
 from rocketpy.results import SendResult, Unfinished
 from rocketpy.routing.selectors import QueueSelector
@@ -54,7 +42,7 @@ __all__ = ["Producer"]
 
 log = logging.getLogger("rocketpy.producer")
 
-R = TypeVar("R")
+P = TypeVar("P")
 
 
 class Producer(Lookups, Lifecycle):
@@ -89,11 +77,8 @@ class Producer(Lookups, Lifecycle):
         self._listeners = tuple(listeners)
         self._telemetry = telemetry
         self._checks = tuple(checks)
-        self._gathers = self.config.batching and not self._checks
         self._client: ClientInstance | None = None
-        self._engine: Engine | None = None
-        self._compress_above = self.config.compression.above_bytes
-        self._gather_up_to = min(self._compress_above, self.config.max_message_bytes) if self._gathers else -1
+        self._sends: Submitter | None = None
         self._closing: asyncio.Task[list[Unfinished]] | None = None
         self._wire_group = self.group
         self._transactions: Transactions | None = None
@@ -128,8 +113,10 @@ class Producer(Lookups, Lifecycle):
             self._listeners += (self._trace,)
         listeners = Listeners(self._listeners, self.group, client.client_id)
         listeners.observe(telemetry, client.config.namespace)
-        self._engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
-        self._transactions = Transactions(client, self._wire_group, self._send_half, listeners.settlers)
+        engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
+        gathers = self.config.batching and not self._checks
+        self._sends = sends = Submitter(engine, self.config, client.tasks, gathers=gathers)
+        self._transactions = Transactions(client, self._wire_group, sends.send_half, listeners.settlers)
         self._requests = Requests(client)
         if self._check is not None:
             self._transactions.check_with(self._check)
@@ -141,14 +128,15 @@ class Producer(Lookups, Lifecycle):
         answers had not come by then, each with whether a broker may have it; their futures fail with
         ClientClosed, which says the same. Safe to call again: the second call waits for the first.
         """
-        if self._engine is None or self._client is None or self._client.is_foreign:
+        if self._sends is None or self._client is None or self._client.is_foreign:
             return []
         if self._closing is None:
-            self._engine.refuse()
+            engine = self._sends.engine
+            engine.refuse()
             self.transactions.close()
-            self._requests_of_ours().close()
+            _started(self._requests).close()
             wait_ms = self.config.close_timeout_ms if timeout_ms is None else timeout_ms
-            self._closing = asyncio.create_task(self._close(self._engine, self._client, wait_ms))
+            self._closing = asyncio.create_task(self._close(engine, self._client, wait_ms))
         return await asyncio.shield(self._closing)
 
     async def _close(self, engine: Engine, client: ClientInstance, wait_ms: int) -> list[Unfinished]:
@@ -166,17 +154,15 @@ class Producer(Lookups, Lifecycle):
 
     def health(self) -> Health:
         """How the producer and its connections are doing. Raises ClientClosed when it was not started."""
-        engine = self._running()
-        if self._client is None:
-            raise ClientClosed("the producer was not started")
-        health = self._client.health()
-        problem = (str(engine.room.closed),) if engine.room.closed is not None else ()
+        room = _started(self._sends).room
+        health = _started(self._client).health()
+        problem = (str(room.closed),) if room.closed is not None else ()
         return replace(
             health,
             ok=health.ok and not problem,
             problems=health.problems + problem,
-            in_flight=engine.room.count,
-            in_flight_bytes=engine.room.bytes,
+            in_flight=room.count,
+            in_flight_bytes=room.bytes,
         )
 
     # -- sending ------------------------------------------------------------------------------
@@ -207,14 +193,8 @@ class Producer(Lookups, Lifecycle):
                 message, queue=queue, selector=selector, arg=arg, timeout_ms=timeout_ms
             )
         except FlowControlled:
-            engine = self._running()
-        left_ms = await engine.room.wait(len(message.body), timeout_ms or self.config.send_timeout_ms)
-        future: asyncio.Future[SendResult] = engine.new_future()
-        if selector is not None:
-            self._select(_kind_of(message), engine, message, future, queue, selector, arg, left_ms)
-        else:
-            self._submit(_kind_of(message), engine, message, future, queue, left_ms)
-        return await future
+            sends = _started(self._sends)
+        return await sends.send(kind_of(message), message, queue, selector, arg, timeout_ms)
 
     def send_nowait(
         self,
@@ -232,15 +212,15 @@ class Producer(Lookups, Lifecycle):
         `send` raises. Raises at once what the caller did wrong (UsageErrors), among them FlowControlled when
         too much is in flight: `await drain()` in loops.
         """
-        engine = self._engine or self._running()
-        if engine.room.refuses(len(message.body)):
-            engine.room.check(len(message.body))
-        future: asyncio.Future[SendResult] = engine.new_future()
-        kind = SingleSend if type(message) is Message else _kind_of(message)
+        sends = self._sends or _started(self._sends)
+        if sends.room.refuses(len(message.body)):
+            sends.room.check(len(message.body))
+        future: asyncio.Future[SendResult] = sends.new_future()
+        kind = SingleSend if type(message) is Message else kind_of(message)
         if selector is None:
-            self._submit(kind, engine, message, future, queue, timeout_ms)
+            sends.submit(kind, message, future, queue, timeout_ms)
         else:
-            self._select(kind, engine, message, future, queue, selector, arg, timeout_ms)
+            sends.select(kind, message, future, queue, selector, arg, timeout_ms)
         return future
 
     def send_oneway(
@@ -255,14 +235,14 @@ class Producer(Lookups, Lifecycle):
 
         Raises UsageErrors, among them FlowControlled: `await drain()` in loops.
         """
-        engine = self._running()
-        engine.room.check(len(message.body))
-        future: asyncio.Future[None] = engine.new_future()
+        sends = _started(self._sends)
+        sends.room.check(len(message.body))
+        future: asyncio.Future[None] = sends.new_future()
         future.add_done_callback(self._oneway_ended)
-        if selector is not None:
-            self._select(OnewaySend, engine, message, future, queue, selector, arg, None)
+        if selector is None:
+            sends.submit(OnewaySend, message, future, queue, None)
         else:
-            self._submit(OnewaySend, engine, message, future, queue, None)
+            sends.select(OnewaySend, message, future, queue, selector, arg, None)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -277,32 +257,11 @@ class Producer(Lookups, Lifecycle):
         MessageTooLarge, and what `send` raises. When some requests were stored before one failed, the
         error is BatchIncomplete, with the results there are.
         """
-        check_batch(messages)
-        engine = self._running()
-        listeners = engine.listeners
-        listeners.look()
-        event = listeners.announce(messages) if listeners.all else None
-        results: list[SendResult] = []
-        try:
-            for part in engine.preparer.batch_parts(messages, event):
-                try:
-                    results += await self._send_part(engine, part, queue, timeout_ms, event)
-                except RocketError as error:
-                    if not results:
-                        raise
-                    raise BatchIncomplete(results, len(messages), error) from error
-                queue = results[-1].queue  # the rest follows to the same place
-        except BaseException as error:
-            if event is not None:
-                engine.listeners.ended(event, error)
-            raise
-        if event is not None:
-            engine.listeners.ended(event, results)
-        return results
+        return await _started(self._sends).send_batch(messages, queue, timeout_ms)
 
     async def drain(self) -> None:
         """Wait until there is room for another message, and the connections have taken what was written."""
-        await self._running().drain()
+        await _started(self._sends).engine.drain()
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Short for `fetch_publish_message_queues`."""
@@ -350,9 +309,7 @@ class Producer(Lookups, Lifecycle):
     @property
     def transactions(self) -> Transactions:
         """The parts of `send_in_transaction`, for shells of their own. Raises ClientClosed."""
-        if self._transactions is None:
-            raise ClientClosed("the producer was not started: use `async with`, or `await producer.start()`")
-        return self._transactions
+        return _started(self._transactions)
 
     async def request(
         self,
@@ -372,10 +329,12 @@ class Producer(Lookups, Lifecycle):
         """
         timeout_ms = max(1, round(timeout * 1000))
 
-        async def send_singly(request: Message, left_ms: int) -> SendResult:
-            return await self._send_single(SingleSend, request, queue, selector, arg, left_ms)
+        sends = _started(self._sends)
 
-        return await self._requests_of_ours().request(message, timeout_ms, send_singly)
+        async def send_singly(request: Message, left_ms: int) -> SendResult:
+            return await sends.send(LoneSend, request, queue, selector, arg, left_ms)
+
+        return await _started(self._requests).request(message, timeout_ms, send_singly)
 
     def request_nowait(
         self,
@@ -387,7 +346,7 @@ class Producer(Lookups, Lifecycle):
         arg: object = None,
     ) -> asyncio.Future[MessageExt]:
         """`request` as a future, for callbacks or to have several on their way. Raises ClientClosed."""
-        loop = self._running().loop
+        loop = _started(self._sends).engine.loop
         return loop.create_task(
             self.request(message, timeout=timeout, queue=queue, selector=selector, arg=arg)
         )
@@ -399,191 +358,13 @@ class Producer(Lookups, Lifecycle):
             raise ClientClosed("the producer was not started, or is closed")
         return self._client
 
-    def _requests_of_ours(self) -> Requests:
-        if self._requests is None:
-            raise ClientClosed("the producer was not started: use `async with`, or `await producer.start()`")
-        return self._requests
-
-    async def _send_half(
-        self, message: Message, timeout_ms: int | None
-    ) -> tuple[SendResult, Mapping[str, str]]:
-        engine = self._running()
-        timeout_ms = await self._room_for(message, timeout_ms)
-        future: asyncio.Future[SendResult] = engine.new_future()
-        event = self._submit(HalfSend, engine, message, future, None, timeout_ms)
-        return await future, event.extra_properties[0] if event is not None else {}
-
-    async def _send_single(
-        self,
-        kind: type[SingleSend],
-        message: Message,
-        queue: MessageQueue | None,
-        selector: QueueSelector | None,
-        arg: object,
-        timeout_ms: int | None,
-    ) -> SendResult:
-        """Send a message that must never travel in a batch."""
-        kind = LoneSend if kind is SingleSend else kind
-        engine = self._running()
-        timeout_ms = await self._room_for(message, timeout_ms)
-        future: asyncio.Future[SendResult] = engine.new_future()
-        if selector is not None:
-            self._select(kind, engine, message, future, queue, selector, arg, timeout_ms)
-        else:
-            self._submit(kind, engine, message, future, queue, timeout_ms)
-        return await future
-
-    async def _room_for(self, message: Message, timeout_ms: int | None) -> int | None:
-        """Wait until a message would be accepted; what is left of the time-out."""
-        room = self._running().room
-        if room.refuses(len(message.body)):
-            return await room.wait(len(message.body), timeout_ms or self.config.send_timeout_ms)
-        return timeout_ms
-
-    def _select(
-        self,
-        kind: type[OneMessage[R]],
-        engine: Engine,
-        message: Message,
-        future: asyncio.Future[R],
-        queue: MessageQueue | None,
-        selector: QueueSelector,
-        arg: object,
-        timeout_ms: int | None,
-    ) -> None:
-        """Submit one message to the queue that a selector chooses."""
-        if queue is not None:
-            raise MessageInvalid(f"both queue={queue} and a selector were given; a message goes to one queue")
-
-        def submit(chosen: MessageQueue, left_ms: int) -> None:
-            self._submit(kind, engine, message, future, chosen, left_ms)
-
-        submit_selected(
-            engine, message, future, selector, arg, timeout_ms or self.config.send_timeout_ms, submit
-        )
-
-    def _running(self) -> Engine:
-        if self._engine is None:
-            raise ClientClosed("the producer was not started: use `async with`, or `await producer.start()`")
-        return self._engine
-
     def _oneway_ended(self, future: asyncio.Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
             self._trouble.info(type(error).__name__, "a oneway message was not sent: %s", error)
 
-    def _submit(
-        self,
-        kind: type[OneMessage[Any]],
-        engine: Engine,
-        message: Message,
-        future: asyncio.Future[Any],
-        queue: MessageQueue | None,
-        timeout_ms: int | None,
-    ) -> SendEvent | None:
-        """Check one message, accept it, and send it as far as that goes without waiting.
 
-        Returns what listeners follow, unless it was gathered.
-        """
-        size = len(message.body)
-        publisher = engine.publishers[message.topic]
-        config = self.config
-        listeners = engine.listeners
-        if listeners.dormant and not engine.room.count:
-            listeners.look()
-        if (
-            kind is SingleSend
-            and size <= self._gather_up_to
-            and not message.delay_level
-            and publisher.takes_batches
-            and (engine.room.count or not engine.accumulator.is_calm)
-        ):
-            timeout_ms = timeout_ms or config.send_timeout_ms
-            if listeners.all:
-                _gather_announced(engine, publisher, message, future, queue, timeout_ms)
-            else:
-                engine.accumulator.add(publisher, message, future, None, queue, timeout_ms)
-            return None
-        if size > config.max_message_bytes:
-            raise MessageTooLarge(f"a body of {size} bytes, {config.max_message_bytes} are allowed")
-        event = listeners.announce((message,), oneway=kind is OnewaySend) if listeners.all else None
-        try:
-            send = engine.preparer.single(kind, publisher, message, future, queue, event)
-        except RocketError as error:
-            if event is not None:
-                listeners.ended(event, error)
-            raise
-        send.deadline_ms = send.accepted_ms + (timeout_ms or config.send_timeout_ms)
-        if self._gathers:
-            engine.accumulator.flush_topic(publisher)
-        engine.accept(send)
-        if size <= self._compress_above:
-            engine.begin(send)
-        else:
-            self._compress(engine, send)
-        return event
-
-    def _compress(self, engine: Engine, send: OneMessage[R]) -> None:
-        """Compress its body, then begin. On a thread when it is long and no order would be lost by that."""
-        config = self.config.compression
-        if send.given is not None or send.size <= config.off_loop_above_bytes:
-            send.body, send.sys_flag = compress_if_worth(
-                send.body, COMPRESSION_TYPES[config.type], config.level
-            )
-            engine.begin(send)
-        elif self._client is not None:
-            self._client.tasks.spawn(self._compress_on_thread(engine, send), "compression")
-
-    async def _compress_on_thread(self, engine: Engine, send: OneMessage[R]) -> None:
-        try:
-            send.body, send.sys_flag = await engine.loop.run_in_executor(
-                None,
-                compress_if_worth,
-                send.body,
-                COMPRESSION_TYPES[self.config.compression.type],
-                self.config.compression.level,
-            )
-        finally:
-            # Also when that failed: the body is then as it was, and goes like that.
-            engine.begin_late(send)
-
-    async def _send_part(
-        self,
-        engine: Engine,
-        part: BatchPart,
-        queue: MessageQueue | None,
-        timeout_ms: int | None,
-        event: SendEvent | None,
-    ) -> Sequence[SendResult]:
-        """Send one request of a batch."""
-        timeout_ms = timeout_ms or self.config.send_timeout_ms
-        if engine.room.refuses(len(part.body)):
-            timeout_ms = await engine.room.wait(len(part.body), timeout_ms)
-        future: asyncio.Future[Sequence[SendResult]] = engine.new_future()
-        send = engine.preparer.batch(engine.publishers[part.messages[0].topic], part, future, queue, event)
-        send.deadline_ms = send.accepted_ms + timeout_ms
-        engine.accept(send)
-        engine.begin(send)
-        return await future
-
-
-def _gather_announced(
-    engine: Engine,
-    publisher: Publisher,
-    message: Message,
-    future: asyncio.Future[SendResult],
-    queue: MessageQueue | None,
-    timeout_ms: int,
-) -> None:
-    """Accept a message that travels with others, should there be any, and tell the listeners."""
-    event = engine.listeners.announce((message,))
-    try:
-        engine.accumulator.add(publisher, message, future, event, queue, timeout_ms)
-    except RocketError as error:
-        engine.listeners.ended(event, error)
-        raise
-
-
-def _kind_of(message: Message) -> type[SingleSend]:
-    if type(message) is Message:
-        return SingleSend
-    return ReplySend if isinstance(message, ReplyMessage) else SingleSend
+def _started(part: P | None) -> P:
+    """What is there once the producer was started. Raises ClientClosed."""
+    if part is None:
+        raise ClientClosed("the producer was not started: use `async with`, or `await producer.start()`")
+    return part
