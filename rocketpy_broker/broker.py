@@ -292,6 +292,7 @@ class Broker:
             self.deferred.delay.waiting(),
             self.deferred.halves,
             self._replica.slaves(),
+            self._replica.copying(),
             self._replica.health(),
         )
 

@@ -144,6 +144,9 @@ class LedgerReplication:
         """No slave copies it over an HA port."""
         return []
 
+    def copying(self) -> None:
+        """It copies nobody over an HA port."""
+
     def may_sync(self) -> bool:
         """Whether topics and offsets are another's."""
         return self.is_slave

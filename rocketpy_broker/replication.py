@@ -137,6 +137,10 @@ class Replication:
         """Who copies this broker."""
         return self.progress.states(self._store.max_physical_offset)
 
+    def copying(self) -> HaClientState | None:
+        """What it is doing as a slave; None for a master."""
+        return self.client.state if self.is_slave else None
+
     def may_sync(self) -> bool:
         """Whether its master is one to take topics and offsets from."""
         return self.client.state is not HaClientState.REFUSED

@@ -89,6 +89,13 @@ SLAVES: Final = _metric("slaves", "gauge", "{connection}", "Slaves that are conn
 SLAVE_LAG: Final = _metric(
     "slave_lag_bytes", "gauge", "By", "Bytes of the commit log that a slave does not have", ("slave",)
 )
+SLAVE_STATE: Final = _metric(
+    "slave_state",
+    "gauge",
+    "1",
+    "1 for what a slave is doing: waits, connects, copies, refused (an operator is needed)",
+    ("state",),
+)
 DLEDGER_TERM: Final = _metric("dledger_term", "gauge", "{term}", "Term of the broker's DLedger group")
 DLEDGER_ROLE: Final = _metric(
     "dledger_role",

@@ -10,6 +10,7 @@ from rocketpy.telemetry import Measured, Metric
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.dledger.member import Role
 from rocketpy_broker.dledger.peer import PeerHealth
+from rocketpy_broker.ha.client import HaClientState
 from rocketpy_broker.ha.progress import SlaveState
 from rocketpy_broker.metrics import catalog
 from rocketpy_broker.services.clients import ClientRegistry
@@ -40,6 +41,7 @@ class State(NamedTuple):
     delayed: dict[int, int]
     halves: int
     slaves: Sequence[SlaveState]
+    copying: HaClientState | None
     peer: PeerHealth | None
     """None for a broker that is in no DLedger group."""
 
@@ -77,6 +79,8 @@ def _collect(sources: Sources) -> Iterator[tuple[Metric, Values]]:
     yield catalog.HALF, _one(state.halves)
     yield catalog.SLAVES, _one(len(state.slaves))
     yield catalog.SLAVE_LAG, [((slave.address,), slave.lag_bytes) for slave in state.slaves]
+    states = [] if state.copying is None else list(HaClientState)  # as with groups below
+    yield catalog.SLAVE_STATE, [((one.name.lower(),), float(one is state.copying)) for one in states]
     yield from _dledger(state.peer)
     yield catalog.PERMISSION, _one(sources.config.permission)
     yield catalog.SERVING, _one(state.is_serving)

@@ -127,7 +127,7 @@ async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
     found = samples(text)
     missing = {metric.name for metric in catalog.CATALOG} - set(found)
     of_groups = {name for name in missing if name.startswith("rocketmq_dledger_")}
-    assert missing - of_groups == {catalog.SLAVE_LAG.name}
+    assert missing - of_groups == {catalog.SLAVE_LAG.name, catalog.SLAVE_STATE.name}
     assert all(
         labels["cluster"] == "DefaultCluster" and labels["node_id"] == "broker-a"
         for values in found.values()
@@ -162,8 +162,19 @@ async def test_slaves_and_their_lag_show(tmp_path: Path) -> None:
     """A slave that is gone, or behind, would be noticed when the master is lost."""
     async with pair(tmp_path) as brokers:
         master = await brokers.master(metricsPort="0")
-        slave = await brokers.slave()
+        slave = await brokers.slave(metricsPort="0")
         await caught_up(master, slave)
+
+        async def copies() -> bool:
+            found = samples((await http(slave, "GET /metrics"))[1])["rocketmq_slave_state"]
+            return {labels["state"]: value for labels, value in found} == {
+                "waits": 0,
+                "connects": 0,
+                "copies": 1,
+                "refused": 0,
+            }
+
+        await eventually(copies)
 
         async def connected() -> Samples | None:
             found = samples((await http(master, "GET /metrics"))[1])

@@ -140,6 +140,32 @@ def test_consumers_read_on_from_the_slave_and_come_back(
         probe.wait_until(lambda: log_of(first) == log_of(second), "equal logs", timeout_s=60)
 
 
+@pytest.mark.parametrize(
+    ("make", "last"),
+    [
+        pytest.param("java", "our", id="RocketMQ's slave -> our slave"),
+        pytest.param("our", "java", id="our slave -> RocketMQ's slave"),
+    ],
+)
+def test_a_slave_of_a_slave(
+    peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, make: Make, last: Make
+) -> None:
+    """A slave could copy from a master only: every one more would cost the master's network again."""
+    first = one_of_pair(make, peer, tmp_path, namesrv, slave=False).start(BOOT_S)
+    second = one_of_pair(make, peer, tmp_path, namesrv, slave=True).start(BOOT_S)
+    chain = {"brokerRole": "SLAVE", "brokerId": 2, "haMasterAddress": f"127.0.0.1:{second.port + 1}"}
+    third = new_broker(last, peer, tmp_path / "third", namesrv.address, conf={**CONF, **chain})
+    with stopping([first, second, third.start(BOOT_S)]):
+        asyncio.run(send_some(namesrv.address, 300, first_body=0))
+        probe.wait_until(lambda: log_of(first) == log_of(third), "equal logs", timeout_s=60)
+        second.kill()
+        asyncio.run(send_some(namesrv.address, 300, first_body=300))
+        second.start(BOOT_S)
+        probe.wait_until(lambda: log_of(first) == log_of(third), "equal logs again", timeout_s=60)
+        probe.wait_until(lambda: stored(third.address) == 600, "the last slave's queues", timeout_s=60)
+        assert log_of(second) == log_of(third)
+
+
 @pytest.mark.parametrize("make", ["java", "our"])
 def test_an_ordered_topic_keeps_its_queues(peer: JavaPeer, tmp_path: Path, make: Make) -> None:
     """A dead master would move each key of an ordered topic to another queue, and its order would be gone."""
