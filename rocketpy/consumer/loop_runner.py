@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -27,8 +28,8 @@ log = logging.getLogger("rocketpy.consumer")
 
 _STRETCH_MAX: Final = 64
 """Calls in a stretch; after one was held up one, then twice as many each time, up to this."""
-_TURN_MS: Final = 1.0
-"""After a stretch that ends so long after the turn of the event loop began, others get theirs."""
+_TURN_S: Final = 0.001
+"""After a stretch that ends so long after its turn of the event loop began, others get theirs."""
 _DONE: Final = ConsumeResult.SUCCESS
 
 
@@ -175,7 +176,8 @@ class LoopRunner:
             raise
 
     async def _handle_all(self, worker: _Worker) -> None:
-        turn_ms = worker.began_ms = self._clock()
+        worker.began_ms = self._clock()
+        turn_s = time.monotonic()  # the clock, the event loop's, may stand still for a turn: uvloop's does
         while self._waiting:
             share = self._waiting[0]
             if share.puller.held.dropped:
@@ -183,10 +185,10 @@ class LoopRunner:
                 continue
             self._take(worker, share)
             if await self._go_through(worker):
-                turn_ms = worker.began_ms
-            elif worker.began_ms - turn_ms >= _TURN_MS:
+                turn_s = time.monotonic()
+            elif time.monotonic() - turn_s >= _TURN_S:
                 await asyncio.sleep(0)
-                turn_ms = worker.began_ms = self._clock()
+                worker.began_ms, turn_s = self._clock(), time.monotonic()
 
     def _take(self, worker: _Worker, share: _Share) -> None:
         """Give a worker the next stretch of a share."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,13 +27,15 @@ from tests.unit.consumer.test_process_queue import message
 class Rig:
     """A runner whose handler does as it is told, message by message.
 
-    held_up: offsets whose handlers wait until `free`. says: what others return, or raise. handled: offsets in
-    the order in which their handlers began; done: offsets whose handlers said that they are done with them.
+    held_up: offsets whose handlers wait until `free`. works: called by each. says: what others return
+    or raise. handled: offsets in the order in which their handlers began; done: offsets whose handlers said
+    that they are done with them.
     """
 
     def __init__(self, kind: str, batch: int = 1, width: int = 2) -> None:
         self.held_up: set[int] = set()
         self.says: dict[int, object] = {}
+        self.works: Callable[[], None] = lambda: None
         self.handled: list[int] = []
         self.ended: list[Ended] = []
         self.puller = cast(Puller, SimpleNamespace(held=SimpleNamespace(dropped=False)))
@@ -90,6 +94,7 @@ class Rig:
         return self._said(one)
 
     async def _handle_async(self, one: MessageExt) -> Any:
+        self.works()
         self.handled.append(one.queue_offset)
         if one.queue_offset in self.held_up:
             await self.until(self._gates[one.queue_offset].is_set)
@@ -193,6 +198,28 @@ async def test_closing_begins_nothing_more(rig: Rig) -> None:
     assert await closing
     assert sorted(rig.handled) == [0, 1, 2]
     assert rig.done == [0, 1, 2]
+
+
+async def test_busy_handlers_leave_the_event_loop_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats would wait until all that was pulled is handled, and brokers take the consumer for dead."""
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda: 1.0)  # as with uvloop: the clock stands still for a turn
+    rig = Rig("loop")
+    rig.works = partial(time.sleep, 0.0001)
+    turns: list[int] = []
+    rig.submit(*range(1000))
+
+    def turn() -> None:
+        turns.append(len(rig.handled))
+        if len(rig.handled) < 1000:
+            loop.call_soon(turn)
+
+    turn()
+    while len(rig.handled) < 1000:  # noqa: ASYNC110 - each turn of the loop is one step
+        await asyncio.sleep(0)
+    assert len(set(turns)) > 5
+    monkeypatch.undo()
+    await rig.close()
 
 
 @pytest.mark.parametrize("kind", ["loop", "threads"])
