@@ -8,9 +8,7 @@ has a commit log.
 
 from __future__ import annotations
 
-import logging
 import sys
-from dataclasses import dataclass, field
 from random import Random
 
 from rocketpy.errors import StoreError
@@ -24,25 +22,18 @@ from rocketpy_broker.store.checker import check_store
 from rocketpy_broker.store.cleaner import Cleaner
 from rocketpy_broker.store.consume_queue import UNIT_BYTES
 from rocketpy_broker.store.store_lock import StoreLock
-from tests.crash.disk import Crash, Operation, RecordingDisk
-from tests.crash.sweep import VARIANTS, image_of
+from tests.crash.disk import Operation, RecordingDisk
+from tests.crash.ledger_crashes import LedgerPass, crashing, run_seeds
+from tests.crash.sweep import VARIANTS, image_of, stop_at
 from tests.crash.verify import Violation, require
 from tests.crash.writer import ROOT, Clock, kill, small_config
 
-__all__ = ["StorePass", "sweep"]
+__all__ = ["sweep"]
 
 _DIRECTORY = ROOT / "dledger-n0"
 _INDEX_FILE_BYTES = 640
 _STEPS = 40
 _TOPICS = ("T", "U")
-
-
-@dataclass(slots=True)
-class StorePass:
-    """What a run gave. failures: which crash broke what."""
-
-    recoveries: int = 0
-    failures: list[str] = field(default_factory=list)
 
 
 class _Writer:
@@ -193,56 +184,33 @@ def kill_store(store: LedgerStore) -> None:
     kill(store)
 
 
-def sweep(seed: int, *, stride: int = 1) -> StorePass:
+def sweep(seed: int, *, stride: int = 1) -> LedgerPass:
     """Run one workload and crash it at every `stride`-th change of the disk."""
-    writer, random, result = _Writer(Random(seed)), Random(f"crash {seed}"), StorePass()
-    changes = 0
+    writer, random, result = _Writer(Random(seed)), Random(f"crash {seed}"), LedgerPass()
 
-    def before(operation: Operation) -> None:
-        nonlocal changes
-        changes += 1
-        if (changes + seed) % stride or len(result.failures) > 4:
-            return
-        writer.disk.before = None
+    def crash(operation: Operation, where: str) -> None:
         kind = random.choice(VARIANTS)
         image, _ = image_of(writer.disk, operation, kind, random)
-        what = f"{kind} at {operation.kind} {operation.path[7:]}"
+        what = f"{where}: {kind}"
         if random.random() < 0.3:
             image, what = _crash_recovery(image, random), what + ", and in recovery"
         result.recoveries += 1
         try:
             _check(writer, image, random)
         except (Violation, StoreError) as error:
-            result.failures.append(f"seed {seed}, change {changes}, {what}: {error}")
-        writer.disk.before = before
+            result.failures.append(f"{what}: {error}")
 
     if seed % 3 == 0:
         writer.begin_plain()
-    writer.disk.before = before
-    writer.open()
-    writer.work()
-    writer.disk.before = None
+    with crashing(writer.disk, seed, stride, result, crash):
+        writer.open()
+        writer.work()
     return result
 
 
 def _crash_recovery(image: RecordingDisk, random: Random) -> RecordingDisk:
-    left, stopped = random.randrange(1, 15), list[Operation]()
-
-    def stop(operation: Operation) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            stopped.append(operation)
-            raise Crash
-
-    image.before = stop
-    try:
-        kill_store(open_store(image, Clock()))
-    except Crash:
-        pass
-    finally:
-        image.before = None
-    return image_of(image, stopped[0], random.choice(VARIANTS), random)[0] if stopped else image
+    stopped = stop_at(image, random.randrange(1, 15), lambda: kill_store(open_store(image, Clock())))
+    return image_of(image, stopped, random.choice(VARIANTS), random)[0] if stopped is not None else image
 
 
 def _check(writer: _Writer, image: RecordingDisk, random: Random) -> None:
@@ -293,17 +261,7 @@ def _shown(store: LedgerStore) -> dict[int, bytes]:
 
 def main(arguments: list[str]) -> int:
     """Run COUNT seeds from SEED on; 0 when every promise held."""
-    seed, count = (int(argument) for argument in arguments)
-    logging.disable(logging.CRITICAL)
-    recoveries, failures = 0, 0
-    for number in range(seed, seed + count):
-        one = sweep(number)
-        recoveries += one.recoveries
-        failures += len(one.failures)
-        for failure in one.failures:
-            print(failure, flush=True)
-    print(f"{count} seeds, {recoveries} recoveries, {failures} failures")
-    return 1 if failures else 0
+    return run_seeds(arguments, sweep)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ beginning of something that was written; be the same when it is recovered again;
 from __future__ import annotations
 
 import errno
-import logging
 import sys
-from dataclasses import dataclass, field
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -18,49 +18,33 @@ from rocketpy.errors import StoreError
 from rocketpy_broker.dledger.entry import Entry
 from rocketpy_broker.dledger.ledger_files import LedgerFiles
 from rocketpy_broker.dledger.ledger_view import LedgerView
-from tests.crash.disk import Crash, Operation, RecordingDisk
+from tests.crash.disk import Operation, RecordingDisk
+from tests.crash.ledger_crashes import LedgerPass, crashing, run_seeds
 from tests.crash.ledger_writer import LedgerWriter, kill_ledger, open_ledger
-from tests.crash.sweep import VARIANTS, image_of
+from tests.crash.sweep import VARIANTS, image_of, stop_at
 from tests.crash.verify import Violation, require
 
-__all__ = ["LedgerPass", "damage_all", "fail_calls", "sweep"]
+__all__ = ["damage_all", "fail_calls", "sweep"]
 
 _CODES = (errno.ENOSPC, errno.EIO)
-
-
-@dataclass(slots=True)
-class LedgerPass:
-    """What a run gave. failures: which crash broke what."""
-
-    recoveries: int = 0
-    refused: int = 0
-    failures: list[str] = field(default_factory=list)
 
 
 def sweep(seed: int, *, stride: int = 1) -> LedgerPass:
     """Run one workload and crash it at every `stride`-th change of the disk."""
     writer, random, result = LedgerWriter(Random(seed)), Random(f"crash {seed}"), LedgerPass()
-    changes = 0
 
-    def before(operation: Operation) -> None:
-        nonlocal changes
-        changes += 1
-        if (changes + seed) % stride or len(result.failures) > 4:
-            return
-        writer.disk.before = None
+    def crash(operation: Operation, where: str) -> None:
         for kind in VARIANTS:
             image, power = image_of(writer.disk, operation, kind, random)
-            what = f"{kind} at {operation.kind} {operation.path[7:]}"
+            what = f"{where}: {kind}"
             if random.random() < 0.4:
                 image, lost = _crash_recovery(writer, image, random)
                 power, what = power or lost, what + ", and in recovery"
-            _check(writer, image, f"seed {seed}, change {changes}, {what}", result, power=power)
-        writer.disk.before = before
+            _check(writer, image, what, result, power=power)
 
-    writer.disk.before = before
-    writer.open()
-    writer.work()
-    writer.disk.before = None
+    with crashing(writer.disk, seed, stride, result, crash):
+        writer.open()
+        writer.work()
     return result
 
 
@@ -145,23 +129,14 @@ def _places(entries: list[Entry]) -> list[tuple[int, int, int, int]]:
 
 
 def _crash_recovery(writer: LedgerWriter, image: RecordingDisk, random: Random) -> tuple[RecordingDisk, bool]:
-    left, stopped = random.randrange(1, 12), list[Operation]()
+    def recover() -> None:
+        with suppress(StoreError):
+            kill_ledger(open_ledger(writer.config, image, writer.bodies))
 
-    def stop(operation: Operation) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            stopped.append(operation)
-            raise Crash
-
-    image.before = stop
-    try:
-        kill_ledger(open_ledger(writer.config, image, writer.bodies))
-    except (Crash, StoreError):
-        pass
-    finally:
-        image.before = None
-    return image_of(image, stopped[0], random.choice(VARIANTS), random) if stopped else (image, False)
+    stopped = stop_at(image, random.randrange(1, 12), recover)
+    if stopped is None:
+        return image, False
+    return image_of(image, stopped, random.choice(VARIANTS), random)
 
 
 def _check(
@@ -221,19 +196,7 @@ def _told(held: list[Entry], must: list[Entry]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run COUNT seeds from SEED on; 0 when every promise held."""
-    seed, count = (int(argument) for argument in arguments)
-    logging.disable(logging.CRITICAL)
-    total = LedgerPass()
-    for number in range(seed, seed + count):
-        for one in (sweep(number), fail_calls(number), damage_all(number, stride=16)):
-            total.recoveries += one.recoveries
-            total.refused += one.refused
-            for failure in one.failures:
-                print(failure, flush=True)
-            total.failures += one.failures
-    failed = len(total.failures)
-    print(f"{count} seeds, {total.recoveries} recoveries, {total.refused} refused, {failed} failures")
-    return 1 if total.failures else 0
+    return run_seeds(arguments, sweep, fail_calls, partial(damage_all, stride=16))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 
@@ -18,7 +18,7 @@ from tests.crash.verify import Violation, open_store, recover_and_verify
 from tests.crash.workloads import Workload, golden_files
 from tests.crash.writer import Clock, Writer, kill, small_config
 
-__all__ = ["VARIANTS", "Failure", "Pass", "image_of", "run_pass"]
+__all__ = ["VARIANTS", "Failure", "Pass", "image_of", "run_pass", "stop_at"]
 
 VARIANTS = ("clean cut", "all lost", "random subset", "torn write")
 _RECOVERY_CRASHES_MAX = 3
@@ -101,7 +101,7 @@ class _Sweeper:
         power, told = False, ""
         for _ in range(self.random.choice((1, 1, 1, 2, _RECOVERY_CRASHES_MAX))):
             at = self.random.randrange(1, 12)
-            operation = crash_in_recovery(self.config, image, at, Clock(self.writer.clock.now + 30_000))
+            operation = stop_at(image, at, partial(self._recover, image))
             if operation is None:
                 break
             kind = self.random.choice(VARIANTS)
@@ -110,8 +110,15 @@ class _Sweeper:
             told += f", {kind} in recovery at {operation.kind} {operation.path[7:]}"
         return image, power, told
 
+    def _recover(self, image: RecordingDisk) -> None:
+        try:
+            store, _ = open_store(self.config, image, Clock(self.writer.clock.now + 30_000))
+        except StoreError as error:
+            raise Violation(f"not opened: {error}") from error
+        kill(store)
 
-def crash_in_recovery(config: StoreConfig, disk: RecordingDisk, at: int, clock: Clock) -> Operation | None:
+
+def stop_at(disk: RecordingDisk, at: int, recover: Callable[[], object]) -> Operation | None:
     """Recover up to the `at`-th change of the disk; returns the change not made, None if all were."""
     stopped: list[Operation] = []
 
@@ -124,12 +131,9 @@ def crash_in_recovery(config: StoreConfig, disk: RecordingDisk, at: int, clock: 
 
     disk.before = stop
     try:
-        store, _ = open_store(config, disk, clock)
-        kill(store)
+        recover()
     except Crash:
         pass
-    except StoreError as error:
-        raise Violation(f"not opened: {error}") from error
     finally:
         disk.before = None
     return stopped[0] if stopped else None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rocketpy.errors import InvariantError, RocketError
+from tests.crash.ledger_crashes import LedgerPass
 from tests.crash.ledger_planted import DEFECTS
-from tests.crash.ledger_sweep import LedgerPass, damage_all, fail_calls, sweep
+from tests.crash.ledger_sweep import damage_all, fail_calls, sweep
 
 SEEDS = 3
 
