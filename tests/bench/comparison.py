@@ -7,37 +7,101 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.bench import machine
-from tests.bench.results import Results
+from tests.bench.results import Key, Results, Sample
 from tests.bench.servers import JAVA, QUEUES, TOPIC
 from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
 
-__all__ = ["EXIT_NOT_RUN", "compare", "heading", "options_of", "prepare", "save", "words"]
+__all__ = [
+    "EXIT_NOT_RUN",
+    "compare",
+    "heading",
+    "in_turn",
+    "note",
+    "numbers",
+    "options_of",
+    "plural",
+    "prepare",
+    "replica_options",
+    "save",
+    "words",
+]
 
 EXIT_NOT_RUN = 3
 RESULTS = HERE.parent / "bench" / "results"
+
+T = TypeVar("T")
 
 Measure = Callable[[JavaPeer, Path, argparse.Namespace, Results], None]
 
 
 def options_of(program: str, text: str | None) -> argparse.ArgumentParser:
     """A parser with the options that all such runs have. text: the program's docstring."""
-    parser = argparse.ArgumentParser(prog=program, description=(text or "").split("\n")[0])
+    parser = _plain_options(program, text)
     parser.add_argument("--loops", type=words, default=["asyncio", "uvloop"], help="loops of our broker")
     parser.add_argument(
         "--sdk-loops", type=words, default=["asyncio", "uvloop"], help="loops of our client processes"
     )
+    return parser
+
+
+def replica_options(
+    program: str, text: str | None, *, rounds: int, behind: int, size: int
+) -> argparse.ArgumentParser:
+    """A parser with the options of runs over brokers that replicate.
+
+    rounds, behind, size: what it catches up by default: how often, how many bytes of bodies, in bodies of
+    how many.
+    """
+    parser = _plain_options(program, text)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of sends")
+    parser.add_argument("--seconds", type=float, default=5.0, help="a stretch of sends")
+    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds of each load beforehand")
+    parser.add_argument("--threads", type=numbers, default=[1, 16, 64], help="threads of the producer")
+    parser.add_argument("--bytes", type=int, default=128, help="size of bodies")
+    parser.add_argument("--catch-up-rounds", type=int, default=rounds)
+    parser.add_argument("--behind", type=int, default=behind, help="bytes of bodies a replica is behind")
+    parser.add_argument("--catch-up-bytes", type=int, default=size, help="size of those bodies")
+    return parser
+
+
+def _plain_options(program: str, text: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program, description=(text or "").split("\n")[0])
     parser.add_argument("--version", default=DEFAULT_VERSION, help="RocketMQ's")
     parser.add_argument("--directory", help="where the stores go; default: the system's temporary directory")
     parser.add_argument("--discard", action="store_true", help="do not save the results")
     return parser
 
 
+def numbers(text: str) -> list[int]:
+    """Numbers of a text such as 1,16,64; none of an empty one."""
+    return [int(part) for part in words(text)]
+
+
 def words(text: str) -> list[str]:
     """Words of a text such as a,b; none of an empty one."""
     return [part for part in text.split(",") if part]
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun: 1 thread, 16 threads."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def in_turn(servers: list[T], number: int) -> list[T]:
+    """For round `number`: every second one goes the other way."""
+    return servers if number % 2 == 0 else servers[::-1]
+
+
+def note(results: Results, number: int, key: Key, sample: Sample) -> None:
+    """Keep and print the sample of a round."""
+    results.add(key, sample)
+    late = f"  p50 {sample.p50_us / 1000:.2f} ms  p99 {sample.p99_us / 1000:.2f} ms" if sample.p99_us else ""
+    print(
+        f"round {number + 1}  {key.load:32}  {key.server:16}  {sample.rate:10,.0f} msgs/s{late}", flush=True
+    )
 
 
 def prepare(version: str) -> JavaPeer | None:
@@ -54,20 +118,23 @@ def compare(
     measure: Measure,
     *,
     name: str = "",
+    baseline: str = JAVA,
+    what: str = "",
     more: Callable[[Results], str] | None = None,
 ) -> int:
     """Measure, print the table, save. Returns 0, or EXIT_NOT_RUN where Java tools are missing.
 
-    name: what the results' file begins with. more: what to print below the table.
+    name: what the results' file begins with. baseline: whom ours is compared with. what: for the heading.
+    more: what to print below the table.
     """
     peer = prepare(options.version)
     if peer is None:
         return EXIT_NOT_RUN
     about = {**machine.describe(), "rocketmq": options.version, "options": vars(options), "queues": QUEUES}
-    results = Results(baseline=JAVA)
+    results = Results(baseline)
     with tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as directory:
         measure(peer, Path(directory), options, results)
-    print(f"\n{heading(about)}\n\n{results.table()}")
+    print(f"\n{heading(about, what)}\n\n{results.table()}")
     if more is not None:
         print(more(results))
     if not options.discard:

@@ -13,27 +13,23 @@ import asyncio
 import dataclasses
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rocketpy import CompressionConfig, Message, Producer, ProducerConfig
 from rocketpy.errors import BrokerError
-from tests.bench import machine
 from tests.bench.catch_up import log_end, readable
-from tests.bench.comparison import EXIT_NOT_RUN, heading, prepare, save, words
+from tests.bench.comparison import compare, in_turn, note, plural, replica_options, words
 from tests.bench.loads import LoadProcess
 from tests.bench.machine import usage
 from tests.bench.results import Key, Results, align
-from tests.bench.run import numbers, plural
 from tests.bench.servers import BROKER_JVM, CONF, QUEUES, TOPIC, Server
 from tests.interop import probe
 from tests.interop.cluster import Make, stopping
-from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
+from tests.interop.java_peer import JavaPeer
 from tests.interop.ledger_group import LedgerGroup
 from tests.interop.processes import (
     BrokerProcess,
@@ -72,52 +68,37 @@ class Running:
 def main(arguments: list[str]) -> int:
     """Run, print and save. 0 when done, 3 where Java tools are missing."""
     options = parse(arguments)
-    peer = prepare(options.version)
-    if peer is None:
-        return EXIT_NOT_RUN
-    about: dict[str, Any] = {**machine.describe(), "rocketmq": options.version, "options": vars(options)}
-    results, recoveries = Results(baseline=JAVA), dict[str, list[Recovery]]()
-    with (
-        tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as directory,
-        groups(peer, Path(directory), options.groups, options.loop) as running,
-    ):
-        measure_sends(peer, Path(directory), options, running, results)
-        for number in range(options.catch_up_rounds):
-            for one in in_turn(running, number):
-                found = catch_up(one.group, options.behind, options.catch_up_bytes)
-                recoveries.setdefault(one.name, []).append(found)
-                print(f"round {number + 1}  catch-up  {one.name:12}  {found}", flush=True)
-    print(f"\n{heading(about, f'bodies of {options.bytes} bytes; ')}\n\n{results.table()}")
-    if recoveries:
-        print(f"\n{table(recoveries)}")
-        about["catch_up"] = {
+    recoveries: dict[str, list[Recovery]] = {}
+
+    def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Results) -> None:
+        with groups(peer, run, options.groups, options.loop) as running:
+            measure_sends(peer, run, options, running, results)
+            for number in range(options.catch_up_rounds):
+                for one in in_turn(running, number):
+                    found = catch_up(one.group, options.behind, options.catch_up_bytes)
+                    recoveries.setdefault(one.name, []).append(found)
+                    print(f"round {number + 1}  catch-up  {one.name:12}  {found}", flush=True)
+        results.notes["catch_up"] = {
             name: [dataclasses.asdict(one) for one in found] for name, found in recoveries.items()
         }
-    if not options.discard:
-        save(results, about, "dledger-")
-    return 0
+
+    return compare(
+        options,
+        measure,
+        name="dledger-",
+        baseline=JAVA,
+        what=f"bodies of {options.bytes} bytes; ",
+        more=lambda _: f"\n{table(recoveries)}" if recoveries else "",
+    )
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.dledger", description=(__doc__ or "").split("\n")[0]
+    parser = replica_options(
+        "python -m tests.bench.dledger", __doc__, rounds=1, behind=1 << 30, size=16 << 10
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0, help="a stretch of sends")
-    parser.add_argument(
-        "--warm-up", type=float, default=5.0, help="seconds a group is warmed up with each load"
-    )
-    parser.add_argument("--threads", type=numbers, default=[1, 16, 64], help="threads of the producer")
-    parser.add_argument("--bytes", type=int, default=128, help="size of bodies")
-    parser.add_argument("--catch-up-rounds", type=int, default=1)
-    parser.add_argument("--behind", type=int, default=1 << 30, help="bytes of bodies a follower lacks")
-    parser.add_argument("--catch-up-bytes", type=int, default=16 << 10, help="size of those bodies")
     parser.add_argument("--groups", type=words, default=["java", "our"], help="whose groups")
     parser.add_argument("--loop", default="uvloop", help="event loop of our brokers")
-    parser.add_argument("--version", default=DEFAULT_VERSION, help="RocketMQ's")
-    parser.add_argument("--directory", help="where the stores go; default: the system's temporary directory")
-    parser.add_argument("--discard", action="store_true", help="do not save the results")
     return parser.parse_args(arguments)
 
 
@@ -153,11 +134,6 @@ def wait_for_leader(group: LedgerGroup) -> str:
     return leader
 
 
-def in_turn(running: list[Running], number: int) -> list[Running]:
-    """Every second round goes the other way."""
-    return running if number % 2 == 0 else running[::-1]
-
-
 def measure_sends(
     peer: JavaPeer,
     run: Path,
@@ -176,13 +152,7 @@ def measure_sends(
                     sample = client.measure(
                         server(one), threads=threads, bytes=options.bytes, seconds=options.seconds
                     )
-                    results.add(Key(plural(threads, "thread"), one.name), sample)
-                    print(
-                        f"round {number + 1}  {plural(threads, 'thread'):12}  {one.name:12}"
-                        f"  {sample.rate:10,.0f} msgs/s  p50 {sample.p50_us / 1000:.2f} ms"
-                        f"  p99 {sample.p99_us / 1000:.2f} ms",
-                        flush=True,
-                    )
+                    note(results, number, Key(plural(threads, "thread"), one.name), sample)
 
 
 def server(one: Running) -> Server:

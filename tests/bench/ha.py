@@ -11,72 +11,50 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from rocketpy import Message, SendStatus, sync
-from tests.bench import catch_up, machine
+from tests.bench import catch_up
 from tests.bench.catch_up import CatchUp, Laggard, log_end, wait_until_equal
-from tests.bench.comparison import EXIT_NOT_RUN, heading, prepare, save, words
+from tests.bench.comparison import compare, in_turn, note, plural, replica_options, words
 from tests.bench.lag import LagWatch, LogTail
 from tests.bench.loads import LoadProcess
 from tests.bench.results import Key, Results, Sample
-from tests.bench.run import numbers, plural
-from tests.bench.servers import CONF, JAVA, QUEUES, Server, servers
+from tests.bench.servers import CONF, JAVA, Server, servers
 from tests.interop import probe
-from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
+from tests.interop.java_peer import JavaPeer
 
 
 def main(arguments: list[str]) -> int:
     """Run, print and save. 0 when done, 3 where Java tools are missing."""
     options = parse(arguments)
-    peer = prepare(options.version)
-    if peer is None:
-        return EXIT_NOT_RUN
-    about: dict[str, Any] = {**machine.describe(), "rocketmq": options.version, "options": vars(options)}
-    about["queues"] = QUEUES
-    results, caught_up = Results(baseline=JAVA), dict[str, list[CatchUp]]()
-    with (
-        tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as directory,
-        servers(peer, Path(directory), options.loops, slaves=True) as pairs,
-    ):
-        if options.rounds:
-            measure_sends(peer, Path(directory), options, pairs, results)
-        if options.catch_up_rounds:
-            measure_catch_up(options, pairs, caught_up)
-    print(f"\n{heading(about, f'bodies of {options.bytes} bytes; ')}\n\n{results.table()}")
-    if caught_up:
-        print(f"\n{catch_up.table(caught_up, JAVA)}")
-        about["catch_up"] = {
+    caught_up: dict[str, list[CatchUp]] = {}
+
+    def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Results) -> None:
+        with servers(peer, run, options.loops, slaves=True) as pairs:
+            if options.rounds:
+                measure_sends(peer, run, options, pairs, results)
+            if options.catch_up_rounds:
+                measure_catch_up(options, pairs, caught_up)
+        results.notes["catch_up"] = {
             name: [dataclasses.asdict(one) for one in found] for name, found in caught_up.items()
         }
-    if not options.discard:
-        save(results, about, "ha-")
-    return 0
+
+    return compare(
+        options,
+        measure,
+        name="ha-",
+        what=f"bodies of {options.bytes} bytes; ",
+        more=lambda _: f"\n{catch_up.table(caught_up, JAVA)}" if caught_up else "",
+    )
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.ha", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of sends and of lag")
-    parser.add_argument("--seconds", type=float, default=5.0, help="a stretch of sends")
-    parser.add_argument(
-        "--warm-up", type=float, default=5.0, help="seconds a pair is warmed up with each load"
-    )
-    parser.add_argument("--threads", type=numbers, default=[1, 16, 64], help="threads of the producer")
+    parser = replica_options("python -m tests.bench.ha", __doc__, rounds=3, behind=2 << 30, size=1024)
     parser.add_argument("--lag-threads", type=int, default=64, help="threads at full load; 0: no lag")
-    parser.add_argument("--bytes", type=int, default=128, help="size of bodies")
-    parser.add_argument("--catch-up-rounds", type=int, default=3)
-    parser.add_argument("--behind", type=int, default=2 << 30, help="bytes of bodies a slave is behind")
-    parser.add_argument("--catch-up-bytes", type=int, default=1024, help="size of bodies it is behind of")
     parser.add_argument("--loops", type=words, default=["asyncio", "uvloop"], help="loops of our pairs")
-    parser.add_argument("--version", default=DEFAULT_VERSION, help="RocketMQ's")
-    parser.add_argument("--directory", help="where the stores go; default: the system's temporary directory")
-    parser.add_argument("--discard", action="store_true", help="do not save the results")
     return parser.parse_args(arguments)
 
 
@@ -94,26 +72,12 @@ def measure_sends(
             for threads in options.threads:
                 for pair in in_turn(pairs, number):
                     sample = send(client, pair, options, threads, options.seconds)
-                    note(results, number, f"SYNC_MASTER, {plural(threads, 'thread')}", pair, sample)
+                    note(results, number, Key(f"SYNC_MASTER, {plural(threads, 'thread')}", pair.name), sample)
             if options.lag_threads:
                 for pair in in_turn(pairs, number):
                     sample = lag(client, pair, options)
-                    note(results, number, f"lag, {plural(options.lag_threads, 'thread')}", pair, sample)
-
-
-def in_turn(pairs: list[Server], number: int) -> list[Server]:
-    """Every second round goes the other way."""
-    return pairs if number % 2 == 0 else pairs[::-1]
-
-
-def note(results: Results, number: int, load: str, pair: Server, sample: Sample) -> None:
-    """Keep and print a sample."""
-    results.add(Key(load, pair.name), sample)
-    print(
-        f"round {number + 1}  {load:24}  {pair.name:16}  {sample.rate:10,.0f} msgs/s"
-        f"  p50 {sample.p50_us / 1000:.2f} ms  p99 {sample.p99_us / 1000:.2f} ms",
-        flush=True,
-    )
+                    load = f"lag, {plural(options.lag_threads, 'thread')}"
+                    note(results, number, Key(load, pair.name), sample)
 
 
 def send(

@@ -22,7 +22,7 @@ from rocketpy.protocol.frame import FrameDecoder
 from rocketpy.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.transport import Address
-from tests.bench.comparison import EXIT_NOT_RUN, prepare, words
+from tests.bench.comparison import EXIT_NOT_RUN, in_turn, prepare, words
 from tests.bench.machine import usage
 from tests.bench.servers import QUEUES, Server, servers
 from tests.interop.java_peer import DEFAULT_VERSION
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
         for server in running:
             asyncio.run(fill(server, options.messages))
         for number in range(options.rounds + 1):
-            for server in running if number % 2 else running[::-1]:
+            for server in in_turn(running, number):
                 rate, cpu_us = measure(server)
                 if number:  # the first round warms up
                     figures.setdefault(server.name, []).append((rate, cpu_us))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rocketpy import Message, ProducerConfig, sync
-from tests.bench.comparison import compare, options_of, words
+from tests.bench.comparison import compare, in_turn, options_of, words
 from tests.bench.loads import LoadProcess, fill
 from tests.bench.push_load import HANDLERS
 from tests.bench.results import Key, Results, Sample
@@ -77,7 +77,7 @@ def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Res
                 consumer.measure(server, "drain", max(1, options.messages // 10))
         for number in range(options.rounds):
             for consumer in consumers:
-                for server in running if number % 2 == 0 else running[::-1]:
+                for server in in_turn(running, number):
                     drain = consumer.measure(server, "drain", options.messages)
                     results.add(Key(f"drain, {consumer.name}", server.name), drain)
                     late = consumer.measure(server, "latency", options.samples)

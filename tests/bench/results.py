@@ -33,10 +33,11 @@ class Sample:
 
 @dataclass
 class Results:
-    """All samples so far."""
+    """All samples so far. notes: what else was measured, for the file."""
 
     baseline: str
     samples: dict[Key, list[Sample]] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def add(self, key: Key, sample: Sample) -> None:
         """One more round's sample."""
@@ -85,7 +86,7 @@ class Results:
             for key, samples in self.samples.items()
         ]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+        path.write_text(json.dumps({"about": {**about, **self.notes}, "rows": rows}, indent=1) + "\n")
 
     def _row(self, key: Key) -> tuple[str, ...]:
         samples = self.samples[key]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.comparison import compare, options_of, words
+from tests.bench.comparison import compare, in_turn, note, numbers, options_of, plural, words
 from tests.bench.loads import LoadProcess, ProcessPerServer, official
 from tests.bench.results import Key, Results, Sample
 from tests.bench.servers import JAVA, Server, servers
@@ -72,11 +72,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def numbers(text: str) -> list[int]:
-    """Numbers of a text such as 1,16,64; none of an empty one."""
-    return [int(part) for part in words(text)]
-
-
 def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Results) -> None:
     """All rounds of all loads into `results`."""
     with ExitStack() as stack:
@@ -95,13 +90,8 @@ def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Res
 def drive(loads: list[Load], running: list[Server], number: int, seconds: float, results: Results) -> None:
     """One round; every second round goes through the servers the other way."""
     for load in loads:
-        for server in running if number % 2 == 0 else running[::-1]:
-            sample = load.measure(server, seconds)
-            results.add(Key(load.name, server.name), sample)
-            print(
-                f"round {number + 1}  {load.name:32}  {server.name:16}  {sample.rate:10,.0f} msgs/s",
-                flush=True,
-            )
+        for server in in_turn(running, number):
+            note(results, number, Key(load.name, server.name), load.measure(server, seconds))
 
 
 def warm_loads(stack: ExitStack, peer: JavaPeer, run: Path, options: argparse.Namespace) -> Iterator[Load]:
@@ -154,11 +144,6 @@ def against_java_client(results: Results, size: int) -> str:
         (name, rate) for name, rate in rates.items() if name.startswith("our SDK") and f", {size} B" in name
     ]
     return "\n".join(lines + [f"  {rate / best:5.2f}  {name}" for name, rate in ours])
-
-
-def plural(count: int, noun: str) -> str:
-    """A count and its noun: 1 thread, 16 threads."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 if __name__ == "__main__":
