@@ -6,7 +6,7 @@ from tests.sim.check_ha import run_seed
 from tests.sim.ha_planted import DEFECTS
 
 SEEDS = 200
-AT_ONCE = 10
+AT_ONCE = 20
 
 
 @pytest.mark.slow
