@@ -1,4 +1,4 @@
-"""Jobs on two executors whose driver and whose broker are killed; a task whose broker stands still."""
+"""Jobs on two executors whose driver and broker are killed; tasks whose broker stands still or is away."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ import pytest
 
 from pyspark_rocketmq import ROW_ID_PROPERTY, SeenRows
 from pyspark_rocketmq.columns import Columns
-from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.offsets import QueueName, QueueRange
+from pyspark_rocketmq.options import SinkOptions, SourceOptions
+from pyspark_rocketmq.reading import read_range
 from pyspark_rocketmq.sending import TaskPlace, send_rows
 from rocketpy.errors import RocketError
 from tests.interop.probe import wait_until
@@ -96,6 +98,50 @@ def test_a_broker_that_stands_still_delays_rows_and_loses_none(own_place: Place)
     assert len(messages) > 2 * ROWS  # it had taken in what the task gave up
     once = [int(message.body) for message in SeenRows().new(messages)]
     assert sorted(once) == list(range(2 * ROWS))
+
+
+def test_a_write_waits_for_its_broker(own_place: Place) -> None:
+    """A job that begins a moment before its broker would fail, and somebody have to begin it again."""
+    place, topic, begun = own_place, own_place.topic(), Event()
+    place.broker.kill()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"body": [str(number) for number in range(ROWS)]})
+        begun.set()
+
+    sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, "deliveryTimeoutMs": WAIT_S * 1000})
+    columns = Columns([("body", "string")], sink)
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send_rows, batches(), columns, sink, TaskPlace("run", 0, 0))
+        try:
+            assert begun.wait(WAIT_S)
+            assert not sending.done()
+        finally:
+            place.broker.start()
+        assert sending.result(WAIT_S).rows == ROWS
+    once = [int(message.body) for message in SeenRows().new(place.messages(topic))]
+    assert sorted(once) == list(range(ROWS))
+
+
+def test_a_read_waits_for_its_broker(own_place: Place) -> None:
+    """A broker's restart in the middle of a read would fail the task, or leave messages out."""
+    place, topic = own_place, own_place.topic(1)
+    given = {"nameServer": place.namesrv, "topic": topic}
+    sink = SinkOptions.read({**given, "sendTimeoutMs": 30_000})
+    rows = pa.record_batch({"body": [str(number) for number in range(ROWS)]})
+    send_rows([rows], Columns([("body", "string")], sink), sink, TaskPlace("run", 0, 0))
+    bodies = [message.body for message in place.messages(topic)]
+    source = SourceOptions.read({**given, "pullTimeoutMs": WAIT_S * 1000}, streaming=False)
+    part = QueueRange(QueueName(topic, place.broker.name, 0), 0, len(bodies))
+    reading = read_range(part, ["body"], source)
+    first = next(reading)
+    place.broker.kill()
+    with ThreadPoolExecutor(1) as pool:
+        rest = pool.submit(list, reading)
+        place.broker.start()
+        batches = [first, *rest.result(WAIT_S)]
+    assert len(batches) > 1
+    assert [body for batch in batches for body in batch["body"].to_pylist()] == bodies
 
 
 def test_a_stream_survives_its_driver_and_its_broker(own_place: Place, tmp_path: Path) -> None:

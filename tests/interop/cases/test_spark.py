@@ -1,53 +1,155 @@
-"""Spark's sink and source against RocketMQ's broker, with its clients on the other side.
+"""Spark's sink and source against RocketMQ's servers: with its clients on the other side, and alone.
 
-Run where PySpark is installed (`make spark` installs it).
+Of tests/spark those cases run here too whose outcome is the broker's doing: what columns become in its store,
+compressed bodies, queues by key, ranges by offset and time, tags chosen by the broker, offsets that are gone,
+topics and brokers that are missing, keys, and brokers that stand still, are killed or start late. Left out is
+what ends before a request leaves: options and columns that are refused, how a row becomes a body, null
+bodies, `dedupe` over a frame; and what goes out in the same requests: the functions for Spark 3.5.
+
+One session and one pair of servers serve all cases; those that kill the broker start it again. Run where
+PySpark is installed (`make spark` installs it).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed: make spark")
+
+from pyspark.errors import PySparkException
+
 from examples.spark_session import start_session
-from rocketpy import AdminClient
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
 from tests.interop.sides import Side, serve
+from tests.spark.conftest import CONF, PATIENT, QUICK_TO_START, Place, write
+from tests.spark.test_restarts import (
+    test_a_broker_that_stands_still_delays_rows_and_loses_none,
+    test_a_read_waits_for_its_broker,
+    test_a_stream_survives_its_driver_and_its_broker,
+    test_a_write_waits_for_its_broker,
+)
+from tests.spark.test_security import ACCOUNTS
+from tests.spark.test_security import write as save
+from tests.spark.test_sink import (
+    test_a_delay_and_a_long_body_travel_by_themselves,
+    test_a_missing_topic_and_a_missing_broker_are_told,
+    test_an_empty_frame_sends_nothing,
+    test_each_column_reaches_its_part_of_the_message,
+    test_equal_sharding_keys_share_a_queue_in_order,
+    test_long_bodies_are_compressed_as_told,
+    test_rows_of_a_repeated_task_keep_their_ids,
+)
+from tests.spark.test_source import (
+    test_a_message_has_all_its_columns,
+    test_a_missing_topic_is_told,
+    test_a_stream_from_one_topic_into_another,
+    test_a_stream_reads_on_from_its_checkpoint,
+    test_lost_messages_fail_the_read_or_are_logged,
+    test_ranges_are_those_that_were_asked_for,
+    test_tags_are_chosen_by_the_broker,
+    test_what_was_read_can_be_written,
+)
 from tests.spark.trace_story import expect_one_trace, tell
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: make spark")
+__all__ = [
+    "test_a_broker_that_stands_still_delays_rows_and_loses_none",
+    "test_a_delay_and_a_long_body_travel_by_themselves",
+    "test_a_message_has_all_its_columns",
+    "test_a_missing_topic_and_a_missing_broker_are_told",
+    "test_a_missing_topic_is_told",
+    "test_a_read_waits_for_its_broker",
+    "test_a_stream_from_one_topic_into_another",
+    "test_a_stream_reads_on_from_its_checkpoint",
+    "test_a_stream_survives_its_driver_and_its_broker",
+    "test_a_write_waits_for_its_broker",
+    "test_an_empty_frame_sends_nothing",
+    "test_each_column_reaches_its_part_of_the_message",
+    "test_equal_sharding_keys_share_a_queue_in_order",
+    "test_long_bodies_are_compressed_as_told",
+    "test_lost_messages_fail_the_read_or_are_logged",
+    "test_ranges_are_those_that_were_asked_for",
+    "test_rows_of_a_repeated_task_keep_their_ids",
+    "test_tags_are_chosen_by_the_broker",
+    "test_what_was_read_can_be_written",
+    "write",
+]
 
 pytestmark = pytest.mark.interop
 
-SIDES = (Side("Spark", "java", "java"),)
-# A machine that is busy with Spark must not make the broker refuse messages by itself.
-PATIENT = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
+SIDE = Side("Spark", "java", "java")
+DIRECTION = SIDE.direction
 
 
-@pytest.fixture(scope="module", params=SIDES, ids=lambda side: side.direction)
-def servers(
-    request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def servers(peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Java's servers."""
-    side: Side = request.param
-    with serve(side, peer, tmp_path_factory.mktemp("spark"), conf=PATIENT) as running:
+    with serve(SIDE, peer, tmp_path_factory.mktemp("spark"), conf=CONF) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
+def place(servers: Cluster) -> Place:
+    """The same, for the cases of tests/spark."""
+    return Place(servers.namesrv, servers.broker)
+
+
+@pytest.fixture
+def own_place(place: Place) -> Place:
+    """The same again: a case that kills the broker starts it."""
+    return place
+
+
+@pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    """One session."""
-    session = start_session("rocketpy interop")
+    """One session, which tries each task twice."""
+    session = start_session("rocketpy interop", "local[2,2]", QUICK_TO_START)
     yield session
     session.stop()
 
 
-def test_java_reads_what_spark_wrote(servers: Cluster, spark: Any) -> None:
+@pytest.fixture
+def guarded(peer: JavaPeer, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Servers that want a key, and the options that give it."""
+    conf = tmp_path / "java-broker" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "plain_acl.yml").write_text(ACCOUNTS)
+    with serve(SIDE, peer, tmp_path, conf={**PATIENT, "aclEnable": "true"}) as running:
+        yield {
+            "nameServer": running.namesrv.address,
+            "accessKey": "spark-jobs",
+            "secretKey": "12345678",
+            "deliveryTimeoutMs": "1",
+        }
+
+
+def test_keys_let_rows_out_and_in(spark: Any, guarded: dict[str, str]) -> None:
+    """A signature over other bytes than the broker's would keep every row out, or a refusal not say why."""
+    frame = spark.range(100).selectExpr("cast(id AS string) AS body", "'t' AS tags").coalesce(1)
+    save(frame, guarded, topic="Open", sendTimeoutMs="30000")
+    given = {name: value for name, value in guarded.items() if name != "deliveryTimeoutMs"}
+    rows = spark.read.format("rocketmq").options(**given, topic="Open").load().collect()
+    assert sorted(int(row.body) for row in rows) == list(range(100))
+    refused = {
+        "No accessKey is configured": {"accessKey": "", "secretKey": ""},
+        "Check signature failed": {"secretKey": "87654321"},
+        # A broker of 4.6 looks at the rights of single messages only.
+        "No default permission for topic:Closed": {"topic": "Closed", "batchSize": "1"},
+    }
+    for words, changed in refused.items():
+        given = {**guarded, "topic": "Open", "sendTimeoutMs": "30000", **changed}
+        with pytest.raises(PySparkException, match=rf"(?s)partition 0 not sent.*{words}.*not_sent"):
+            save(frame, given)
+
+
+def test_java_reads_what_spark_wrote(servers: Cluster, place: Place, spark: Any) -> None:
     """A Java consumer would miss rows, their tags, keys or properties, or could not inflate a body."""
-    topic = servers.topic("spark_sink")
+    topic = place.topic()
     frame = spark.range(0, 2000, 1, 2).selectExpr(
         "IF(id = 7, repeat('x', 9000), concat('body ', id)) AS body",
         "'paid' AS tags",
@@ -65,9 +167,9 @@ def test_java_reads_what_spark_wrote(servers: Cluster, spark: Any) -> None:
     assert "k1999 all" in {one["keys"] for one in received}
 
 
-def test_spark_reads_what_java_wrote(servers: Cluster, spark: Any) -> None:
+def test_spark_reads_what_java_wrote(servers: Cluster, place: Place, spark: Any) -> None:
     """Rows would lack what a Java producer set, or a range begin at the wrong message."""
-    topic = servers.topic("spark_source")
+    topic = place.topic()
     steps = [
         {
             "how": "sync",
@@ -98,9 +200,7 @@ def test_spark_reads_what_java_wrote(servers: Cluster, spark: Any) -> None:
     assert since.count() == sum(row.storeTimestamp.timestamp() >= half for row in rows.values())
 
 
-async def test_a_job_and_its_consumer_are_one_trace(servers: Cluster) -> None:
+async def test_a_job_and_its_consumer_are_one_trace(place: Place) -> None:
     """A trace would end at the broker: it drops what a batch carries, or mixes it up."""
-    topic = servers.topic("spark_trace")
-    async with AdminClient(servers.namesrv.address) as admin:
-        await admin.create_topic(topic)
-    expect_one_trace(await tell(servers.namesrv.address, topic), topic)
+    topic = place.topic()
+    expect_one_trace(await tell(place.namesrv, topic), topic)
