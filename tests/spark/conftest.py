@@ -50,6 +50,11 @@ class Place:
             admin.create_topic(name, queues, key=CLUSTER)
         return name
 
+    def stored(self, topic: str) -> int:
+        """How many messages a topic has, without reading them."""
+        with PullConsumer("spark_tests", self.namesrv) as consumer:
+            return sum(map(consumer.max_offset, consumer.fetch_queues(topic)))
+
     def messages(self, topic: str) -> list[MessageExt]:
         """All messages of a topic, queue by queue."""
         found: list[MessageExt] = []

@@ -7,10 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 from pyspark_rocketmq import dedupe
+from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.sending import TaskPlace, send_rows
 from rocketpy import Message, MessageQueue
 from rocketpy.sync import Producer, PullConsumer
 from tests.interop.probe import wait_until
@@ -143,6 +147,27 @@ def test_equal_places_in_two_topics_are_no_copies(spark: Any, place: Place) -> N
     fill(place, first, range(5))
     fill(place, second, range(5, 10))
     assert numbers(dedupe(load(spark, place, f"{first},{second}"))) == list(range(10))
+
+
+def test_copies_are_dropped_while_they_may_come(spark: Any, place: Place, tmp_path: Path) -> None:
+    """A stream that forgets ids after a while would let copies through that come before."""
+    topic = place.topic(2)
+    sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, "sendTimeoutMs": 30_000})
+    rows = pa.record_batch({"body": [str(number) for number in range(50)]})
+    for _ in range(2):
+        send_rows([rows], Columns([("body", "string")], sink), sink, TaskPlace("run", 0, 0))
+    assert len(place.messages(topic)) == 100
+    assert numbers(dedupe(load(spark, place, topic))) == list(range(50))
+    stream = spark.readStream.format("rocketmq").options(
+        nameServer=place.namesrv, topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger=60
+    )
+    query = (
+        dedupe(stream.load(), within="1 hour").select("body").writeStream.format("parquet")
+        .option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(50))
 
 
 def test_a_stream_reads_on_from_its_checkpoint(spark: Any, place: Place, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from examples.spark_session import shim_for
-from pyspark_rocketmq import RowNotSent
+from pyspark_rocketmq import DataLoss, RowNotSent
 from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.offsets import (
     EARLIEST,
@@ -27,14 +27,20 @@ from pyspark_rocketmq.offsets import (
     split,
     to_json,
 )
-from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.options import SinkOptions, SourceOptions
+from pyspark_rocketmq.planning import Planner
+from pyspark_rocketmq.reading import read_range
 from pyspark_rocketmq.sending import Report, TaskPlace, send_rows
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol import properties
 from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
-from rocketpy.protocol.headers import SendMessageRequestHeaderV2
+from rocketpy.protocol.headers import (
+    GetMinOffsetResponseHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+)
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, Script, refuses, stored
 from tests.otel.recorder import Recorder, traceparent
@@ -45,6 +51,11 @@ PLACE = TaskPlace("run", 3, 5)
 QUEUES = [QueueName("T", "broker-a", number) for number in range(3)]
 
 
+def rows_of(count: int) -> pa.RecordBatch:
+    """A frame of bodies."""
+    return pa.record_batch({"body": [f"body {number}" for number in range(count)]})
+
+
 async def task(
     script: Script | None, options: Mapping[str, object] | None = None, rows: int = 10
 ) -> tuple[Report, Peer]:
@@ -53,7 +64,7 @@ async def task(
         names.routes["T"] = {"a": broker.address}
         given = {"nameServer": names.address, "topic": "T", "batchSize": 5, **(options or {})}
         sink = SinkOptions.read(given)
-        batch = pa.record_batch({"body": [f"body {number}" for number in range(rows)]})
+        batch = rows_of(rows)
         columns = pickle.loads(pickle.dumps(Columns([("body", "string")], sink)))  # noqa: S301 - as Spark does
         report = await asyncio.to_thread(send_rows, [batch], columns, sink, PLACE)
         return report, broker
@@ -103,6 +114,56 @@ async def test_rows_of_a_frame_in_columns_are_those_of_single_rows(body: str | N
         texts = properties.decode(found[str(bodies[number]).encode()])
         row = (texts.get("TAGS"), texts.get("KEYS"), texts["SPARK_ROW_ID"])
         assert row == (tags[number], keys[number], f"run/3/5/{number}")
+
+
+async def test_a_workers_tasks_share_a_connection() -> None:
+    """Each task would connect anew, and a busy cluster leave thousands of connections behind."""
+    async with Peer() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        for retries in (2, 2, 7):
+            sink = SinkOptions.read({"nameServer": names.address, "topic": "T", "retries": retries})
+            columns = Columns([("body", "string")], sink)
+            await asyncio.to_thread(send_rows, [rows_of(3)], columns, sink, PLACE)
+        assert (len(broker.sends), broker.opened) == (3, 1)
+
+
+async def test_rows_without_ids_are_as_short_as_others() -> None:
+    """A job that needs no ids would still pay for them in every message."""
+    _, broker = await task(None, {"dedupProperty": ""})
+    for command in broker.sends:
+        for element in decode_batch(command.body):
+            assert properties.decode(element.properties).keys() == {"UNIQ_KEY", "WAIT"}
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_offsets_that_are_gone_are_told_or_left_out(fails: bool) -> None:
+    """What a broker deleted before it was read would be missed, and nobody know."""
+
+    def script(_channel: Channel, request: Command) -> Command:
+        if request.code == RequestCode.GET_MIN_OFFSET:
+            return request.reply(header=GetMinOffsetResponseHeader(offset=5))
+        header = PullMessageResponseHeader(
+            suggest_which_broker_id=0, next_begin_offset=5, min_offset=5, max_offset=9
+        )
+        return request.reply(ResponseCode.PULL_OFFSET_MOVED, header=header)
+
+    queue = QueueName("T", "a", 0)
+    async with Peer(script) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        given = {"nameServer": names.address, "topic": "T", "failOnDataLoss": fails, "pullTimeoutMs": 1000}
+        source = SourceOptions.read(given, streaming=False)
+        planner = await asyncio.to_thread(Planner, source)
+        planning = asyncio.to_thread(planner.ranges, {queue: 0}, {queue: 9})
+        reading = asyncio.to_thread(lambda: list(read_range(QueueRange(queue, 0, 5), ["body"], source)))
+        if fails:
+            with pytest.raises(DataLoss, match="T a/0 lost offsets 0 to 4: its oldest is 5"):
+                await planning
+            with pytest.raises(DataLoss, match="T a/0 has no messages 0 to 4"):
+                await reading
+        else:
+            assert await planning == [QueueRange(queue, 5, 9)]
+            assert await reading == []
+        await asyncio.to_thread(planner.close)
 
 
 async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
