@@ -9,7 +9,8 @@
 
 Events may be stepped while a Ready is being stored; only one Ready is out at a time.
 
-A broker's own messages go in by `append` and `push`, without an event each.
+A broker's own messages go in by `append` and `push`, without an event each. Answers to a leader take effect
+with `push`, or when a Ready is taken.
 
 Source: DLedgerServer of DLedger 0.1. Differs: GET serves only what is committed (I5), PULL is refused where
 0.1 is silent.
@@ -100,6 +101,8 @@ class RaftNode:
         self._follower = Follower(settings, self.member, self.view, self._outbox, self._elector)
         self._leader: Leader | None = None
         self._is_out = False
+        self._unsettled_ms: float | None = None
+        """When the last answer came, while what follows from it is still to be done."""
         self._asked: dict[int, tuple[int, AppendEntryRequest]] = {}
         """Token and request of appends that came over the wire, by the ticket (below 0) made for them."""
 
@@ -118,6 +121,9 @@ class RaftNode:
                 self._on_request(token, message, now_ms)
             case Answered(call, message):
                 self._on_answer(call, message, now_ms)
+                if self._leads_on:  # many answers come at once: what they make possible is done once
+                    self._unsettled_ms = now_ms
+                    return
             case Propose(ticket, body):
                 self._propose(ticket, body, now_ms)
             case Expire(begin_index):
@@ -139,8 +145,14 @@ class RaftNode:
         return self._leader.append(body)
 
     def push(self, now_ms: float) -> None:
-        """Send what was appended."""
+        """Send what was appended, and commit what answers since made possible."""
         self._settle(now_ms)
+
+    @property
+    def _leads_on(self) -> bool:
+        """Whether this peer leads, as it did after the last event."""
+        member, leader = self.member, self._leader
+        return leader is not None and member.role is Role.LEADER and member.term == leader.term
 
     @property
     def followers(self) -> Sequence[PeerProgress]:
@@ -149,6 +161,8 @@ class RaftNode:
 
     def take_ready(self) -> Ready:
         """Return what is to be done; falsy when there is nothing, or the last one is still being done."""
+        if self._unsettled_ms is not None and not self._is_out:
+            self._settle(self._unsettled_ms)
         outbox = self._outbox
         if self._is_out or not (outbox or self.view.has_changes or self.member.is_unsaved):
             return Ready(None, _NOTHING, (), (), (), self.member.committed_index)
@@ -175,8 +189,9 @@ class RaftNode:
 
     def _settle(self, now_ms: float) -> None:
         """Begin or end leading, as the last event made it; commit and push what it made possible."""
+        self._unsettled_ms = None
         member, leader = self.member, self._leader
-        if leader is not None and (member.role is not Role.LEADER or member.term != leader.term):
+        if leader is not None and not self._leads_on:
             leader.abandon()
             self._leader = leader = None
         if leader is None and member.role is Role.LEADER:

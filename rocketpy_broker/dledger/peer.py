@@ -167,8 +167,8 @@ class Peer:
         self._told = (PeerState(Role.CANDIDATE, -1, None), -1)
         self._saved = LedgerCheckpoint()
         self._is_unflushed = False
-        self._has_appended = False
-        """Are there entries that were not pushed?"""
+        self._wants_push = False
+        """Has something been appended, or answered, since the node last pushed?"""
         self._is_running = False
         self._readable = -1
         self._leader_changes = 0
@@ -295,7 +295,7 @@ class Peer:
         entry = self._node.append(body)
         if entry is None:
             raise NotEnoughReplicas(f"{self.settings.pending_max} entries wait for a majority")
-        self._has_appended = True
+        self._wants_push = True
         self._turn_soon()
         return entry
 
@@ -315,6 +315,7 @@ class Peer:
 
     def _answered(self, call: int, message: RaftMessage | None) -> None:
         self._step(Answered(call, message))
+        self._wants_push = True
         self._turn_soon()
 
     def _step(self, event: Event) -> None:
@@ -341,8 +342,8 @@ class Peer:
             self._tell()  # what others say is heard all the same
             return
         try:
-            if self._has_appended:
-                self._has_appended = False
+            if self._wants_push:
+                self._wants_push = False
                 self._node.push(self._now_ms())
             while not self._is_storing and self._stalled is None:
                 ready = self._node.take_ready()
