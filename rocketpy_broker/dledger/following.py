@@ -49,7 +49,8 @@ class Follower:
             self._answer(token, request, code)
         elif request.type is PushType.COMMIT:
             self._commit(request)
-            self._answer(token, request, _SUCCESS)
+            # One that was started again, perhaps empty, would wait for the next entry to be compared.
+            self._answer(token, request, _SUCCESS if self._is_compared else _INCONSISTENT)
         elif request.entry is None:
             self._answer(token, request, RaftResponseCode.UNEXPECTED_ARGUMENT)
         elif request.type is PushType.APPEND:

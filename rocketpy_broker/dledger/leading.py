@@ -53,6 +53,8 @@ class PeerProgress:
         """The follower has the ledger up to here durably."""
         self.call: int | None = None
         """The open COMPARE or TRUNCATE."""
+        self.commit_call: int | None = None
+        """The COMMIT that was sent last; None once it is answered."""
         self.appends: dict[int, int] = {}
         """Index of the entry by the number of its open call."""
         self.sent: deque[_Sent] = deque()
@@ -65,6 +67,7 @@ class PeerProgress:
     def compare_anew(self) -> None:
         """Go back to where nothing is known of the follower's end."""
         self.phase, self.index, self.call = PushType.COMPARE, -1, None
+        self.commit_call = None
         self.equal_index = self.other_index = -1
         self.appends.clear()
         self.sent.clear()
@@ -183,7 +186,7 @@ class Leader:
             sent[0].at_ms = now_ms
             self._push_entry(follower, view.get(sent[0].index), now_ms)
         if not sent and now_ms - follower.told_ms > self._settings.commit_push_ms:
-            self._send(follower, None, PushType.COMMIT, now_ms)
+            follower.commit_call = self._send(follower, None, PushType.COMMIT, now_ms)
 
     def _push_entry(self, follower: PeerProgress, entry: Entry, now_ms: float) -> None:
         follower.appends[self._send(follower, entry, PushType.APPEND, now_ms)] = entry.index
@@ -211,6 +214,10 @@ class Leader:
                 self._on_phase_answer(follower, answer, now_ms)
             elif (index := follower.appends.pop(call, None)) is not None:
                 self._on_append_answer(follower, index, answer)
+            elif call == follower.commit_call:
+                follower.commit_call = None
+                if answer is not None and answer.code == _INCONSISTENT and follower.call is None:
+                    follower.compare_anew()
 
     def _on_append_answer(self, follower: PeerProgress, index: int, answer: PushEntryResponse | None) -> None:
         if answer is not None and answer.code == _SUCCESS:

@@ -399,6 +399,33 @@ def test_a_leader_whose_ledger_begins_later_says_so() -> None:
     assert (call.message.type, call.message.entry) == (PushType.TRUNCATE, bench.disk.entries[0])
 
 
+def test_a_follower_that_was_started_again_is_compared_although_nothing_is_sent() -> None:
+    """In a group at rest it would lack what it lost, and show nothing of what is committed."""
+    follower = Bench()
+    entry = Entry.of(0, 3, 0, b"kept")
+    follower.disk.entries = [entry]
+    state = TermState(3, None)
+    follower.node = RaftNode(follower.settings, follower.disk, state, LedgerCheckpoint(), lambda: 0.5, 0.0)
+    assert follower.ask(_push(None, PushType.COMMIT, 0)).code == RaftResponseCode.INCONSISTENT_STATE
+    assert follower.ask(_push(entry, PushType.COMPARE)).code == RaftResponseCode.SUCCESS
+    assert follower.ask(_push(None, PushType.COMMIT, 0)).code == RaftResponseCode.SUCCESS
+    assert follower.node.member.committed_index == 0
+
+    leader = Bench()
+    leader.lead()
+    (compare,) = [call for ready in leader.do(Propose(7, b"x")) for call in ready.calls if call.peer == "n1"]
+    equal = PushEntryResponse(index=0, begin_index=0, end_index=0, term=0)
+    leader.do(Answered(compare.number, equal))
+    leader.now += leader.settings.commit_push_ms + 1
+    (commit,) = [call for ready in leader.do(Tick()) for call in ready.calls if call.peer == "n1"]
+    assert isinstance(commit.message, PushEntryRequest)
+    assert commit.message.type is PushType.COMMIT
+    again = PushEntryResponse(code=RaftResponseCode.INCONSISTENT_STATE, term=0)
+    (call,) = [call for ready in leader.do(Answered(commit.number, again)) for call in ready.calls]
+    assert isinstance(call.message, PushEntryRequest)
+    assert (call.peer, call.message.type) == ("n1", PushType.COMPARE)
+
+
 @pytest.mark.parametrize("kind", [PushType.APPEND, PushType.TRUNCATE, PushType.COMPARE])
 def test_what_is_committed_stays(kind: PushType) -> None:
     """D#316: a leader that should not be one would take acknowledged messages away."""
