@@ -25,6 +25,7 @@ from rocketpy_broker.handlers.access import AccessHandler
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
 from rocketpy_broker.handlers.sync_flush import FlushWaiters
+from rocketpy_broker.ledger_ends import LedgerEnds
 from rocketpy_broker.ledger_replication import LedgerReplication
 from rocketpy_broker.ledger_role import LedgerRole
 from rocketpy_broker.metrics.collecting import Sources, State
@@ -83,6 +84,9 @@ class Broker:
             offsets=self.consumers.offsets,
             sent_back=lambda group, topic: self.consumers.stats.sent_back(topic, group),
         )
+        self._ends = None
+        if isinstance(self.store, LedgerStore):
+            self._ends = LedgerEnds(self.store, self.topics, self.consumers.offsets)
         self._sync = SlaveSync(
             self.topics,
             self.consumers.groups,
@@ -91,6 +95,7 @@ class Broker:
             registration=config.registration,
             interval_ms=config.ha.sync_interval_ms,
             may_sync=self._may_sync,
+            also=None if self._ends is None else self._ends.copy,
         )
         self._role: LedgerRole | None = None
         self._replica = self._make_replica()
@@ -105,10 +110,10 @@ class Broker:
         self._is_serving = False
 
     def _make_replica(self) -> Replication | LedgerReplication:
-        if not isinstance(self.store, LedgerStore):
+        if not isinstance(self.store, LedgerStore) or self._ends is None:
             return Replication(self.config, self.store, self._driver)
         self._role = LedgerRole(
-            self.config, self.store, self.topics, self.consumers, self.deferred, self._sync
+            self.config, self.store, self.topics, self.consumers, self.deferred, self._sync, self._ends
         )
         return LedgerReplication(self.config, self.store, self._driver, self._role, self._store_failed)
 

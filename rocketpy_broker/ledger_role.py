@@ -14,6 +14,7 @@ from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.consumers import ConsumerSide
 from rocketpy_broker.deferred import DeferredSide
 from rocketpy_broker.handlers.send import DLQ_PREFIX, RETRY_PREFIX
+from rocketpy_broker.ledger_ends import LedgerEnds
 from rocketpy_broker.services.registration import Registrar
 from rocketpy_broker.services.slave_sync import SlaveSync
 from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable, ensure_topic
@@ -41,6 +42,7 @@ class LedgerRole:
         consumers: ConsumerSide,
         deferred: DeferredSide,
         sync: SlaveSync,
+        ends: LedgerEnds,
     ) -> None:
         self._slave_id = config.dledger.slave_id
         self._store = store
@@ -48,12 +50,14 @@ class LedgerRole:
         self._consumers = consumers
         self._deferred = deferred
         self._sync = sync
+        self._ends = ends
         self.registrar: Registrar | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
     def prepare(self) -> None:
         """Part of RoleTaker."""
         self._learn_log()
+        self._ends.go_on()
         self._deferred.reload()
 
     async def lead(self) -> None:

@@ -53,6 +53,8 @@ class LedgerStore(MessageStore):
         """For the peer, once the store is open."""
         self._state = StateFiles(disk, directory)
         self._wanted_index = -1
+        self._ended: dict[tuple[str, int], int] = {}
+        """Next numbers of the queues that were forgotten, by topic and queue."""
         super().__init__(config, clock=clock, disk=disk, make_log=self._make_log)
 
     def _make_log(self, config: StoreConfig, table: QueueTable, clock: Clock, disk: Disk) -> LedgerLog:
@@ -87,7 +89,19 @@ class LedgerStore(MessageStore):
         for cursor in self.table.values():
             cursor.next_offset = 0
         self.queues.fill(self.table, self.commit_log.min_offset)
+        for (topic, queue_id), number in self._ended.items():
+            self.begin_queue(topic, queue_id, number)
         self.log.lead(appender)
+
+    def begin_queue(self, topic: str, queue_id: int, number: int) -> None:
+        """Let the messages of a queue go on with this number, unless some are here: its older ones were not.
+
+        To be called when all entries are in their queues. Raises TopicInvalid, StoreError.
+        """
+        queue = self.queues.get_or_add(topic, queue_id)
+        if queue.max_physical_offset < 0 and queue.next_offset < number:
+            queue.begin_at(number)
+            self.table[topic, queue_id].next_offset = number
 
     def follow(self) -> None:
         """Take no more messages."""
@@ -115,7 +129,8 @@ class LedgerStore(MessageStore):
     def _begin_anew(self) -> None:
         """Forget all messages: the leader has deleted what this one lacked, and sent what it still has."""
         self.dispatch()
-        for key in list(self.queues.queues):
+        for key, queue in list(self.queues.queues.items()):
+            self._ended[key] = queue.next_offset
             self.drop_queue(*key)
         if self.index is not None:
             self.index.destroy()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -28,17 +28,21 @@ from rocketpy_broker.services.groups import SubscriptionGroups
 from rocketpy_broker.services.offsets import ConsumerOffsets
 from rocketpy_broker.services.topics import TopicTable
 
-__all__ = ["WITH_VERSIONS", "SlaveSync"]
+__all__ = ["WITH_VERSIONS", "Ask", "SlaveSync"]
 
 log = logging.getLogger("rocketpy.broker.sync")
 
 WITH_VERSIONS: Final = "rocketpyVersions"
 """Header field (ours) by which a slave asks when each offset was committed; RocketMQ ignores it."""
 
+Ask = Callable[[int, dict[str, str] | None], Awaitable[bytes]]
+"""Asks the master by code and fields; empty without one. Raises BrokerError for a refusal, RocketError."""
+
 
 class SlaveSync:
     """Copies a master's tables into a slave's. may_sync: whether the master is one to follow.
 
+    also: copies something more, after the rest.
     registration: the keys that name servers are shown are good for the master, too.
     """
 
@@ -52,6 +56,7 @@ class SlaveSync:
         registration: RegistrationConfig,
         interval_ms: int,
         may_sync: Callable[[], bool],
+        also: Callable[[Ask], Awaitable[None]] | None = None,
     ) -> None:
         self._topics = topics
         self._groups = groups
@@ -64,6 +69,7 @@ class SlaveSync:
         self._speaks_tls = bool(servers) and all(server.scheme == "tls" for server in servers)
         self._interval_s = interval_ms / 1000
         self._may_sync = may_sync
+        self._also = also
         self._known = asyncio.Event()
         self._master: Asker | None = None
         self._task: asyncio.Task[None] | None = None
@@ -129,6 +135,8 @@ class SlaveSync:
         await self._delay.adopt(await self._ask(RequestCode.GET_ALL_DELAY_OFFSET))
         groups = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         self._groups.adopt(SubscriptionGroupWrapper.decode(groups))
+        if self._also is not None:
+            await self._also(self._ask)
 
     async def _ask(self, code: int, fields: dict[str, str] | None = None) -> bytes:
         return b"" if self._master is None else await self._master.ask(code, fields)

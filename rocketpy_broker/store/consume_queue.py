@@ -134,6 +134,9 @@ class ConsumeQueue:
 
     def _jump(self, queue_offset: int) -> bool:
         """Make a unit that is not the next one the next one, if it may be."""
+        if self.max_physical_offset < 0:
+            self.begin_at(queue_offset)
+            return True
         if queue_offset < self.next_offset:
             logger.warning(
                 "%s: unit %d is here already, next is %d",
@@ -142,26 +145,29 @@ class ConsumeQueue:
                 self.next_offset,
             )
             return False
-        if self.max_physical_offset < 0 and not self._pending:
-            self.files.destroy()
-            # As 4.6.0 (fillPreBlank): the queue starts in the file that holds this offset.
-            self.next_offset = queue_offset - queue_offset % self.units_per_file
-            self.files.add_segment(self.next_offset * UNIT_BYTES).wrote = 0
-            self.min_offset = queue_offset
-        elif queue_offset - self.next_offset > _GAP_UNITS_MAX:
+        if queue_offset - self.next_offset > _GAP_UNITS_MAX:
             raise StoreDamaged(
                 f"{self.files.directory}: the commit log goes on with message {queue_offset}, this queue "
                 f"ends with {self.next_offset - 1}; remove the queue's directory to have it rebuilt"
             )
-        else:
-            # 4.6.0 logs a bug and writes to the wrong place; numbering must stay right.
-            logger.error(
-                "%s: no units from %d to %d; filled with blanks",
-                self.files.directory, self.next_offset, queue_offset,
-            )  # fmt: skip
+        # 4.6.0 logs a bug and writes to the wrong place; numbering must stay right.
+        logger.error(
+            "%s: no units from %d to %d; filled with blanks",
+            self.files.directory, self.next_offset, queue_offset,
+        )  # fmt: skip
         self._pending.extend([BLANK_UNIT] * (queue_offset - self.next_offset))
         self.next_offset = queue_offset
         return True
+
+    def begin_at(self, queue_offset: int) -> None:
+        """Give the first unit of a queue without any this number: those before it were never here."""
+        self._pending.clear()
+        self.files.destroy()
+        # As 4.6.0 (fillPreBlank): the queue starts in the file that holds this offset.
+        first = queue_offset - queue_offset % self.units_per_file
+        self.files.add_segment(first * UNIT_BYTES).wrote = 0
+        self._pending.extend([BLANK_UNIT] * (queue_offset - first))
+        self.min_offset = self.next_offset = queue_offset
 
     def write_out(self) -> None:
         """Write pending units, one call a file. Raises DiskFull, StoreError; then all stay pending."""

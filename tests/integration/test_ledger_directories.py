@@ -97,10 +97,45 @@ async def test_an_empty_peer_joins_a_group_whose_first_entries_have_expired(tmp_
             ]
 
 
+async def test_a_queue_that_is_empty_goes_on_with_its_numbers_on_a_peer_that_joined_late(
+    tmp_path: Path,
+) -> None:
+    """Groups would wait, at the numbers they have reached, for messages that come again from 0 on."""
+    settings = {"fileReservedTime": "0"}
+    async with (
+        ledger_group(tmp_path, settings=settings, sync_ms=50) as group,
+        Producer("g", namesrv=group.namesrv_address) as producer,
+    ):
+        first = await group.master()
+        await send(producer, "U", 40)
+        await send(producer, "T", 700)
+        late, other = (group.name_of(broker) for broker in group.slaves())
+        await group.stop(late)
+        shutil.rmtree(tmp_path / late)
+        for broker in group.running.values():
+            await expire(broker)
+        ends = {queue_id: first.store.max_offset_in_queue("U", queue_id) for queue_id in range(4)}
+        assert sum(ends.values()) == 40
+        joined = await group.start(late, settings)
+        await until(lambda: joined._ends is not None and joined._ends.knows("U"), 30)
+        await group.stop(other)
+        await send(producer, "T", 10)  # which the other one lacks, and so cannot lead
+        await group.stop(group.name_of(first))
+        await group.start(other, settings)
+        assert await group.master() is joined
+        for queue_id, end in ends.items():
+            assert joined.store.max_offset_in_queue("U", queue_id) == end
+            assert joined.store.min_offset_in_queue("U", queue_id) == end
+        results = [await producer.send(Message("U", b"later")) for _ in range(8)]
+        assert all(result.queue_offset >= ends[result.queue.queue_id] for result in results)
+        assert count_of(joined, "U") == 48
+
+
 async def expire(broker: Broker) -> None:
     """Delete what retention lets go now, once it is known to be flushed."""
     driver = broker._driver
-    broker.store.flush(thorough=True)
+    async with driver.paused():
+        broker.store.flush(thorough=True)
     driver.cleaner.ask()
     await until(lambda: broker.store.checkpoint.dispatched_offset > 65536)
     await driver.clean()  # unless it is just the hour at which the broker does so

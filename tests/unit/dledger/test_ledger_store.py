@@ -265,6 +265,34 @@ def test_a_follower_whose_entries_expired_on_the_leader_begins_anew(tmp_path: Pa
     solo.close()
 
 
+def test_queues_go_on_with_their_numbers_when_a_follower_has_begun_anew(tmp_path: Path) -> None:
+    """Once it led, queues of which nothing is left would be numbered from 0 again."""
+    solo = Solo(tmp_path)
+    solo.put(0, 1, 2, topic="U")
+    solo.put(3)
+    body = solo.store.ledger.get(3).body
+    solo.store.follow()
+    pos = 65536
+    moved = body[:28] + (pos + 48).to_bytes(8, "big") + body[36:]
+    solo.view.reset_to(500)
+    solo.view.append(Entry.of(500, 2, pos, moved))
+    solo.store_entries()
+    solo.store.commit(500)
+    solo.store.flush(thorough=True)
+    solo.term = 3
+    solo.store.lead(solo)
+    store = solo.store
+    assert (store.min_offset_in_queue("U", 0), store.max_offset_in_queue("U", 0)) == (3, 3)
+    solo.put(4, topic="U")
+    assert (store.min_offset_in_queue("U", 0), store.max_offset_in_queue("U", 0)) == (3, 4)
+    assert numbers(store, topic="U") == [4]
+    assert numbers(store) == [3]
+    solo.close()
+    solo = Solo(tmp_path)
+    assert (numbers(solo.store, topic="U"), solo.store.max_offset_in_queue("U", 0)) == ([4], 4)
+    solo.close()
+
+
 # -- retention -----------------------------------------------------------------------------------
 
 

@@ -58,6 +58,19 @@ def test_queue_that_starts_in_the_middle_is_filled_up(tmp_path: Path) -> None:
     again.files.close()
 
 
+def test_an_empty_queue_takes_whatever_number_comes_first(tmp_path: Path) -> None:
+    """What a peer was told of a queue it never had could keep messages of it out."""
+    queue = queue_of(tmp_path)
+    queue.begin_at(23)
+    assert (queue.min_offset, queue.next_offset) == (23, 23)
+    assert queue.read_units(23, 1) is None
+    queue.write_out()
+    assert queue.put(5000, 100, 7, 11)
+    assert (queue.min_offset, queue.next_offset) == (11, 12)
+    assert queue.unit(11) == (5000, 100, 7)
+    queue.files.close()
+
+
 def test_gap_keeps_the_numbers_right(tmp_path: Path) -> None:
     """A consumer would be given another message under a number it has seen."""
     queue = queue_of(tmp_path, 2)
