@@ -8,7 +8,7 @@ import msgspec
 
 from rocketpy.errors import StoreError
 from rocketpy_broker.ha.epochs import NO_EPOCHS, EpochState, begin_epoch
-from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store import FlushDiskType, MessageStore
 from rocketpy_broker.store.backlog import Backlog
 from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.replica import ReplicaLog
@@ -70,6 +70,7 @@ class StoreSource:
         self._store = store
         self._epochs = epochs
         self.segment_bytes = store.config.commit_log.segment_bytes
+        self._is_flushed_first = store.config.flush.disk_type is FlushDiskType.SYNC_FLUSH
 
     @property
     def min_offset(self) -> int:
@@ -80,6 +81,12 @@ class StoreSource:
     def max_offset(self) -> int:
         """See `LogSource`."""
         return self._store.max_physical_offset
+
+    @property
+    def ready_offset(self) -> int:
+        """See `LogSource`."""
+        store = self._store
+        return store.flushed_offset if self._is_flushed_first else store.max_physical_offset
 
     @property
     def epochs(self) -> EpochState:

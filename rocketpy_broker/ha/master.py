@@ -1,7 +1,8 @@
 """A master's end of one connection to a slave. Pure: a log, bytes and `now_ms` go in, effects come out.
 
 Source: HAConnection of RocketMQ 4.6.0. Differs: a slave that is ahead of the log, or behind its begin, is
-closed (#3015) instead of being sent what does not fit; with a slave of ours more is agreed on, see `wire`.
+closed (#3015) instead of being sent what does not fit; with SYNC_FLUSH only what is flushed is sent; with a
+slave of ours more is agreed on, see `wire`.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class MasterLink:
 
     def _last_file(self) -> int:
         """QUIRKS 53: an empty slave gets the last file only."""
-        end = self._log.max_offset
+        end = self._log.ready_offset
         return end - end % self._log.segment_bytes
 
     def _refusal_of_plain(self, offset: int) -> Close | None:
@@ -243,7 +244,7 @@ class MasterLink:
         pieces: list[bytes] = []
         if self._sent_ms + settings.heartbeat_ms < now_ms:
             pieces.append(frame(self.next_offset, b""))
-        end = log.max_offset
+        end = log.ready_offset
         while self.next_offset < end and room > 0:
             wanted = max(1, room // settings.batch_bytes) * settings.batch_bytes
             body = log.read(self.next_offset, min(wanted, end - self.next_offset))

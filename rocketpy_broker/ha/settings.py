@@ -42,6 +42,10 @@ class LogSource(Protocol):
         """Where it ends."""
 
     @property
+    def ready_offset(self) -> int:
+        """Where what may be sent ends: a slave must not have what power loss may take here."""
+
+    @property
     def segment_bytes(self) -> int:
         """Size of its files."""
 

@@ -103,6 +103,13 @@ def what_waits_for_the_disk_is_shown_before_a_slave_has_it() -> Iterator[None]:
 
 
 @defect
+def slaves_get_what_the_master_has_not_flushed() -> Iterator[None]:
+    """Consumers read it there, and power loss takes it from the master: another message gets its offset."""
+    with patch.object(StoreSource, "ready_offset", StoreSource.max_offset):
+        yield
+
+
+@defect
 def an_empty_slave_of_rocketmq_begins_within_a_file() -> Iterator[None]:
     """It begins where the master's log ends: its first file has a hole (QUIRKS 53)."""
     with patch.object(MasterLink, "_last_file", lambda link: link._log.max_offset):

@@ -133,6 +133,7 @@ class World:
         for each in self.all:
             if each not in (self.master, self.alone):
                 self._replicate(each)
+        self._check_slaves()
         for node in self.nodes:
             node.check_shown()
 
@@ -164,6 +165,18 @@ class World:
         until = max(each.held_until for each in counted if each is not master)
         assert all(sent.end <= until for sent in sends), "acknowledged, and no slave has it"
         self.acked += sends
+
+    def _check_slaves(self) -> None:
+        """No slave has, and may show, what power loss may take from its master (I5)."""
+        store = self.master.store
+        if self.flushes and store is not None:
+            copies = [
+                slave
+                for slave, wire in self.wires.items()
+                if wire.slave.is_copying and (isinstance(slave, Node) or slave.parted_at is None)
+            ]
+            ahead = [each.number for each in copies if self._end_of(each) > store.flushed_offset]
+            assert not ahead, f"{ahead} have what the master has not flushed (I5)"
 
     # -- slaves of RocketMQ's -----------------------------------------------------------------
 

@@ -31,6 +31,10 @@ class MemoryLog:
     def max_offset(self) -> int:
         return self.min_offset + len(self.data)
 
+    @property
+    def ready_offset(self) -> int:
+        return self.max_offset
+
     def read(self, offset: int, size_max: int) -> bytes:
         assert self.min_offset <= offset < self.max_offset
         size = min(size_max, self.segment_bytes - offset % self.segment_bytes)

@@ -214,6 +214,25 @@ def test_what_fits_the_socket_is_sent() -> None:
     assert master.step(Poll(room=0), 2) == []
 
 
+def test_what_power_loss_may_take_is_not_sent() -> None:
+    """Without this a slave would show what its master loses, and its readers skip what gets that offset."""
+
+    class Flushing(MemoryLog):
+        ready_offset = 5000
+
+    log = Flushing(TEXT)
+    pair = Pair(log, MemoryLog())
+    pair.run()
+    assert pair.target.data == TEXT[:5000]
+    log.ready_offset = len(TEXT)
+    pair.run()
+    assert pair.target.data == TEXT
+    late = MasterLink(Flushing(TEXT), PLAIN, "", 0)
+    late.step(Received(REPORT.pack(0)), 1)
+    assert late.next_offset == 4096  # the last file that has something to send
+    assert pair.closed == []
+
+
 def test_one_slave_is_enough_and_it_must_not_be_far_behind() -> None:
     """Without this SYNC_MASTER would wait for slaves that are not there (SLAVE_NOT_AVAILABLE)."""
     progress = Progress(behind_bytes_max=1000)
