@@ -145,7 +145,7 @@ class Node:
 
     def _lose(self) -> None:
         """What a dead process leaves; with power loss, less."""
-        if self.world.flushes and self.world.chance.random() < 0.5:
+        if self.world.power_fails and self.world.chance.random() < 0.5:
             self.disk = self.disk.after_power_loss(self.world.chance)
         else:
             self.disk = self.disk.copy()

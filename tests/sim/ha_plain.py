@@ -85,7 +85,7 @@ class PlainNode:
         """The process ends at once, or power is lost with it."""
         if self.is_running:
             self.is_running = False
-            if self.world.flushes and self.world.chance.random() < 0.5:
+            if self.world.power_fails and self.world.chance.random() < 0.5:
                 del self.log[self.world.chance.randint(self._flushed, len(self.log)) :]
             self.world.forget_wires(self)
 

@@ -5,12 +5,12 @@ survives, and the world does: connections that break, and bytes that come late a
 that stand still; processes killed between any two calls to the disk; full disks; the master gone for good,
 with the slave of the highest rank promoted and the old master back as its slave, at once or after it went on
 with clients of its own, out of everybody else's sight. Where masters and slaves flush before they
-acknowledge (`flushes`), also power loss of any, and of all at once.
+acknowledge (`flushes`), also power loss of any, and of all at once; in some others too, where all must come
+together again without what was lost (decision 0007).
 
-A message counts as acknowledged as a SYNC_MASTER answers it. Beyond this design: the power loss of a master
-that does not flush and comes back as the master (decision 0007); a promotion where slaves of RocketMQ's make
-messages safe, for they cannot be promoted; and what such a slave has behind the end of a master that lost
-some: it is emptied, as the guide says.
+A message counts as acknowledged as a SYNC_MASTER answers it. Beyond this design: a promotion where slaves of
+RocketMQ's make messages safe, for they cannot be promoted; and what such a slave has behind the end of a
+master that lost some: it is emptied, as the guide says.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class World:
         self.chance = Random(seed)
         self.now = 1_000_000.0
         self.flushes = self.chance.random() < 0.5
+        self.power_fails = self.flushes or self.chance.random() < 0.3
         self.settings = LinkSettings(
             wants_flushed=self.flushes,
             batch_bytes=self.chance.choice((100, 1000, 32768)),
@@ -219,7 +220,7 @@ class World:
                 each.die()
             else:
                 each.crash_at = each.disk.calls + self.chance.randrange(1, 12)
-        if self.flushes and self.chance.random() < self.rate["kill"] / 10:
+        if self.power_fails and self.chance.random() < self.rate["kill"] / 10:
             for one in self.all:
                 one.die()
         if "lost" in happens:
