@@ -1,5 +1,4 @@
 import com.alibaba.fastjson.JSONObject;
-import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -27,15 +26,7 @@ public final class Consume {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(args[1], Lines.hook());
         consumer.setNamesrvAddr(args[0]);
         consumer.start();
-        Consume driver = new Consume(consumer);
-        List<JSONObject> steps = Lines.steps();
-        for (int i = 0; i < steps.size(); i++) {
-            try {
-                driver.run(i, steps.get(i));
-            } catch (Exception error) {
-                Lines.print(Lines.failure(i, error));
-            }
-        }
+        Lines.each(new Consume(consumer)::run);
         consumer.shutdown();
     }
 

@@ -35,6 +35,23 @@ final class Lines {
         return steps;
     }
 
+    /** What a driver does for a step. */
+    interface Action {
+        void run(int step, JSONObject what) throws Exception;
+    }
+
+    /** Does each step in order; one that fails is answered with its error. */
+    static void each(Action action) throws Exception {
+        List<JSONObject> steps = steps();
+        for (int i = 0; i < steps.size(); i++) {
+            try {
+                action.run(i, steps.get(i));
+            } catch (Exception error) {
+                print(failure(i, error));
+            }
+        }
+    }
+
     static synchronized void print(JSONObject answer) {
         System.out.println(answer.toJSONString());
     }

@@ -29,18 +29,10 @@ public final class Produce {
         producer.setSendMsgTimeout(30_000);
         producer.start();
         Produce driver = new Produce(producer);
-        List<JSONObject> steps = Lines.steps();
-        for (int i = 0; i < steps.size(); i++) {
-            int step = i;
-            try {
-                Lines.patiently(() -> {
-                    driver.run(step, steps.get(step));
-                    return step;
-                });
-            } catch (Exception error) {
-                Lines.print(Lines.failure(i, error));
-            }
-        }
+        Lines.each((step, what) -> Lines.patiently(() -> {
+            driver.run(step, what);
+            return step;
+        }));
         producer.shutdown();
     }
 

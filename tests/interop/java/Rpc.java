@@ -1,7 +1,5 @@
-import com.alibaba.fastjson.JSONObject;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -28,16 +26,11 @@ public final class Rpc {
         if (args.length > 2) {
             reply(args[0], args[2], producer);
         }
-        List<JSONObject> steps = Lines.steps();
-        for (int i = 0; i < steps.size(); i++) {
-            try {
-                Message request = Lines.message(steps.get(i));
-                Message reply = Lines.patiently(() -> producer.request(request, 15000));
-                Lines.print(Lines.received(i, (MessageExt) reply));
-            } catch (Exception error) {
-                Lines.print(Lines.failure(i, error));
-            }
-        }
+        Lines.each((step, what) -> {
+            Message request = Lines.message(what);
+            Message reply = Lines.patiently(() -> producer.request(request, 15000));
+            Lines.print(Lines.received(step, (MessageExt) reply));
+        });
         producer.shutdown();
     }
 

@@ -1,5 +1,4 @@
 import com.alibaba.fastjson.JSONObject;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -37,15 +36,7 @@ public final class Trace {
     }
 
     public static void main(String[] args) throws Exception {
-        Trace driver = new Trace(args[0], args[1]);
-        List<JSONObject> steps = Lines.steps();
-        for (int i = 0; i < steps.size(); i++) {
-            try {
-                driver.run(i, steps.get(i));
-            } catch (Exception error) {
-                Lines.print(Lines.failure(i, error));
-            }
-        }
+        Lines.each(new Trace(args[0], args[1])::run);
         System.exit(0);
     }
 
