@@ -168,13 +168,18 @@ class World:
         self.acked += sends
 
     def _check_slaves(self) -> None:
-        """No slave has, and may show, what power loss may take from its master (I5)."""
+        """No slave has, and may show, what power loss may take from its master (I5).
+
+        One of ours that takes its master for RocketMQ's, because the handshake was lost, may have been master
+        itself, and have more than this one; it is refused.
+        """
         store = self.master.store
         if self.flushes and store is not None:
             copies = [
                 slave
                 for slave, wire in self.wires.items()
-                if wire.slave.is_copying and (isinstance(slave, Node) or slave.parted_at is None)
+                if wire.slave.is_copying
+                and (wire.slave.is_joined if isinstance(slave, Node) else slave.parted_at is None)
             ]
             ahead = [each.number for each in copies if self._end_of(each) > store.flushed_offset]
             assert not ahead, f"{ahead} have what the master has not flushed (I5)"
