@@ -21,7 +21,7 @@ from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.delay import DelayLevels
 from rocketpy_broker.store.disk import Disk, OsDisk
 from rocketpy_broker.store.driver import StoreDriver
-from rocketpy_broker.store.state_file import load_state, save_state
+from rocketpy_broker.store.state_file import load_state, save_state_aside
 
 __all__ = ["DelayService"]
 
@@ -90,7 +90,7 @@ class DelayService:
         except ValueError as error:
             raise RemoteProtocolError(str(error)) from error
         if offsets != self._saved:
-            await asyncio.to_thread(save_state, self._disk, self._path, text)
+            await save_state_aside(self._disk, self._path, text)
             self._saved = offsets
 
     def waiting(self) -> dict[int, int]:
@@ -157,7 +157,7 @@ class DelayService:
             return
         try:
             await self._driver.flush()
-            await asyncio.to_thread(save_state, self._disk, self._path, _encode(offsets))
+            await save_state_aside(self._disk, self._path, _encode(offsets))
         except StoreError as error:
             log.error("delay offsets are not saved: %s", error)
             return

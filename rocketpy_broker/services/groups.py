@@ -6,7 +6,6 @@ consumer named it is saved with the next periodic save, not with a write a consu
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ from rocketpy.protocol.bodies import DataVersion, SubscriptionGroupConfig, Subsc
 from rocketpy_broker.services.offsets import check_group_name
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.disk import Disk, OsDisk
-from rocketpy_broker.store.state_file import load_state, save_state
+from rocketpy_broker.store.state_file import load_state, save_state, save_state_aside
 
 __all__ = ["SYSTEM_GROUPS", "SubscriptionGroups"]
 
@@ -118,7 +117,7 @@ class SubscriptionGroups:
             return
         self.is_changed = False
         try:
-            await asyncio.to_thread(save_state, self._disk, self._path, _text(self.snapshot()))
+            await save_state_aside(self._disk, self._path, _text(self.snapshot()))
         except StoreError as error:
             self.is_changed = True
             log.error("consumer groups are not saved: %s", error)

@@ -20,7 +20,7 @@ from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
 from rocketpy_broker.services.topics import check_topic_name
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.disk import Disk, OsDisk
-from rocketpy_broker.store.state_file import load_state, save_state
+from rocketpy_broker.store.state_file import load_state, save_state_aside
 
 __all__ = ["ConsumerOffsets", "check_group_name"]
 
@@ -155,7 +155,7 @@ class ConsumerOffsets:
             self._is_changed = False
             data = self.encode(versions=True)
             try:
-                await asyncio.to_thread(save_state, self._disk, self._path, data)
+                await save_state_aside(self._disk, self._path, data)
             except StoreError as error:
                 self._is_changed = True
                 log.error("consumer offsets are not saved: %s", error)

@@ -6,6 +6,7 @@ content goes to `<name>.bak`, as 4.6.0 does it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TypeVar
 from rocketpy.errors import StoreDamaged
 from rocketpy_broker.store.disk import Disk, store_error
 
-__all__ = ["load_state", "save_state"]
+__all__ = ["load_state", "save_state", "save_state_aside"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,21 @@ def save_state(disk: Disk, path: Path, data: bytes) -> None:
         disk.fsync_dir(path.parent)
     except OSError as error:
         raise store_error("save", path, error) from error
+
+
+async def save_state_aside(disk: Disk, path: Path, data: bytes) -> None:
+    """`save_state` in a thread. Raises DiskFull, StoreError.
+
+    Who is cancelled meanwhile still waits until it has ended: it would overwrite what is saved next.
+    """
+    saving = asyncio.ensure_future(asyncio.to_thread(save_state, disk, path, data))
+    try:
+        await asyncio.shield(saving)
+    except asyncio.CancelledError:
+        await asyncio.wait({saving})
+        if not saving.cancelled() and (error := saving.exception()) is not None:
+            logger.error("%s", error)
+        raise
 
 
 def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None:

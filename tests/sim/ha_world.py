@@ -44,6 +44,13 @@ class Wire:
     to_slave: deque[tuple[float, bytes]] = field(default_factory=deque)
 
 
+def _is_copy(slave: Slave, wire: Wire) -> bool:
+    """Whether a slave has this master's log, and nothing else."""
+    if isinstance(wire.slave, SlaveLink):
+        return wire.slave.is_copying and wire.slave.is_joined
+    return wire.slave.is_copying and isinstance(slave, PlainNode) and slave.parted_at is None
+
+
 class World:
     """Everything that a seed decides."""
 
@@ -175,12 +182,7 @@ class World:
         """
         store = self.master.store
         if self.flushes and store is not None:
-            copies = [
-                slave
-                for slave, wire in self.wires.items()
-                if wire.slave.is_copying
-                and (wire.slave.is_joined if isinstance(slave, Node) else slave.parted_at is None)
-            ]
+            copies = [slave for slave, wire in self.wires.items() if _is_copy(slave, wire)]
             ahead = [each.number for each in copies if self._end_of(each) > store.flushed_offset]
             assert not ahead, f"{ahead} have what the master has not flushed (I5)"
 

@@ -1,5 +1,7 @@
 """Locks, held pulls, groups, offsets, statistics: the cores behind what consumers ask."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from rocketpy_broker.services.long_polling import HELD_PER_CHANNEL_MAX, HeldPull
 from rocketpy_broker.services.offsets import ConsumerOffsets
 from rocketpy_broker.services.runtime_info import DayTotals
 from rocketpy_broker.services.stats import BrokerStats
+from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.state_file import save_state
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(3)]
@@ -114,6 +117,40 @@ async def test_offsets_are_written_as_java_writes_them(tmp_path: Path) -> None:
     again.load()
     assert again.queues("g", "T") == {0: 3, 1: 7}
     assert fastjson.loads(again.encode(versions=True)) == fastjson.loads(path.read_bytes())
+
+
+class SlowDisk(OsDisk):
+    """Begins its first work only when it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def exists(self, path: Path) -> bool:
+        """Wait, the first time."""
+        if not self.begun.is_set():
+            self.begun.set()
+            assert self.may_go_on.wait(30)
+        return super().exists(path)
+
+
+async def test_a_save_that_is_given_up_does_not_overwrite_the_next(tmp_path: Path) -> None:
+    """A broker that stops while offsets are saved would come back with those before."""
+    disk = SlowDisk()
+    offsets = ConsumerOffsets(tmp_path / "consumerOffset.json", disk=disk)
+    offsets.commit("g", "T", 0, 7)
+    given_up = asyncio.create_task(offsets.save())
+    await asyncio.to_thread(disk.begun.wait, 30)
+    given_up.cancel()
+    offsets.commit("g", "T", 0, 8)
+    last = asyncio.create_task(offsets.save())
+    await asyncio.wait({last}, timeout=0.3)  # as far as it gets beside the first
+    disk.may_go_on.set()
+    await asyncio.wait({last, given_up})
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert given_up.cancelled()
+    again = ConsumerOffsets(tmp_path / "consumerOffset.json")
+    again.load()
+    assert again.get("g", "T", 0) == 8
 
 
 async def test_a_damaged_file_of_offsets_falls_back(tmp_path: Path) -> None:
