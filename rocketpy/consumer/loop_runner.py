@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from rocketpy.consumer.outcomes import ACKNOWLEDGED, ConsumeResult, Verdict, verdict_of, verdict_of_error
 from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.runners import Called, Ended, Finished, Work, note
+from rocketpy.consumer.runners import Called, Ended, Finished, Work, arguments_of, note
 from rocketpy.message import MessageExt
 from rocketpy.tasks import Tasks
 
@@ -192,7 +192,7 @@ class LoopRunner:
 
     def _take(self, worker: _Worker, share: _Share) -> None:
         """Give a worker the next stretch of a share."""
-        batch, at, stop = self._batch, share.at, share.at + self._stretch * self._batch
+        at, stop = share.at, share.at + self._stretch * self._batch
         messages = share.messages
         if stop < len(messages):
             share.at = stop
@@ -201,11 +201,8 @@ class LoopRunner:
         if at or stop < len(messages):
             messages = messages[at:stop]
         worker.puller, worker.messages = share.puller, messages
-        if self._called.takes_one:
-            worker.arguments, worker.count = iter(messages), len(messages)
-        else:
-            batches = [messages[at : at + batch] for at in range(0, len(messages), batch)]
-            worker.arguments, worker.count = iter(batches), len(batches)
+        arguments = arguments_of(self._called, messages, self._batch)
+        worker.arguments, worker.count = iter(arguments), len(arguments)
         if not self._looking:
             self._looking = True
             self._loop.call_soon(self._look)

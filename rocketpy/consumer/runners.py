@@ -18,7 +18,7 @@ from rocketpy.consumer.outcomes import ACKNOWLEDGED, Said, Verdict
 from rocketpy.consumer.pulling import Puller
 from rocketpy.message import MessageExt
 
-__all__ = ["Called", "Ended", "Finished", "Runner", "Work", "is_async", "note"]
+__all__ = ["Called", "Ended", "Finished", "Runner", "Work", "arguments_of", "is_async", "note"]
 
 
 class Called(Protocol):
@@ -80,6 +80,13 @@ class Ended:
 
 
 Finished = Callable[[list[Ended]], None]
+
+
+def arguments_of(called: Called, messages: Sequence[MessageExt], batch: int) -> Sequence[Any]:
+    """What to call a handler with, one after the other, for these messages. batch: messages a call."""
+    if called.takes_one:
+        return messages
+    return [messages[at : at + batch] for at in range(0, len(messages), batch)]
 
 
 def note(

@@ -27,7 +27,7 @@ from rocketpy.consumer.outcomes import (
     verdict_of_error,
 )
 from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.runners import Called, Ended, Finished, Work, note
+from rocketpy.consumer.runners import Called, Ended, Finished, Work, arguments_of, note
 from rocketpy.message import MessageExt
 
 __all__ = ["ThreadRunner", "verdict_on_thread"]
@@ -134,11 +134,7 @@ class ThreadRunner:
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
         """See `Runner`."""
-        batch = self._batch
-        arguments: Sequence[Any] = messages
-        if not self._called.takes_one:
-            arguments = [messages[at : at + batch] for at in range(0, len(messages), batch)]
-        self._waiting.append(_Share(puller, messages, arguments))
+        self._waiting.append(_Share(puller, messages, arguments_of(self._called, messages, self._batch)))
         if self._workers == 0:
             self._join(1)
         if self._ticking is None or self._pause_s > _TICK_S:

@@ -18,7 +18,7 @@ from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.consume_queue import UNIT, ConsumeQueue
 from rocketpy_broker.store.delay import SCHEDULE_TOPIC
 from rocketpy_broker.store.dispatch import Dispatcher
-from rocketpy_broker.store.index_service import IndexRow, IndexRows, IndexService
+from rocketpy_broker.store.index_service import IndexRow, IndexService
 from rocketpy_broker.store.queue_table import QueueCursor
 
 __all__ = ["PLAIN_HEAD", "PLAIN_HEAD_BYTES", "BulkScan"]
@@ -68,7 +68,7 @@ class BulkScan:
         self._check_crc = check_crc
         self._before = before
         self._queues: dict[tuple[bytes, int], _Queue] = {}
-        self._rows = IndexRows(index) if index is not None else None
+        self._rows: list[IndexRow] = []
         self._taken = 0
         self.records = 0
         """Taken so far."""
@@ -91,7 +91,7 @@ class BulkScan:
         else:
             state.next = state.first = max(cursor.next_offset, queue.next_offset)
 
-    def take(self, window: bytes, at: int, base: int) -> int:  # noqa: C901 - one loop, for speed
+    def take(self, window: bytes, at: int, base: int) -> int:
         """Take records from `window[at:]` on; returns where the first stands that was not taken.
 
         base: physical offset of the window's first byte. Raises DiskFull, StoreError.
@@ -103,9 +103,8 @@ class BulkScan:
         unpack = PLAIN_HEAD.unpack_from
         fields = self._dispatcher.fields
         tag_codes, tags_code = self._dispatcher.tag_codes, self._dispatcher.tags_code
-        rows = self._rows
-        add_one = rows.add_one if rows is not None else _nothing
-        index_from = self._index_from if rows is not None else 1 << 62
+        add_row = self._rows.append
+        index_from = self._index_from if self._index is not None else 1 << 62
         timestamp = self.last_store_timestamp
         taken = 0
         while at <= end:
@@ -144,10 +143,7 @@ class BulkScan:
             else:
                 keys = unique_key = b""
             if (unique_key or keys) and offset >= index_from:
-                if b" " in keys:
-                    rows.add((state.head, unique_key, keys, offset, time))  # type: ignore[union-attr]
-                else:
-                    add_one((state.head, unique_key, keys, offset, time))
+                add_row((state.head, unique_key, keys, offset, time))
             timestamp = time
             at = stop
             taken += 1
@@ -175,10 +171,7 @@ class BulkScan:
                 state.cursor.next_offset = state.first = state.next
                 self.rebuilt += len(state.units)
                 state.units = []
-        if self._rows is not None:
-            self._rows.put()
+        if self._index is not None and self._rows:
+            self._index.put_many(*zip(*self._rows, strict=True))
+            self._rows.clear()
         self._taken = 0
-
-
-def _nothing(row: IndexRow) -> None:
-    """The index is switched off."""

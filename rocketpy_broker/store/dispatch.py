@@ -20,7 +20,7 @@ from rocketpy_broker.store.consume_queue import ConsumeQueue
 from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.flush import FlushPlan
-from rocketpy_broker.store.index_service import IndexRows, IndexService
+from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.messages import DispatchRequest
 from rocketpy_broker.store.property_fields import PropertyFields, index_fields
 from rocketpy_broker.store.queue_table import QueueCursor, QueueTable, check_topic
@@ -228,13 +228,14 @@ class Dispatcher:
     ) -> set[ConsumeQueue] | None:
         """`put` for a long run, in half the time: column by column; None when not all of it are like most."""
         cursors, offsets, sizes, timestamps, queue_offsets, flags, properties = zip(*requests, strict=True)
-        queues = {cursor: self._by_cursor.get(cursor) or self._bind(cursor) for cursor in set(cursors)}
+        distinct = set(cursors)
         if any(flag & _NOT_IN_QUEUE for flag in set(flags)) or any(
-            cursor.topic == SCHEDULE_TOPIC for cursor in queues
+            cursor.topic == SCHEDULE_TOPIC for cursor in distinct
         ):
             return None
+        queues = {cursor: self._by_cursor.get(cursor) or self._bind(cursor) for cursor in distinct}
         tags, keys, unique_keys = self.fields.columns(properties)
-        known = {text: self._tags_code("", text, b"", 0) for text in set(tags)}
+        known = {text: self.tags_code(text) for text in set(tags)}
         codes = list(map(known.__getitem__, tags))
         columns: tuple[Sequence[int], ...] = offsets, sizes, codes, queue_offsets
         if len(queues) == 1:
@@ -251,13 +252,7 @@ class Dispatcher:
         if index is not None:
             head_of = {cursor: index.topic_head(cursor.topic_bytes) for cursor in queues}
             heads = list(map(head_of.__getitem__, cursors))
-            if b" " in b"".join(keys):  # several keys of one record
-                rows = IndexRows(index)
-                for row in zip(heads, unique_keys, keys, offsets, timestamps, strict=True):
-                    rows.add(row)
-                rows.put()
-            else:
-                index.put_many(heads, unique_keys, keys, offsets, timestamps)
+            index.put_many(heads, unique_keys, keys, offsets, timestamps)
         return touched
 
     def _bind(self, cursor: QueueCursor) -> ConsumeQueue:
@@ -275,7 +270,8 @@ class Dispatcher:
 
     def tags_code(self, tags: bytes) -> int:
         """… for any tags."""
-        return self._tags_code("", tags, b"", 0)
+        code = self._tag_codes.get(tags)
+        return self._tags_code("", tags, b"", 0) if code is None else code
 
     def tags_code_of(self, view: RecordView) -> int:
         """The tags code that a record's unit must have."""

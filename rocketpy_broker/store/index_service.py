@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -23,7 +23,7 @@ from rocketpy_broker.store.disk import Disk, store_error
 from rocketpy_broker.store.index_file import IndexFile
 from rocketpy_broker.store.index_hash import joined_hash, key_hashes
 
-__all__ = ["IndexQueryResult", "IndexRow", "IndexRows", "IndexService", "index_file_name"]
+__all__ = ["IndexQueryResult", "IndexRow", "IndexService", "index_file_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -231,8 +231,8 @@ class IndexService:
     ) -> None:
         """`put` for many records, in log order; about a quarter of the time for each.
 
-        heads: `topic_head` of each record's topic. keys: one each; a record with more of them comes again,
-        without its unique key. Raises DiskFull, StoreError.
+        heads: `topic_head` of each record's topic. keys: of each, as in `put`.
+        Raises DiskFull, StoreError; then it may be put again.
         """
         if self.files:
             known = bisect_left(offsets, self.files[-1].end_offset)
@@ -241,6 +241,9 @@ class IndexService:
                 offsets, timestamps = offsets[known:], timestamps[known:]
         if not offsets:
             return
+        if b" " in b"".join(keys):
+            rows = zip(heads, unique_keys, keys, offsets, timestamps, strict=True)
+            heads, unique_keys, keys, offsets, timestamps = zip(*_key_by_key(rows), strict=True)
         hashes: Sequence[int]
         places: Sequence[int]
         times: Sequence[int]
@@ -388,32 +391,13 @@ class IndexService:
             file.close()
 
 
-class IndexRows:
-    """Collects what records are indexed by, for one `put_many`."""
-
-    __slots__ = ("_index", "add_one", "rows")
-
-    def __init__(self, index: IndexService) -> None:
-        self._index = index
-        self.rows: list[IndexRow] = []
-        self.add_one = self.rows.append
-        """Take one record whose keys are one or none."""
-
-    def add(self, row: IndexRow) -> None:
-        """Take one record."""
-        head, unique_key, keys, offset, timestamp = row
-        if b" " not in keys:
-            self.add_one(row)
-            return
+def _key_by_key(rows: Iterable[IndexRow]) -> Iterator[IndexRow]:
+    """A row for each key; the unique key goes with the first."""
+    for head, unique_key, keys, offset, timestamp in rows:
+        first = unique_key
         for key in keys.split(b" "):
-            self.add_one((head, unique_key, key, offset, timestamp))
-            unique_key = b""
-
-    def put(self) -> None:
-        """Index what was taken. Raises DiskFull, StoreError; then it may be put again."""
-        if self.rows:
-            self._index.put_many(*zip(*self.rows, strict=True))
-            self.rows.clear()
+            yield head, first, key, offset, timestamp
+            first = b""
 
 
 def _interleaved(first: Sequence[T], second: Sequence[T]) -> list[T]:

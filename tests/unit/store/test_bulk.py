@@ -50,17 +50,22 @@ def _mixed(count: int, *, plain: bool = False) -> list[MessageInner]:
     return messages
 
 
+def _put_in_runs(store: MessageStore, messages: list[MessageInner], run: int) -> None:
+    """Each run is written, and dispatched, at once."""
+    for start in range(0, len(messages), run):
+        for inner in messages[start : start + run]:
+            store.append(inner)
+        store.write_out()
+        store.dispatch()
+
+
 @pytest.mark.parametrize("run", [1, 5, 64])
 def test_rebuilt_files_equal_those_written_live(tmp_path: Path, run: int) -> None:
     config = small_config(tmp_path, index=IndexConfig(slots=50, entries=3000))
     store = MessageStore(config)
     store.open()
     messages = _mixed(3000)
-    for start in range(0, len(messages), run):
-        for inner in messages[start : start + run]:
-            store.append(inner)
-        store.write_out()
-        store.dispatch()
+    _put_in_runs(store, messages, run)
     assert store.index is not None
     live = queue_content(store), [index_content(file) for file in store.index.files]
     kill(store)
@@ -81,15 +86,19 @@ def test_a_run_leaves_the_files_that_single_messages_leave(tmp_path: Path, slots
     for run in (1, 64, 500):
         config = small_config(tmp_path / str(run), index=IndexConfig(slots=slots, entries=1500))
         with MessageStore(config, clock=lambda: 1_700_000_000_000) as store:
-            for start in range(0, len(messages), run):
-                for inner in messages[start : start + run]:
-                    store.append(inner)
-                store.write_out()
-                store.dispatch()
+            _put_in_runs(store, messages, run)
             assert store.index is not None
             contents.append((queue_content(store), [index_content(file) for file in store.index.files]))
     assert contents[1] == contents[0]
     assert contents[2] == contents[0]
+
+
+@pytest.mark.parametrize("run", [1, 64])
+def test_messages_of_no_queue_make_none(tmp_path: Path, run: int) -> None:
+    """A topic of which nothing can be read would be shown with a queue."""
+    with MessageStore(small_config(tmp_path)) as store:
+        _put_in_runs(store, [MessageInner("T", 0, b"x", sys_flag=12)] * 64, run)
+        assert store.queues.queues == {}
 
 
 def test_a_damaged_body_stops_the_fast_path(tmp_path: Path) -> None:
