@@ -3,7 +3,8 @@
 Ours acknowledges a message once a majority has flushed it; RocketMQ's once a majority has it in memory. Sends
 are those of Java's producer in one warm JVM, one message each: RocketMQ's group takes no batches. *catch-up*:
 a follower that has lost everything comes back `--behind` bytes of bodies later. Groups stay up and warm; the
-three brokers of a group and the producer share the machine. Nothing is pinned.
+three brokers of a group and the producer share the machine, and the other group is held (SIGSTOP) meanwhile:
+RocketMQ's keeps a third of a core busy when nobody sends. Nothing is pinned.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import dataclasses
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ from tests.interop.processes import (
 
 JAVA, OURS = "Java group", "our group"
 _PATIENCE_S = 900
+_HELD_S_MAX = 4
+"""A group that is held for longer than its heartbeats may be missed elects a leader when it goes on."""
 _FILLERS = 32
 
 
@@ -99,7 +102,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--groups", type=words, default=["java", "our"], help="whose groups")
     parser.add_argument("--loop", default="uvloop", help="event loop of our brokers")
-    return parser.parse_args(arguments)
+    parser.set_defaults(seconds=3.0)
+    options = parser.parse_args(arguments)
+    if options.seconds > _HELD_S_MAX:
+        parser.error(f"--seconds: at most {_HELD_S_MAX}, or the group that is held loses its leader")
+    return options
 
 
 @contextmanager
@@ -149,10 +156,22 @@ def measure_sends(
         for number in range(options.rounds):
             for threads in options.threads:
                 for one in in_turn(running, number):
-                    sample = client.measure(
-                        server(one), threads=threads, bytes=options.bytes, seconds=options.seconds
-                    )
+                    with alone(one, running):
+                        sample = client.measure(
+                            server(one), threads=threads, bytes=options.bytes, seconds=options.seconds
+                        )
                     note(results, number, Key(plural(threads, "thread"), one.name), sample)
+
+
+@contextmanager
+def alone(one: Running, running: Iterable[Running]) -> Iterator[None]:
+    """One group leads and runs, the others are held."""
+    wait_for_leader(one.group)
+    with ExitStack() as stack:
+        for other in running:
+            for broker in other.group.brokers.values() if other is not one else ():
+                stack.enter_context(broker.held())
+        yield
 
 
 def server(one: Running) -> Server:

@@ -15,7 +15,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -126,6 +127,15 @@ class ServerProcess:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Does nothing for a while (SIGSTOP): connections stay open, and nobody is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def logs(self, lines: int = 40) -> str:
         """The end of each log of this process, for a failure's report."""
