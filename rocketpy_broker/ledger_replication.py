@@ -156,6 +156,7 @@ class LedgerReplication:
         self._waiters = CommitWaiters(
             answers,
             appended=lambda: self._store.appended_offset,
+            push=self.peer.turn,
             timeout_ms=self._config.dledger.commit_wait_ms,
         )
         return self._waiters

@@ -42,7 +42,7 @@ class Endpoint(Protocol):
         """
 
     def end_of_buffer(self) -> None:
-        """All requests of one socket buffer were handled; what was gathered may be written out."""
+        """All of one socket buffer was handled, answers to us too; what was gathered may go."""
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         """The connection is gone; error is None when either side closed it in order."""
@@ -225,8 +225,6 @@ class Channel(StreamProtocol):
             self._fail(error)
             return
         self._note_partial_frame(len(data))
-        if not requests:
-            return
         gathering, self._gathering = self._gathering, True
         for request in requests:
             self._handle(request)

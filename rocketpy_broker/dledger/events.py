@@ -117,7 +117,7 @@ class Ready:
 
     @property
     def early_calls(self) -> tuple[Call, ...]:
-        """Calls that may leave once `write` is made, before it is durable: so disks work side by side.
+        """Calls that may leave before `write` is made: so disks work side by side.
 
         Pushes and heartbeats promise nothing of this peer's own disk: a leader counts itself only by what is
         durable, and one that was restarted stands in a new term.

@@ -12,7 +12,7 @@ from typing import Final
 
 from rocketpy.errors import RocketError
 from rocketpy.protocol.command import Command, encode_command
-from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
+from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, Endpoint, connect
 from rocketpy_broker.dledger.events import Answer, Asked, Call
 from rocketpy_broker.dledger.wire import RaftMessage, read_request, read_response, to_request, to_response
 
@@ -32,9 +32,16 @@ class PeerLinks:
     """Connections to the other peers, each opened by the first call. addresses: by id."""
 
     def __init__(
-        self, addresses: Mapping[str, Address], options: ChannelOptions, on_answer: OnAnswer
+        self,
+        addresses: Mapping[str, Address],
+        options: ChannelOptions,
+        on_answer: OnAnswer,
+        poke: Callable[[], None],
     ) -> None:
-        self._links = {peer: _Link(peer, address, options, on_answer) for peer, address in addresses.items()}
+        end = _AnsweredEnd(poke)
+        self._links = {
+            peer: _Link(peer, address, options, on_answer, end) for peer, address in addresses.items()
+        }
 
     def send(self, call: Call) -> None:
         """Ask a peer. Its answer, or None, is told later, and never from within this call."""
@@ -51,10 +58,20 @@ class PeerLinks:
             link.close()
 
 
+class _AnsweredEnd(AskingEnd):
+    """The Endpoint of such a connection. poke: called once a socket buffer."""
+
+    def __init__(self, poke: Callable[[], None]) -> None:
+        self.end_of_buffer = poke  # type: ignore[method-assign]
+
+
 class _Link:
     """One peer. Calls that come while the connection is made wait for it."""
 
-    def __init__(self, peer: str, address: Address, options: ChannelOptions, on_answer: OnAnswer) -> None:
+    def __init__(
+        self, peer: str, address: Address, options: ChannelOptions, on_answer: OnAnswer, end: Endpoint
+    ) -> None:
+        self._end = end
         self._peer = peer
         self._address = address
         self._options = options
@@ -89,7 +106,7 @@ class _Link:
 
     async def _connect(self) -> None:
         try:
-            self._channel = await connect(self._address, AskingEnd(), self._options)
+            self._channel = await connect(self._address, self._end, self._options)
         except RocketError as error:
             self._failures += 1
             self._retry_at = self._loop.time() + _RETRY_S

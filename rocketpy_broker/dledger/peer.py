@@ -2,8 +2,8 @@
 
 The node belongs to the event loop's thread. What it wants stored is written there and flushed in a thread of
 its own; whatever comes meanwhile waits for the next flush, so one flush serves many entries. Pushes and
-heartbeats leave before it: they promise nothing of this peer's own disk, so the disks of a group work at the
-same time. All other calls, and every answer, leave after it.
+heartbeats leave before anything is written: they promise nothing of this peer's own disk, so the disks of a
+group work at the same time. All other calls, and every answer, leave after the flush.
 
 Source: DLedgerServer of DLedger 0.1. Differs: 0.1 flushes every 10 ms, whatever it has answered by then.
 """
@@ -46,7 +46,7 @@ _CHECKPOINT_S: Final = 3.0
 _FLUSH_S: Final = 0.01
 """How often a ledger that nobody waits for is flushed."""
 _QUICK_S: Final = 0.003
-"""A flush that takes no longer than this may hold up a follower's loop."""
+"""A flush that takes no longer than this may hold up the loop."""
 _SLOW_FACTOR: Final = 20
 """After one that took longer, so many times as long none may."""
 _THOROUGH_S: Final = 1.0
@@ -70,6 +70,9 @@ class Ledger(StoredLedger, Protocol):
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
         """It was done, or failed."""
+
+    def run_plan(self, plan: FlushPlan) -> None:
+        """Do both, here and now. Raises FlushFailed."""
 
     def wants_room(self) -> bool:
         """Whether blocks or the next file should be reserved now."""
@@ -151,7 +154,7 @@ class Peer:
         self._connect_options = connect_options or ChannelOptions()
         self._flushes = flush
         self._listener = listener
-        self._port = RaftPort(self._step, self._turn)
+        self._port = RaftPort(self._step, self.turn)
         self._server: Server | None = None
         self._thread: DiskThread | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -188,7 +191,7 @@ class Peer:
         known = LedgerCheckpoint(max(self._saved.committed_index, self._known_committed()), ledger.end_index)
         self._node = RaftNode(settings, ledger, state, known, random.random, self._now_ms())
         others = {peer: Address.parse(settings.peers[peer]) for peer in settings.others}
-        self._links = PeerLinks(others, self._connect_options, self._answered)
+        self._links = PeerLinks(others, self._connect_options, self._answered, self.turn)
         self._is_running = True
         self._server = await serve(self._listen, self._port, self._listen_options)
         self._tick()
@@ -285,8 +288,8 @@ class Peer:
         """Append an entry, as the leader, and return it: where it lies and in which term is settled.
 
         It is committed when `committed_index` has reached it while the term is still the same; after that
-        term it may be there or not. All that is appended in one turn of the loop goes out and to disk
-        together. Raises NotLeader, NotEnoughReplicas (too much waits), DiskFull.
+        term it may be there or not. All that is appended in one turn of the loop, or until `turn`, goes out
+        and to disk together. Raises NotLeader, NotEnoughReplicas (too much waits), DiskFull.
         """
         if not self._is_running:
             raise NotLeader(f"peer {self.settings.self_id} does not run")
@@ -311,12 +314,13 @@ class Peer:
     def _tick(self) -> None:
         self._timers["tick"] = self._loop.call_later(_TICK_S, self._tick)
         self._step(Tick())
-        self._turn()
+        self.turn()
 
     def _answered(self, call: int, message: RaftMessage | None) -> None:
         self._step(Answered(call, message))
         self._wants_push = True
-        self._turn_soon()
+        if message is None:  # an answer ends with its socket buffer, and that with a turn
+            self._turn_soon()
 
     def _step(self, event: Event) -> None:
         if not self._is_running:
@@ -330,9 +334,10 @@ class Peer:
 
     def _turn_soon(self) -> None:
         if self._turning is None and self._is_running:
-            self._turning = self._loop.call_soon(self._turn)
+            self._turning = self._loop.call_soon(self.turn)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Send, store and answer what is ready now, not only when the loop's turn ends."""
         if self._turning is not None:
             self._turning.cancel()
             self._turning = None
@@ -358,12 +363,20 @@ class Peer:
         self._tell()
 
     def _begin(self, ready: Ready) -> None:
-        """Write what is to be written, and flush if something has to be durable before the rest is done."""
+        """Let go what may leave early, and see to the rest."""
         if ready.term_state is not None and ready.write:
             # In this order: a ledger from a later term than the vote is damaged.
             rest = dataclasses.replace(ready, term_state=None)
             self._store(ready.term_state, None, lambda: self._begin(rest))
             return
+        if ready.calls:
+            for call in ready.early_calls:
+                self._links.send(call)
+            self._links.flush()  # others begin before this peer's own disk does
+        self._write(ready)
+
+    def _write(self, ready: Ready) -> None:
+        """Write what is to be written, and flush if something has to be durable before the rest is done."""
         if ready.write:
             try:
                 self._ledger.apply(ready.write)
@@ -373,9 +386,6 @@ class Peer:
             self._is_unflushed = True
             self._see_to_room()
         self._readable = ready.committed_index
-        for call in ready.early_calls:
-            self._links.send(call)
-        self._links.flush()  # others begin before this peer's own disk does
         plan = self._plan_flush() if self._flushes and ready.write else None
         if ready.term_state is None and (plan is None or self._flush_here(plan, ready.write)):
             self._finish(ready)
@@ -383,23 +393,15 @@ class Peer:
             self._store(ready.term_state, plan, lambda: self._finish(ready))
 
     def _flush_here(self, plan: FlushPlan, write: Write) -> bool:
-        """Flush a follower's lone entry in the loop's thread, while its disk is quick; False: not done.
+        """Flush a lone entry in the loop's thread, while the disk is quick; False: not done.
 
-        Two changes of threads take longer than such a flush, and a client waits for them. A leader has more
-        to do meanwhile. Raises FlushFailed.
+        Two changes of threads take longer than such a flush, and a client waits for them. Raises FlushFailed.
         """
         begin = time.monotonic()
         is_little = len(write.entries) == len(plan.targets) == 1 and not plan.directories
-        if not is_little or plan.checkpoint is not None:
+        if not is_little or plan.checkpoint is not None or begin < self._slow_until:
             return False
-        if self._node.role is Role.LEADER or begin < self._slow_until:
-            return False
-        try:
-            self._ledger.run_flush(plan)
-        except FlushFailed as error:
-            self._ledger.finish_flush(plan, error)
-            raise
-        self._ledger.finish_flush(plan)
+        self._ledger.run_plan(plan)
         took = time.monotonic() - begin
         if took > _QUICK_S:
             self._slow_until = begin + _SLOW_FACTOR * took
@@ -416,20 +418,24 @@ class Peer:
 
         def stored(error: BaseException | None) -> None:
             self._is_storing = False
-            if plan is not None:
-                self._ledger.finish_flush(plan, error if isinstance(error, FlushFailed) else None)
-            if error is not None:
-                self._fail(error if isinstance(error, StoreError) else InvariantError(repr(error)))
-            elif self._is_running:
+            if self._ended(plan, error) and self._is_running:
                 try:
                     then()
                 except (StoreError, InvariantError) as failure:
                     self._fail(failure)
                 else:
-                    self._turn()
+                    self.turn()
 
         self._is_storing = True
         self._in_thread(store, stored)
+
+    def _ended(self, plan: FlushPlan | None, error: BaseException | None) -> bool:
+        """Take note of what was done in the thread; False: it failed, and the peer with it."""
+        if plan is not None:
+            self._ledger.finish_flush(plan, error if isinstance(error, FlushFailed) else None)
+        if error is not None:
+            self._fail(error if isinstance(error, StoreError) else InvariantError(repr(error)))
+        return error is None
 
     def _in_thread(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         if self._thread is None:
@@ -457,13 +463,13 @@ class Peer:
         if ready is None:
             return
         try:
-            self._begin(ready)
+            self._write(ready)
         except (StoreError, InvariantError) as error:
             self._fail(error)
             return
         if self._stalled is None:
             self.disk_full = None
-            self._turn()
+            self.turn()
 
     def _finish(self, ready: Ready) -> None:
         for call in ready.late_calls:
@@ -514,9 +520,7 @@ class Peer:
 
             def flushed(error: BaseException | None) -> None:
                 self._is_flushing = False
-                self._ledger.finish_flush(plan, error if isinstance(error, FlushFailed) else None)
-                if error is not None:
-                    self._fail(error if isinstance(error, StoreError) else InvariantError(repr(error)))
+                self._ended(plan, error)
 
             self._is_flushing = True
             self._in_thread(lambda: self._ledger.run_flush(plan), flushed)

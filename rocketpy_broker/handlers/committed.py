@@ -43,13 +43,21 @@ class _Group:
 class CommitWaiters:
     """Holds answers until the ledger is committed up to what they acknowledge.
 
-    appended: the log offset behind what was appended last. timeout_ms: after so long the sender is told to
-    try again; the message may be there all the same.
+    appended: the log offset behind what was appended last. push: lets it go to the others at once.
+    timeout_ms: after so long the sender is told to try again; the message may be there all the same.
     """
 
-    def __init__(self, answers: SendAnswers, *, appended: Callable[[], int], timeout_ms: int) -> None:
+    def __init__(
+        self,
+        answers: SendAnswers,
+        *,
+        appended: Callable[[], int],
+        push: Callable[[], None],
+        timeout_ms: int,
+    ) -> None:
         self._answers = answers
         self._appended = appended
+        self._push = push
         self._timeout_s = timeout_ms / 1000
         self._groups: deque[_Group] = deque()
         self._listeners: Sequence[Stored] = ()
@@ -60,6 +68,7 @@ class CommitWaiters:
         """Answer these, and tell those, when all that is appended until now is committed."""
         self._listeners = listeners
         self.park(sends, self._appended())
+        self._push()
 
     def _park(self, sends: list[Parked], until: int) -> None:
         listeners, self._listeners = self._listeners, ()

@@ -214,6 +214,26 @@ async def test_a_leader_without_room_hears_that_another_leads(tmp_path: Path) ->
             peer.append(b"c")
 
 
+async def test_what_a_leader_has_sent_before_its_disk_was_full_is_there_once(tmp_path: Path) -> None:
+    """Pushes leave before the leader writes: what is tried again there would be sent, or be lost, again."""
+    full = True
+
+    def refuse(_: object) -> None:
+        if full:
+            raise DiskFull("full")
+
+    async with group(tmp_path, no_op=lambda _: b"no-op") as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        member.ledger.on_apply = refuse
+        entry = peer.append(b"b")
+        others = [other for other in running.running if other is not member]
+        await until(lambda: all(other.ledger.end_index >= entry.index for other in others))
+        assert member.ledger.end_index < entry.index
+        full = False
+        await until(lambda: all(other.bodies().count(b"b") == 1 for other in running.running))
+
+
 async def test_clients_of_dledger_are_served(tmp_path: Path) -> None:
     """DLedger's own tools would not get along with a group of ours."""
     async with group(tmp_path) as running:

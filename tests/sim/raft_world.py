@@ -186,8 +186,8 @@ class World:
             node.step(event, self.clock(peer))
         # Half of the flushes end in the same tick; the others are cut short by a crash, if there is one.
         while peer.flushing is None and (ready := node.take_ready()):
-            peer.disk.write(ready.term_state, ready.write)
             self._send(peer, ready.early_calls)
+            peer.disk.write(ready.term_state, ready.write)
             peer.flushing, is_idle = ready, False
             if self.random.random() < 0.5:
                 self._flushed(peer, ready)
