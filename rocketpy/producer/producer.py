@@ -14,14 +14,14 @@ from typing import Final, TypeVar
 from rocketpy.admin import Lookups
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import COMPRESSION_TYPES, ClientConfig, ProducerConfig
-from rocketpy.errors import ClientClosed, ConfigInvalid, FlowControlled
+from rocketpy.errors import ClientClosed, ConfigInvalid
 from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.lifecycle import Lifecycle
 from rocketpy.message import Message, MessageExt, check_group
 from rocketpy.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.namespace import wrap
 from rocketpy.producer.listening import Listeners
-from rocketpy.producer.pending import LoneSend, OnewaySend, SingleSend
+from rocketpy.producer.pending import LoneSend, OnewaySend
 from rocketpy.producer.request_reply import Requests
 from rocketpy.producer.sending import Engine
 from rocketpy.producer.submitting import Submitter, kind_of
@@ -188,13 +188,10 @@ class Producer(Lookups, Lifecycle):
         and TransportError say. Waits while too much is in flight; FlowControlled if that takes all the time.
         Cancelling it does not call the message back: it may be stored.
         """
-        try:
-            return await self.send_nowait(
-                message, queue=queue, selector=selector, arg=arg, timeout_ms=timeout_ms
-            )
-        except FlowControlled:
-            sends = _started(self._sends)
-        return await sends.send(kind_of(message), message, queue, selector, arg, timeout_ms)
+        sends = self._sends or _started(self._sends)
+        if sends.room.refuses(len(message.body)):
+            return await sends.send(kind_of(message), message, queue, selector, arg, timeout_ms)
+        return await sends.hand_over(message, queue, selector, arg, timeout_ms)
 
     def send_nowait(
         self,
@@ -215,13 +212,7 @@ class Producer(Lookups, Lifecycle):
         sends = self._sends or _started(self._sends)
         if sends.room.refuses(len(message.body)):
             sends.room.check(len(message.body))
-        future: asyncio.Future[SendResult] = sends.new_future()
-        kind = SingleSend if type(message) is Message else kind_of(message)
-        if selector is None:
-            sends.submit(kind, message, future, queue, timeout_ms)
-        else:
-            sends.select(kind, message, future, queue, selector, arg, timeout_ms)
-        return future
+        return sends.hand_over(message, queue, selector, arg, timeout_ms)
 
     def send_oneway(
         self,

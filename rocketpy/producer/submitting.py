@@ -46,6 +46,23 @@ class Submitter:
         self._compress_above = config.compression.above_bytes
         self._gather_up_to = min(self._compress_above, config.max_message_bytes) if gathers else -1
 
+    def hand_over(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        arg: object,
+        timeout_ms: int | None,
+    ) -> asyncio.Future[SendResult]:
+        """Submit one message for which there is room; return the future of its result."""
+        future: asyncio.Future[SendResult] = self.new_future()
+        kind = SingleSend if type(message) is Message else kind_of(message)
+        if selector is None:
+            self.submit(kind, message, future, queue, timeout_ms)
+        else:
+            self.select(kind, message, future, queue, selector, arg, timeout_ms)
+        return future
+
     async def send(
         self,
         kind: type[OneMessage[R]],

@@ -64,21 +64,44 @@ async def start_producer(namesrv: str, gathers: bool) -> Producer:
 async def stretch(producer: Producer, what: dict[str, Any]) -> dict[str, Any]:
     """Send as `what` says for its seconds."""
     tally, start = Tally(), time.perf_counter()
-    until = start + what["seconds"]
-    send_one = batch_sender(producer, what) if what.get("batch") else single_sender(producer, what)
+    until_ns = int((start + what["seconds"]) * 1e9)
     async with asyncio.TaskGroup() as group:
         for _ in range(what["concurrency"]):
-            group.create_task(keep_sending(send_one, tally, until))
+            if what.get("batch"):
+                group.create_task(keep_sending_batches(batch_sender(producer, what), tally, until_ns))
+            else:
+                group.create_task(
+                    keep_sending(producer, what["topic"], b"b" * what["bytes"], tally, until_ns)
+                )
     return tally.report(time.perf_counter() - start)
 
 
-async def keep_sending(send_one: Callable[[], Awaitable[int]], tally: Tally, until: float) -> None:
-    """One of the concurrent callers."""
-    clock = time.perf_counter_ns
-    until_ns, now = int(until * 1e9), clock()
+async def keep_sending(producer: Producer, topic: str, body: bytes, tally: Tally, until_ns: int) -> None:
+    """One of the concurrent callers, one message a call."""
+    clock, took = time.perf_counter_ns, tally.nanoseconds
+    now = clock()
     while now < until_ns:
         try:
-            stored = await send_one()
+            result = await producer.send(Message(topic, body))
+        except RocketError:
+            tally.failed += 1
+        else:
+            if result.status is SendStatus.SEND_OK:
+                tally.sent += 1
+            else:
+                tally.failed += 1
+        after = clock()
+        took.append(after - now)
+        now = after
+
+
+async def keep_sending_batches(send_batch: Callable[[], Awaitable[int]], tally: Tally, until_ns: int) -> None:
+    """One of the concurrent callers, a batch a call."""
+    clock = time.perf_counter_ns
+    now = clock()
+    while now < until_ns:
+        try:
+            stored = await send_batch()
         except RocketError:
             stored = 0
         tally.sent += stored
@@ -86,17 +109,6 @@ async def keep_sending(send_one: Callable[[], Awaitable[int]], tally: Tally, unt
         after = clock()
         tally.nanoseconds.append(after - now)
         now = after
-
-
-def single_sender(producer: Producer, what: dict[str, Any]) -> Callable[[], Awaitable[int]]:
-    """One message a call."""
-    topic, body = what["topic"], b"b" * what["bytes"]
-
-    async def send() -> int:
-        result = await producer.send(Message(topic, body))
-        return 1 if result.status is SendStatus.SEND_OK else 0
-
-    return send
 
 
 def batch_sender(producer: Producer, what: dict[str, Any]) -> Callable[[], Awaitable[int]]:
