@@ -34,7 +34,7 @@ from rocketpy_broker.dledger.state_files import is_sealed
 from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile
 from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.disk import Disk, OsDisk, make_lasting_dir, store_error
-from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.flush import FlushPlan, flush_here
 from rocketpy_broker.store.log_scan import LogTail
 from rocketpy_broker.store.room import Room
 from rocketpy_broker.store.segment import Segment
@@ -115,7 +115,7 @@ class LedgerFiles:
             self.data.rewrite(marks.flushed_offset if marks.flushed_offset >= 0 else report.scanned_from)
             self.index.doubt(self.index.segments)
             self.index.rewrite(max(0, self.end_index + 1 - report.entries) * INDEX_UNIT_BYTES)
-        self.run_plan(self.plan_flush(thorough=True))
+        flush_here(self, self.plan_flush(thorough=True))
         return report
 
     def _is_javas(self) -> bool:
@@ -146,7 +146,7 @@ class LedgerFiles:
                 self.data.drop_spare()
                 plan = self.plan_flush(thorough=True)
                 plan.checkpoint = dataclasses.replace(self._marks(), log_end=self.data.max_offset)
-                self.run_plan(plan)
+                flush_here(self, plan)
         finally:
             self._close_files()
 
@@ -291,7 +291,7 @@ class LedgerFiles:
         if not self.data.segments:
             self.data.add_segment(start)
             self._tail = LogTail(start)
-        self.run_plan(self.plan_flush(thorough=True))
+        flush_here(self, self.plan_flush(thorough=True))
 
     def _truncate(self, end: int, index: int) -> None:
         """Cut the data at `end`, behind entry `index`, durably.
@@ -308,7 +308,7 @@ class LedgerFiles:
         else:
             self.index.truncate((index + 1) * INDEX_UNIT_BYTES)
         self._reader.forget(index)
-        self.run_plan(self.plan_flush(thorough=False))
+        flush_here(self, self.plan_flush(thorough=False))
         self._save_marks(end, log_end=-1)
 
     def _save_marks(self, end: int, *, log_end: int) -> None:
@@ -369,16 +369,7 @@ class LedgerFiles:
 
     def flush(self, *, thorough: bool = False) -> None:
         """Make what was applied durable, here and now. Raises FlushFailed."""
-        self.run_plan(self.plan_flush(thorough=thorough))
-
-    def run_plan(self, plan: FlushPlan) -> None:
-        """Do both here and now. Raises FlushFailed."""
-        try:
-            self.run_flush(plan)
-        except FlushFailed as error:
-            self.finish_flush(plan, error)
-            raise
-        self.finish_flush(plan)
+        flush_here(self, self.plan_flush(thorough=thorough))
 
     # -- room and retention ----------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from rocketpy_broker.dledger.state_disk import StateFiles
 from rocketpy_broker.dledger.state_files import LedgerCheckpoint, TermState
 from rocketpy_broker.dledger.wire import RaftMessage
 from rocketpy_broker.store.disk import Disk
-from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.flush import FlushPlan, flush_here
 from rocketpy_broker.store.segment import Segment
 
 __all__ = ["Ledger", "Peer", "PeerHealth", "PeerListener", "PeerState"]
@@ -70,9 +70,6 @@ class Ledger(StoredLedger, Protocol):
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
         """It was done, or failed."""
-
-    def run_plan(self, plan: FlushPlan) -> None:
-        """Do both, here and now. Raises FlushFailed."""
 
     def wants_room(self) -> bool:
         """Whether blocks or the next file should be reserved now."""
@@ -401,7 +398,7 @@ class Peer:
         is_little = len(write.entries) == len(plan.targets) == 1 and not plan.directories
         if not is_little or plan.checkpoint is not None or begin < self._slow_until:
             return False
-        self._ledger.run_plan(plan)
+        flush_here(self._ledger, plan)
         took = time.monotonic() - begin
         if took > _QUICK_S:
             self._slow_until = begin + _SLOW_FACTOR * took

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from rocketpy.errors import FlushFailed, StoreError
 from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile
@@ -15,7 +16,7 @@ from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.index_file import IndexFile
 from rocketpy_broker.store.segment_queue import FlushTarget, SegmentQueue
 
-__all__ = ["FlushPlan"]
+__all__ = ["FlushPlan", "Flushed", "flush_here"]
 
 
 @dataclass(slots=True)
@@ -79,6 +80,26 @@ class FlushPlan:
         for target in self.targets:
             target.segment.release()
         self.targets = []
+
+
+class Flushed(Protocol):
+    """What is flushed by plans."""
+
+    def run_flush(self, plan: FlushPlan) -> None:
+        """Do what a plan says. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
+
+    def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
+        """Take note that it was done, or failed; where the plan was made."""
+
+
+def flush_here(flushed: Flushed, plan: FlushPlan) -> None:
+    """Do what a plan says, and take note of it, in this thread. Raises FlushFailed."""
+    try:
+        flushed.run_flush(plan)
+    except FlushFailed as error:
+        flushed.finish_flush(plan, error)
+        raise
+    flushed.finish_flush(plan)
 
 
 def _sync_directory(disk: Disk, directory: Path) -> None:

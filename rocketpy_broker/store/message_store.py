@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -23,7 +24,7 @@ from rocketpy_broker.store.config import FlushDiskType, StoreConfig
 from rocketpy_broker.store.delay import DelayLevels
 from rocketpy_broker.store.disk import Disk, OsDisk, make_lasting_dir, store_error
 from rocketpy_broker.store.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
-from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.flush import FlushPlan, flush_here
 from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.message_log import MessageLog
 from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
@@ -118,11 +119,11 @@ class MessageStore(StoreReads):
         report = recovery.run(self.checkpoint, clean=clean)
         if not clean:
             self.commit_log.distrust(report, flushed)
-            self.queues.doubt(dispatched, self._run_plan)
+            self.queues.doubt(dispatched, partial(flush_here, self))
         self.commit_log.start(recovery.tail)
         self.commit_log.last_store_timestamp = self.dispatcher.last_store_timestamp
         self.checkpoint.log_end = self.checkpoint.index_files = self.checkpoint.tail_offset = -1
-        self._run_plan(self.plan_flush(thorough=True))
+        flush_here(self, self.plan_flush(thorough=True))
         return report
 
     def _mark_open(self) -> None:
@@ -159,7 +160,7 @@ class MessageStore(StoreReads):
         self.checkpoint.log_end = self.commit_log.max_offset
         self.checkpoint.tail_offset = self.commit_log.tail.offset
         self.checkpoint.index_files = len(self.index.files) if self.index is not None else -1
-        self._run_plan(self.plan_flush(thorough=True))
+        flush_here(self, self.plan_flush(thorough=True))
         try:
             self.disk.unlink(self._abort_path)
             self.disk.fsync_dir(self.config.root)
@@ -367,7 +368,7 @@ class MessageStore(StoreReads):
         thorough: consume queues, full index files and the checkpoint too. Raises FlushFailed: final, the
         store takes no more messages.
         """
-        self._run_plan(self.plan_flush(thorough=thorough))
+        flush_here(self, self.plan_flush(thorough=thorough))
         if self._sync:
             self.mark_flushed()
         return self.flushed_offset
@@ -394,14 +395,6 @@ class MessageStore(StoreReads):
         """
         self.checkpoint_file.raise_min(self.commit_log.min_offset)
         self.commit_log.note_start()
-
-    def _run_plan(self, plan: FlushPlan) -> None:
-        try:
-            self.run_flush(plan)
-        except FlushFailed as error:
-            self.finish_flush(plan, error)
-            raise
-        self.finish_flush(plan)
 
     @property
     def flushed_offset(self) -> int:

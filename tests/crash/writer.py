@@ -25,7 +25,7 @@ from rocketpy_broker.store import (
 )
 from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import RetentionConfig
-from rocketpy_broker.store.flush import FlushPlan
+from rocketpy_broker.store.flush import FlushPlan, flush_here
 from rocketpy_broker.store.log_scan import LogScan
 from rocketpy_broker.store.store_lock import StoreLock
 from tests.crash.disk import RecordingDisk
@@ -258,7 +258,7 @@ class Writer:
 
     def finish(self, plan: FlushPlan) -> None:
         """Run a flush and take note: what it covers may be acknowledged under SYNC_FLUSH."""
-        self.store._run_plan(plan)
+        flush_here(self.store, plan)
         self.expected.flushed_end = max(self.expected.flushed_end, self.store.flushed_offset)
         self.store.mark_flushed()
 

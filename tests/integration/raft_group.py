@@ -59,9 +59,6 @@ class MemoryLedger(RaftDisk):
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
         pass
 
-    def run_plan(self, plan: FlushPlan) -> None:
-        self.run_flush(plan)
-
     def wants_room(self) -> bool:
         return False
 
