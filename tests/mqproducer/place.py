@@ -36,14 +36,17 @@ class Place:
         return Producer(group, settings.pop("namesrv", self.namesrv), **settings)
 
     async def read(self, topic: str, count: int, timeout_s: float = 20) -> list[MessageExt]:
-        """All messages of a topic, by queue, once there are `count`: a broker may fill it late."""
+        """All messages of a topic, by queue, once there are `count` different ones: it may be filled late.
+
+        One may be there twice: a broker that asks twice about a transaction commits it twice.
+        """
         async with PullConsumer("mqproducer_readers", self.namesrv) as consumer:
 
             async def enough() -> list[MessageExt] | None:
                 found = [
                     one for queue in await _queues(consumer, topic) for one in await _pull(consumer, queue)
                 ]
-                return found if len(found) >= count else None
+                return found if len({one.message_id for one in found}) >= count else None
 
             return await eventually(enough, timeout_s)
 
