@@ -191,7 +191,7 @@ class Producer(Lookups, Lifecycle):
         sends = self._sends or _started(self._sends)
         if sends.room.refuses(len(message.body)):
             return await sends.send(kind_of(message), message, queue, selector, arg, timeout_ms)
-        return await sends.hand_over(message, queue, selector, arg, timeout_ms)
+        return await sends.hand_over(kind_of(message), message, queue, selector, arg, timeout_ms)
 
     def send_nowait(
         self,
@@ -212,7 +212,7 @@ class Producer(Lookups, Lifecycle):
         sends = self._sends or _started(self._sends)
         if sends.room.refuses(len(message.body)):
             sends.room.check(len(message.body))
-        return sends.hand_over(message, queue, selector, arg, timeout_ms)
+        return sends.hand_over(kind_of(message), message, queue, selector, arg, timeout_ms)
 
     def send_oneway(
         self,
@@ -228,12 +228,8 @@ class Producer(Lookups, Lifecycle):
         """
         sends = _started(self._sends)
         sends.room.check(len(message.body))
-        future: asyncio.Future[None] = sends.new_future()
+        future = sends.hand_over(OnewaySend, message, queue, selector, arg, None)
         future.add_done_callback(self._oneway_ended)
-        if selector is None:
-            sends.submit(OnewaySend, message, future, queue, None)
-        else:
-            sends.select(OnewaySend, message, future, queue, selector, arg, None)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None

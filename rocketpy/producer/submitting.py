@@ -48,15 +48,15 @@ class Submitter:
 
     def hand_over(
         self,
+        kind: type[OneMessage[R]],
         message: Message,
         queue: MessageQueue | None,
         selector: QueueSelector | None,
         arg: object,
         timeout_ms: int | None,
-    ) -> asyncio.Future[SendResult]:
-        """Submit one message for which there is room; return the future of its result."""
-        future: asyncio.Future[SendResult] = self.new_future()
-        kind = SingleSend if type(message) is Message else kind_of(message)
+    ) -> asyncio.Future[R]:
+        """Submit one message for which there is room; return the future of its end."""
+        future: asyncio.Future[R] = self.new_future()
         if selector is None:
             self.submit(kind, message, future, queue, timeout_ms)
         else:
@@ -74,12 +74,7 @@ class Submitter:
     ) -> R:
         """Wait for room if need be, submit, and wait for the end. See `Producer.send`."""
         timeout_ms = await self._wait_for_room(len(message.body), timeout_ms)
-        future: asyncio.Future[R] = self.new_future()
-        if selector is None:
-            self.submit(kind, message, future, queue, timeout_ms)
-        else:
-            self.select(kind, message, future, queue, selector, arg, timeout_ms)
-        return await future
+        return await self.hand_over(kind, message, queue, selector, arg, timeout_ms)
 
     async def send_half(
         self, message: Message, timeout_ms: int | None

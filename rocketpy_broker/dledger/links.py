@@ -29,7 +29,10 @@ OnAnswer = Callable[[int, RaftMessage | None], None]
 
 
 class PeerLinks:
-    """Connections to the other peers, each opened by the first call. addresses: by id."""
+    """Connections to the other peers, each opened by the first call.
+
+    addresses: by id. poke: called once a socket buffer, when its answers are told.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class PeerLinks:
 
 
 class _AnsweredEnd(AskingEnd):
-    """The Endpoint of such a connection. poke: called once a socket buffer."""
+    """The Endpoint of a connection to a peer. poke: called once a socket buffer."""
 
     def __init__(self, poke: Callable[[], None]) -> None:
         self.end_of_buffer = poke  # type: ignore[method-assign]
@@ -71,11 +74,11 @@ class _Link:
     def __init__(
         self, peer: str, address: Address, options: ChannelOptions, on_answer: OnAnswer, end: Endpoint
     ) -> None:
-        self._end = end
         self._peer = peer
         self._address = address
         self._options = options
         self._on_answer = on_answer
+        self._end = end
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._connecting: asyncio.Task[None] | None = None

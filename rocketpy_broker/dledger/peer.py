@@ -34,7 +34,7 @@ from rocketpy_broker.dledger.state_disk import StateFiles
 from rocketpy_broker.dledger.state_files import LedgerCheckpoint, TermState
 from rocketpy_broker.dledger.wire import RaftMessage
 from rocketpy_broker.store.disk import Disk
-from rocketpy_broker.store.flush import FlushPlan, flush_here
+from rocketpy_broker.store.flush import Flushed, FlushPlan, flush_here
 from rocketpy_broker.store.segment import Segment
 
 __all__ = ["Ledger", "Peer", "PeerHealth", "PeerListener", "PeerState"]
@@ -53,8 +53,11 @@ _THOROUGH_S: Final = 1.0
 _ROOM_RETRY_S: Final = 0.5
 
 
-class Ledger(StoredLedger, Protocol):
-    """The files of a ledger. All but `flush` is called in the loop's thread."""
+class Ledger(StoredLedger, Flushed, Protocol):
+    """The files of a ledger. All but `run_flush` and `make_room` is called in the loop's thread.
+
+    A flush that fails ends the peer.
+    """
 
     def apply(self, write: Write) -> None:
         """Make a change; from then on entries can be read.
@@ -64,12 +67,6 @@ class Ledger(StoredLedger, Protocol):
 
     def plan_flush(self, *, thorough: bool) -> FlushPlan:
         """What is to be flushed: entries, and if `thorough` what can be made anew from them, too."""
-
-    def run_flush(self, plan: FlushPlan) -> None:
-        """Make that durable; the one call for a thread. Raises FlushFailed: the peer stops for good."""
-
-    def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
-        """It was done, or failed."""
 
     def wants_room(self) -> bool:
         """Whether blocks or the next file should be reserved now."""

@@ -156,20 +156,20 @@ def measure_sends(
         for number in range(options.rounds):
             for threads in options.threads:
                 for one in in_turn(running, number):
-                    with alone(one, running):
+                    driven = server(one)
+                    with held(other for other in running if other is not one):
                         sample = client.measure(
-                            server(one), threads=threads, bytes=options.bytes, seconds=options.seconds
+                            driven, threads=threads, bytes=options.bytes, seconds=options.seconds
                         )
                     note(results, number, Key(plural(threads, "thread"), one.name), sample)
 
 
 @contextmanager
-def alone(one: Running, running: Iterable[Running]) -> Iterator[None]:
-    """One group leads and runs, the others are held."""
-    wait_for_leader(one.group)
+def held(groups: Iterable[Running]) -> Iterator[None]:
+    """These do nothing for a while."""
     with ExitStack() as stack:
-        for other in running:
-            for broker in other.group.brokers.values() if other is not one else ():
+        for one in groups:
+            for broker in one.group.brokers.values():
                 stack.enter_context(broker.held())
         yield
 

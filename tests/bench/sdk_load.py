@@ -15,10 +15,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from rocketpy import Message, Producer, ProducerConfig, SendStatus
 from rocketpy.errors import RocketError
+
+R = TypeVar("R")
 
 
 @dataclass
@@ -65,61 +67,43 @@ async def stretch(producer: Producer, what: dict[str, Any]) -> dict[str, Any]:
     """Send as `what` says for its seconds."""
     tally, start = Tally(), time.perf_counter()
     until_ns = int((start + what["seconds"]) * 1e9)
+    topic, body, count = what["topic"], b"b" * what["bytes"], what.get("batch")
     async with asyncio.TaskGroup() as group:
         for _ in range(what["concurrency"]):
-            if what.get("batch"):
-                group.create_task(keep_sending_batches(batch_sender(producer, what), tally, until_ns))
-            else:
-                group.create_task(
-                    keep_sending(producer, what["topic"], b"b" * what["bytes"], tally, until_ns)
+            if count:
+                sending = keep_sending(
+                    lambda: producer.send_batch([Message(topic, body) for _ in range(count)]),
+                    lambda results: sum(result.status is SendStatus.SEND_OK for result in results),
+                    tally,
+                    until_ns,
                 )
+            else:
+                sending = keep_sending(
+                    lambda: producer.send(Message(topic, body)),
+                    lambda result: result.status is SendStatus.SEND_OK,
+                    tally,
+                    until_ns,
+                )
+            group.create_task(sending)
     return tally.report(time.perf_counter() - start)
 
 
-async def keep_sending(producer: Producer, topic: str, body: bytes, tally: Tally, until_ns: int) -> None:
-    """One of the concurrent callers, one message a call."""
-    clock, took = time.perf_counter_ns, tally.nanoseconds
-    now = clock()
-    while now < until_ns:
-        try:
-            result = await producer.send(Message(topic, body))
-        except RocketError:
-            tally.failed += 1
-        else:
-            if result.status is SendStatus.SEND_OK:
-                tally.sent += 1
-            else:
-                tally.failed += 1
-        after = clock()
-        took.append(after - now)
-        now = after
-
-
-async def keep_sending_batches(send_batch: Callable[[], Awaitable[int]], tally: Tally, until_ns: int) -> None:
-    """One of the concurrent callers, a batch a call."""
+async def keep_sending(
+    send: Callable[[], Awaitable[R]], stored: Callable[[R], int], tally: Tally, until_ns: int
+) -> None:
+    """One of the concurrent callers. stored: how many messages a result says are stored."""
     clock = time.perf_counter_ns
     now = clock()
     while now < until_ns:
         try:
-            stored = await send_batch()
+            count = stored(await send())
         except RocketError:
-            stored = 0
-        tally.sent += stored
-        tally.failed += stored == 0
+            count = 0
+        tally.sent += count
+        tally.failed += count == 0
         after = clock()
         tally.nanoseconds.append(after - now)
         now = after
-
-
-def batch_sender(producer: Producer, what: dict[str, Any]) -> Callable[[], Awaitable[int]]:
-    """A batch a call."""
-    topic, body, count = what["topic"], b"b" * what["bytes"], what["batch"]
-
-    async def send() -> int:
-        results = await producer.send_batch([Message(topic, body) for _ in range(count)])
-        return sum(result.status is SendStatus.SEND_OK for result in results)
-
-    return send
 
 
 def main() -> None:
