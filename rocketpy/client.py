@@ -381,7 +381,7 @@ class ClientInstance:
         link = self.links.to(address)
         try:
             return await link.request(command, timeout_ms)
-        except (ConnectionLost, ClientClosed):
+        except ConnectionLost:
             if self._closed:
                 raise
             return await link.request(Command.request(command.code, command.header, command.body), timeout_ms)

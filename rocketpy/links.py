@@ -14,7 +14,15 @@ from functools import partial
 
 import msgspec
 
-from rocketpy.errors import ClientClosed, ConfigInvalid, ConnectFailed, LocalProtocolError, RocketError
+from rocketpy.errors import (
+    ClientClosed,
+    ConfigInvalid,
+    ConnectFailed,
+    ConnectionLost,
+    LocalProtocolError,
+    Outcome,
+    RocketError,
+)
 from rocketpy.hooks import RpcHook
 from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.codes import ResponseCode
@@ -64,7 +72,7 @@ class Link:
             self._links.tasks.spawn(self._connect(), f"connect {self.address}")
 
     async def open(self) -> Channel:
-        """The connection, made if need be. Raises ConnectFailed, ClientClosed."""
+        """The connection, made if need be. Raises TransportError, ClientClosed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(error: RocketError | None) -> None:
@@ -77,9 +85,7 @@ class Link:
 
         self.when_open(then)
         await future
-        if self.channel is None:
-            raise ClientClosed(f"connection to {self.address} was closed at once")
-        return self.channel
+        return self._open_channel()
 
     async def request(self, command: Command, timeout_ms: float) -> Command:
         """Send a request and wait for its response, whatever its code. Raises TransportError."""
@@ -88,7 +94,7 @@ class Link:
         return await self.put(command, timeout_ms)
 
     def put(self, command: Command, timeout_ms: float) -> asyncio.Future[Command]:
-        """Send a request on the open connection; see `Channel.request`. Raises ClientClosed without one."""
+        """Send a request on the open connection; see `Channel.request`. Raises ConnectionLost without one."""
         links = self._links
         if links.signer is None and not links.hooks:
             return self._open_channel().request(command, timeout_ms)
@@ -99,12 +105,12 @@ class Link:
         return answer
 
     def put_oneway(self, command: Command) -> None:
-        """Send a request that nobody answers on the open connection. Raises ClientClosed without one."""
+        """Send a request that nobody answers on the open connection. Raises ConnectionLost without one."""
         self._open_channel().oneway(self._links.dress(self.address, command))
 
     def _open_channel(self) -> Channel:
         if self.channel is None:
-            raise ClientClosed(f"there is no connection to {self.address}")
+            raise ConnectionLost(f"the connection to {self.address} has ended", outcome=Outcome.NOT_SENT)
         return self.channel
 
     async def _connect(self) -> None:

@@ -22,7 +22,7 @@ from rocketpy.consumer.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.settings import MemberConfig
 from rocketpy.consumer.subscription import wanted_messages
 from rocketpy.decoding import decode_messages
-from rocketpy.errors import BrokerError, ClientClosed, ConnectionLost, InvariantError, RocketError
+from rocketpy.errors import BrokerError, ConnectionLost, InvariantError, RocketError
 from rocketpy.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue, SubscriptionData
 from rocketpy.protocol.codes import ResponseCode
@@ -213,7 +213,7 @@ class Puller:
         if ahead is not None:
             try:
                 return pulled(await ahead, held.queue.broker_name)
-            except (ConnectionLost, ClientClosed):
+            except ConnectionLost:
                 log.debug("pulling %s again: its connection ended", held.queue)
         header = self._header(subscription, held.next_offset)
         return await context.asking.pull(held.queue, header, context.config.pull_timeout_ms, self._broker_id)

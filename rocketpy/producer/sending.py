@@ -20,6 +20,7 @@ from rocketpy.config import ProducerConfig
 from rocketpy.errors import (
     BrokerError,
     ClientClosed,
+    ConnectionLost,
     Outcome,
     RemoteProtocolError,
     RocketError,
@@ -255,7 +256,7 @@ class Engine:
                     channel.write_now(frame)
                 else:
                     channel.write(frame)
-        except ClientClosed:
+        except ConnectionLost:
             # The connection is just ending, and nothing was written: this was no attempt yet.
             send.on_wire = False
             if link.channel is channel:

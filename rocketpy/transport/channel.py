@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from rocketpy.errors import ClientClosed, ConnectionLost, RocketError
+from rocketpy.errors import ConnectionLost, Outcome, RocketError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command, encode_command
 from rocketpy.protocol.connection import Connection, Waiter
@@ -106,7 +106,7 @@ class Channel(StreamProtocol):
         """Send a request; return the future of its response, whatever its code.
 
         The future fails with RequestTimeout, or with ConnectionLost as soon as the connection ends.
-        Raises ClientClosed when the channel is closed, and LocalProtocolError.
+        Raises ConnectionLost, with nothing sent, when that has happened already, and LocalProtocolError.
         """
         future: asyncio.Future[Command] = self._loop.create_future()
         self._require_open()
@@ -119,7 +119,7 @@ class Channel(StreamProtocol):
         """Enter a waiter for a frame that the caller builds; return the opaque it must carry.
 
         deadline_ms: by the loop's clock. For hot paths: follow it with `write(frame)` in the same turn.
-        Raises ClientClosed.
+        Raises ConnectionLost, with nothing sent.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -130,7 +130,7 @@ class Channel(StreamProtocol):
         return opaque
 
     def oneway(self, command: Command) -> None:
-        """Send a request that nobody answers. Raises ClientClosed, LocalProtocolError."""
+        """Send a request that nobody answers. Raises ConnectionLost, LocalProtocolError."""
         self._require_open()
         self.write(self._connection.encode_oneway(command))
 
@@ -176,8 +176,7 @@ class Channel(StreamProtocol):
     async def drain(self) -> None:
         """Wait until the unsent bytes are below the limit again. Raises ConnectionLost."""
         await self._writable.wait()
-        if self.is_closed:
-            raise ConnectionLost(f"connection to {self.remote_address} is closed")
+        self._require_open()
 
     def close(self) -> None:
         """Send what was written, then close."""
@@ -314,7 +313,8 @@ class Channel(StreamProtocol):
 
     def _require_open(self) -> None:
         if self.is_closed:
-            raise ClientClosed(f"connection to {self.remote_address or 'peer'} is closed")
+            where = self.remote_address or "the peer"
+            raise ConnectionLost(f"the connection to {where} has ended", outcome=Outcome.NOT_SENT)
 
     def _note_partial_frame(self, received: int) -> None:
         """Remember since when the peer owes us the rest of a frame."""

@@ -14,10 +14,10 @@ import pytest
 import trustme
 
 from rocketpy.errors import (
-    ClientClosed,
     ConfigInvalid,
     ConnectFailed,
     ConnectionLost,
+    Outcome,
     RequestTimeout,
     RocketError,
 )
@@ -239,8 +239,9 @@ async def test_closing_tells_both_ends(rig: Rig) -> None:
     await channel.wait_closed()
     await rig.peer.until(lambda: bool(rig.peer.closed))
     assert client.closed == [None]
-    with pytest.raises(ClientClosed):
+    with pytest.raises(ConnectionLost) as caught:
         channel.request(Command.request(ECHO), 5000)
+    assert caught.value.outcome is Outcome.NOT_SENT
 
 
 async def test_what_was_written_before_close_arrives(rig: Rig) -> None:

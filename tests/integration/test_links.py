@@ -1,0 +1,79 @@
+"""Connections that end in the moment in which they were made, as while a broker restarts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rocketpy.client import ClientInstance
+from rocketpy.config import ClientConfig
+from rocketpy.errors import ConnectionLost, Outcome, Retry
+from rocketpy.links import Link, Links
+from rocketpy.name_servers import NameServers
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.tasks import Tasks
+from rocketpy.transport import ChannelOptions
+from tests.integration.sdk_peers import Peer
+
+QUESTION = RequestCode.GET_MAX_OFFSET
+
+
+def cut(times: int, *only: str) -> Callable[[Link], None]:
+    """Abort the next connections, to these addresses, before anything is sent on them."""
+    left = times
+
+    def opened(link: Link) -> None:
+        nonlocal left
+        if left and link.channel is not None and (not only or link.address in only):
+            left -= 1
+            link.channel.abort()
+
+    return opened
+
+
+@asynccontextmanager
+async def links_that(opened: Callable[[Link], None]) -> AsyncIterator[Links]:
+    tasks = Tasks()
+    links = Links(tasks, ChannelOptions(), opened)
+    try:
+        yield links
+    finally:
+        await tasks.close()
+        await links.close()
+
+
+async def test_a_connection_that_ended_is_lost_not_closed() -> None:
+    """Its user would take it for a mistake of theirs, which no retry helps, and give up."""
+    async with Peer() as peer, links_that(cut(1)) as links:
+        with pytest.raises(ConnectionLost) as caught:
+            await links.to(peer.address).request(Command.request(QUESTION), 5000)
+        assert caught.value.outcome is Outcome.NOT_SENT
+        assert caught.value.retry is not Retry.NONE
+        assert not peer.seen
+        answer = await links.to(peer.address).request(Command.request(QUESTION), 5000)
+        assert answer.code == ResponseCode.SUCCESS
+
+
+async def test_another_name_server_is_asked() -> None:
+    """One name server that restarts would leave the client without routes, with others at hand."""
+    async with Peer() as first, Peer() as second, links_that(cut(9, first.address)) as links:
+        servers = NameServers((first.address, second.address), links, 5000)
+        await servers.ask(RequestCode.GET_ROUTEINTO_BY_TOPIC)
+        assert not first.seen
+        assert len(second.seen) == 1
+
+
+async def test_a_question_is_put_a_second_time() -> None:
+    """A consumer or a Spark task would fail because a broker restarted, although it is back."""
+    client = await ClientInstance.acquire(ClientConfig(namesrv="127.0.0.1:1"))
+    try:
+        client.links.opened = cut(1)
+        async with Peer() as peer:
+            answer = await client.ask(peer.address, Command.request(QUESTION), 5000)
+            assert answer.code == ResponseCode.SUCCESS
+            assert len(peer.seen) == 1
+    finally:
+        await client.release()
