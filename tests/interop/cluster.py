@@ -78,8 +78,17 @@ class Cluster:
             shown = self.admin(*arguments)
             return text in shown
 
-        probe.wait_until(is_shown, f"mqadmin {' '.join(arguments)} to show {text}")
+        try:
+            probe.wait_until(is_shown, f"mqadmin {' '.join(arguments)} to show {text}")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; it shows\n{shown}\n{self.logs()}") from None
         return shown
+
+    def make_topic(self, topic: str, queues: int = 4) -> None:
+        """Make a topic on the broker with mqadmin, and wait until the name server has its route."""
+        what = ("-b", self.broker.address, "-t", topic, "-r", str(queues), "-w", str(queues))
+        self.admin_shows("success", "updateTopic", *what)  # which gives up after five seconds
+        probe.wait_until(lambda: probe.route(self.namesrv.address, topic), f"the route of {topic}")
 
     def warm_up(self) -> None:
         """Make the first send, which takes a cold JVM longer than an example is ready to wait."""

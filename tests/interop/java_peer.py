@@ -110,21 +110,27 @@ class JavaPeer:
     ) -> str:
         """Run a class to its end and return its standard output. Raises DriverFailed on a non-zero exit."""
         make_home(home)
-        done = subprocess.run(
+        process = subprocess.Popen(
             self.command(main, *args, home=home, properties=properties),
-            input=stdin,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            timeout=timeout_s,
             env=java_environment(home, **(environment or {})),
             cwd=home,  # mqadmin's consumerStatus leaves files where it runs
-            check=False,
         )
-        if done.returncode != 0:
-            tail = (done.stdout + done.stderr)[-4000:]
-            raise DriverFailed(f"{main} {' '.join(args)} ended with {done.returncode}:\n{tail}")
-        return done.stdout
+        with process:
+            try:
+                output, errors = process.communicate(stdin, timeout_s)
+                ending = f"ended with {process.returncode}"
+            except subprocess.TimeoutExpired:
+                ending = f"did not end in {timeout_s:g} s, when its threads were at\n{_stacks(process)}\n"
+                process.kill()
+                output, errors = process.communicate()
+        if process.returncode != 0:
+            raise DriverFailed(f"{main} {' '.join(args)} {ending}:\n{(output + errors)[-4000:]}")
+        return output
 
     def run_warm(
         self,
@@ -262,6 +268,15 @@ def java_environment(home: Path, **more: str) -> dict[str, str]:
     """Environment of a Java process: RocketMQ's home, and no address left over from the caller's shell."""
     environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
     return {**environment, "ROCKETMQ_HOME": str(home), **more}
+
+
+def _stacks(process: subprocess.Popen[str]) -> str:
+    """What the threads of a JVM are at, for the report of one that hangs."""
+    asked = ["jstack", str(process.pid)]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"its stacks are not known: {error}"
 
 
 def _module_flags() -> list[str]:

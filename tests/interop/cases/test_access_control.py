@@ -66,8 +66,7 @@ def servers(
         ours_alone = {**plain.java_properties, "rocketmq.home.dir": str(run / "mqadmin")}
         running = replace(plain, java_properties=ours_alone)
         for topic in ("Orders", "News"):
-            running.admin("updateTopic", "-b", running.broker.address, "-t", topic, "-r", "2", "-w", "2")
-            probe.wait_until(lambda name=topic: probe.route(running.namesrv.address, name), "the route")  # type: ignore[misc] # one argument with a default
+            running.make_topic(topic, 2)
         yield running
 
 

@@ -40,8 +40,7 @@ def servers(
 def made_topic(servers: Cluster, stem: str) -> str:
     """A topic of four queues; the Go client asks for a route before it sends."""
     topic = servers.topic(stem)
-    servers.admin("updateTopic", "-b", servers.broker.address, "-t", topic, "-r", "4", "-w", "4")
-    probe.wait_until(lambda: probe.route(servers.namesrv.address, topic), "the topic's route")
+    servers.make_topic(topic)
     return topic
 
 

@@ -29,8 +29,7 @@ def servers(
     """One running pair of servers a direction, with a topic of two queues and four messages in each."""
     side: Side = request.param
     with serve(side, peer, tmp_path_factory.mktemp("mqadmin")) as running:
-        running.admin("updateTopic", "-b", running.broker.address, "-t", TOPIC, "-r", "2", "-w", "2")
-        probe.wait_until(lambda: probe.route(running.namesrv.address, TOPIC), "the topic's route")
+        running.make_topic(TOPIC, 2)
         steps = [
             {"how": "queue", "topic": TOPIC, "queue": n % 2, "body": b"x".hex(), "keys": f"key{n}"}
             for n in range(8)
@@ -148,8 +147,7 @@ def test_settings_are_shown_and_changed(peer: JavaPeer, tmp_path: Path) -> None:
 def test_a_topic_is_deleted_and_queues_are_cleaned(servers: Cluster) -> None:
     """The command deleteTopic would leave the topic; cleanUnusedTopic and cleanExpiredCQ would fail."""
     broker = servers.broker.address
-    servers.admin("updateTopic", "-b", broker, "-t", "AdminGone", "-r", "1", "-w", "1")
-    probe.wait_until(lambda: probe.route(servers.namesrv.address, "AdminGone"), "the topic's route")
+    servers.make_topic("AdminGone", 1)
     deleted = servers.admin("deleteTopic", "-c", "InteropCluster", "-t", "AdminGone")
     assert "delete topic [AdminGone] from cluster [InteropCluster] success" in deleted
     assert "success" in servers.admin("cleanUnusedTopic", "-b", broker)

@@ -94,8 +94,7 @@ def test_a_command_prints_the_same(both: tuple[Printed, Printed], step: str) -> 
 def _run(peer: JavaPeer, side: Side, run: Path) -> Printed:
     conf = {"brokerName": NAME, "longPollingEnable": "true"}
     with serve(side, peer, run, conf=conf) as servers:
-        servers.admin("updateTopic", "-b", servers.broker.address, "-t", TOPIC, "-r", "2", "-w", "2")
-        probe.wait_until(lambda: probe.route(servers.namesrv.address, TOPIC), "the topic's route")
+        servers.make_topic(TOPIC, 2)
         sent = servers.produce(*BODIES)
         assert {answer.get("status") for answer in sent} == {"SEND_OK"}, sent
         fill = {

@@ -106,16 +106,15 @@ def test_order_configuration(servers: Cluster) -> None:
 def test_topics_of_a_cluster(servers: Cluster) -> None:
     """`mqadmin topicList -c` and `topicClusterList` would miss topics or clusters."""
     topic = servers.topic("listed")
-    servers.admin("updateTopic", "-b", servers.broker.address, "-t", topic)
-    probe.wait_until(lambda: topic in servers.admin("topicList"), "the topic in the list")
+    servers.make_topic(topic)
+    assert topic in servers.admin("topicList")
     assert "InteropCluster" in servers.admin("topicClusterList", "-t", topic)
 
 
 def test_deleted_topic_is_gone(servers: Cluster) -> None:
     """A topic deleted with mqadmin would still be routed."""
     topic = servers.topic("deleted")
-    servers.admin("updateTopic", "-b", servers.broker.address, "-t", topic)
-    probe.wait_until(lambda: probe.route(servers.namesrv.address, topic), "the route")
+    servers.make_topic(topic)
     servers.admin("deleteTopic", "-c", "InteropCluster", "-t", topic)
     assert probe.route(servers.namesrv.address, topic) is None
 

@@ -171,8 +171,7 @@ def test_broker_reads_a_java_store(hand: Hands, handover: Handover, ending: str)
     assert {answer["status"] for answer in put} == {"PUT_OK"}
     with stopping([reader.start()]):
         cluster = hand.cluster(reader)
-        cluster.admin("updateTopic", "-b", reader.address, "-t", TOPIC, "-r", str(QUEUES), "-w", str(QUEUES))
-        probe.wait_until(lambda: probe.route(hand.namesrv.address, TOPIC), f"the route of {TOPIC}")
+        cluster.make_topic(TOPIC, QUEUES)
         received = cluster.pull_all(TOPIC)
     wanted = [
         (p["queue"], a["queueOffset"], a["physicalOffset"], p["body"])
