@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tests.interop import probe
-from tests.interop.java_peer import JavaPeer, answers, lines_of, make_home
+from tests.interop.java_peer import JavaPeer, answers, lines_of
 from tests.interop.processes import (
     BrokerProcess,
     JavaBroker,
@@ -63,8 +63,8 @@ class Cluster:
 
     def admin(self, *arguments: str) -> str:
         """RocketMQ's own mqadmin with these arguments; returns what it printed, errors behind all else."""
-        home = make_home(self.run / "mqadmin")  # where a case may put its tools.yml
-        properties = {"rocketmq.namesrv.addr": self.namesrv.address, "rocketmq.home.dir": str(home)}
+        # Its home is the JVM's, for it is looked up once: a case's own would be gone with that case.
+        properties = {"rocketmq.namesrv.addr": self.namesrv.address}
         return "".join(
             self.peer.run_warm("Admin", *arguments, jvm=self.java_properties, properties=properties)
         )
