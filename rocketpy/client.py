@@ -96,7 +96,7 @@ class ClientInstance:
         self.address = _LOOPBACK
         self.client_id = ""
         self.tasks = Tasks()
-        options = replace(config.channel, codec=CODECS[config.codec])
+        options = replace(config.channel, codec=CODECS[config.codec], ssl=config.ssl or config.channel.ssl)
         self.links = Links(
             self.tasks, options, self._greet, signer=_signer(config.credentials), hooks=config.rpc_hooks
         )

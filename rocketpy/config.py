@@ -6,6 +6,7 @@ Each field names its unit, its default and the RocketMQ property that it mirrors
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Self
 
@@ -284,7 +285,10 @@ class ClientConfig:
     """How our request headers are written; msgpack only reaches peers that announce it.
     RocketMQ: the system property rocketmq.serialize.type."""
     channel: ChannelOptions = field(default_factory=_client_channel)
-    """Limits of connections, and the TLS context."""
+    """Limits of connections."""
+    ssl: ssl.SSLContext | None = field(default=None, repr=False)
+    """For tls:// addresses: whom to trust, and the certificate to show. None: that of `channel`, or the
+    authorities that the system trusts. RocketMQ: tls.client.*."""
     namespace: str = ""
     """What is put before the names of topics and groups, ``namespace%topic``, so that several tenants can
     share brokers. Applications see their names without it. RocketMQ: namespace."""

@@ -15,7 +15,6 @@ from rocketpy import ClientConfig, Message, Producer, PullConsumer
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
-from rocketpy.transport import ChannelOptions
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from tests.integration.raw_client import RawClient
 from tests.mqproducer.place import eventually
@@ -63,7 +62,7 @@ async def servers(directory: Path, tls: str) -> AsyncIterator[tuple[NameServer, 
 
 async def send_and_read(namesrv: str, context: ssl.SSLContext | None) -> list[bytes]:
     """Send a message to a new topic and read it; the bodies that are there."""
-    client = ClientConfig(namesrv=namesrv, channel=ChannelOptions(ssl=context), instance_name=namesrv[:3])
+    client = ClientConfig(namesrv=namesrv, ssl=context, instance_name=namesrv[:3])
     async with Producer("p", client=client) as producer, PullConsumer("c", client=client) as consumer:
         result = await producer.send(Message("T", b"x" * 100_000))
         return [message.body[:1] for message in (await consumer.pull(result.queue, 0)).messages]
