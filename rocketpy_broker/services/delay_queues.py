@@ -147,6 +147,7 @@ class DelayQueues:
                 self._append(level, physical, size)
                 level.taken += 1
             if not units:
+                level.head_due_ms = None  # deleted since it was looked up: what is there now is the head
                 return
 
     def _append(self, level: _Level, physical: int, size: int) -> None:

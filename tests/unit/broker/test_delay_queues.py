@@ -11,9 +11,10 @@ from rocketpy.protocol.record import Record, decode_all
 from rocketpy_broker.services.delay_queues import DelayQueues
 from rocketpy_broker.services.rerouting import as_delayed
 from rocketpy_broker.store import MessageInner, MessageStore
+from rocketpy_broker.store.cleaner import Cleaner
 from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 from tests.unit.store.faulty_disk import FaultyDisk
-from tests.unit.store.helpers import bodies, kill, small_config
+from tests.unit.store.helpers import bodies, kill, put, small_config
 
 LEVELS = DelayLevels("1s 5s 10s")
 START = 1_000_000
@@ -100,6 +101,24 @@ def test_a_flood_is_delivered_in_parts(world: World) -> None:
     assert world.deliver(5000, 60) == (60, 5000)
     assert world.deliver(5000, 60) == (30, None)
     assert sorted(map(int, bodies(world.store, "Real"))) == list(range(150))
+
+
+def test_messages_deleted_before_they_were_due_do_not_hold_up_their_level(world: World) -> None:
+    """After a full disk took undelivered messages, its level would deliver no more and take a whole CPU."""
+    world.send(3, b"deleted")
+    assert world.deliver(0) == (0, 10_000)
+    while len(world.store.commit_log.files.segments) < 3:
+        put(world.store, 0, topic="Other", body=b"x" * 1000)
+    world.now += 500
+    world.send(3, b"kept")
+    world.store.dispatch()
+    world.store.flush(thorough=True)
+    Cleaner(world.store, use=lambda _: 0.88).run(world.now)
+    assert world.store.min_offset_in_queue(SCHEDULE_TOPIC, 2) == 1
+    assert world.deliver(10_000) == (0, 10_000)
+    assert world.deliver(10_000) == (0, 10_500)
+    assert world.deliver(10_500) == (1, None)
+    assert [record.body for record in world.delivered()] == [b"kept"]
 
 
 @pytest.mark.parametrize("crash", [True, False])
