@@ -196,7 +196,7 @@ class StoreDriver:
     # -- watching --------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """See how late the loop is, and sample the counters once a second."""
+        """See how late the loop is, whether the store failed, and sample the counters once a second."""
         if self._loop is None:
             return
         store, interval_ms = self.store, self.store.busy_watch.interval_ms
@@ -207,6 +207,7 @@ class StoreDriver:
                 return
             now = self._loop.time()
             store.set_busy(store.busy_watch.look((now - due) * 1000))
+            self._tell_failure()  # a write may fail for good, too
             if now - sampled >= 1:
                 sampled = now
                 store.stats.sample(store.clock())

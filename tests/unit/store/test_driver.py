@@ -96,6 +96,23 @@ async def test_failed_flush_stops_the_store_and_says_so(tmp_path: Path) -> None:
     await driver.close()
 
 
+async def test_a_write_that_cannot_be_undone_is_told_as_a_failed_flush_is(tmp_path: Path) -> None:
+    """The broker would refuse every message, and run on without anybody being told to start it again."""
+    disk = FaultyDisk(only="pwrite", code=errno.EIO)
+    store = MessageStore(small_config(tmp_path), disk=disk)
+    told: list[StoreError] = []
+    driver = StoreDriver(store, on_failure=told.append)
+    await driver.start()
+    disk.fail_at, disk.fail_count = disk.calls + 1, 2
+    with pytest.raises(StoreError, match="planned failure"):
+        store.put_message(message(1))
+    assert driver.health().failure is not None
+    await until(lambda: bool(told))
+    assert str(told[0]) == driver.health().failure
+    await driver.close()
+    assert len(told) == 1
+
+
 async def test_sync_flush_shows_only_what_is_flushed(tmp_path: Path) -> None:
     """Consumers would get messages that power loss takes back."""
     flush = FlushConfig(disk_type=FlushDiskType.SYNC_FLUSH, commit_log_interval_ms=60_000)
