@@ -7,6 +7,8 @@ consumer named it is saved with the next periodic save, not with a write a consu
 from __future__ import annotations
 
 import logging
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +19,7 @@ from rocketpy.protocol.bodies import DataVersion, SubscriptionGroupConfig, Subsc
 from rocketpy_broker.services.offsets import check_group_name
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.disk import Disk, OsDisk
-from rocketpy_broker.store.state_file import load_state, save_state, save_state_aside
+from rocketpy_broker.store.state_file import load_state, save_aside, save_state
 
 __all__ = ["SYSTEM_GROUPS", "SubscriptionGroups"]
 
@@ -51,6 +53,9 @@ class SubscriptionGroups:
         self.version = DataVersion(timestamp=clock(), counter=0)
         self.is_changed = False
         """Whether something is not saved."""
+        self._writing = threading.Lock()
+        self._replaced = 0
+        """How often all of them were replaced: a save that began before would undo that."""
 
     def load(self) -> None:
         """Read subscriptionGroup.json, if there is one. Raises StoreDamaged."""
@@ -117,7 +122,7 @@ class SubscriptionGroups:
             return
         self.is_changed = False
         try:
-            await save_state_aside(self._disk, self._path, _text(self.snapshot()))
+            await save_aside(partial(self._save_unless_replaced, self._replaced, _text(self.snapshot())))
         except StoreError as error:
             self.is_changed = True
             log.error("consumer groups are not saved: %s", error)
@@ -128,8 +133,16 @@ class SubscriptionGroups:
         """Save first, then use: what was answered survives a restart."""
         version = version or self.version.next(self._clock())
         wrapper = SubscriptionGroupWrapper(subscription_group_table=groups, data_version=version)
-        save_state(self._disk, self._path, _text(wrapper))
-        self._groups, self.version, self.is_changed = groups, version, False
+        with self._writing:
+            save_state(self._disk, self._path, _text(wrapper))
+            self._groups, self.version, self.is_changed = groups, version, False
+            self._replaced += 1
+
+    def _save_unless_replaced(self, replaced: int, text: bytes) -> None:
+        """Write what `save` found; for a thread. Raises StoreError."""
+        with self._writing:
+            if replaced == self._replaced:
+                save_state(self._disk, self._path, text)
 
     def _count_change(self) -> None:
         self.version = self.version.next(self._clock())

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from rocketpy.errors import StoreDamaged
 from rocketpy_broker.store.disk import Disk, store_error
 
-__all__ = ["load_state", "save_state", "save_state_aside"]
+__all__ = ["load_state", "save_aside", "save_state", "save_state_aside"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +38,16 @@ def save_state(disk: Disk, path: Path, data: bytes) -> None:
 
 
 async def save_state_aside(disk: Disk, path: Path, data: bytes) -> None:
-    """`save_state` in a thread. Raises DiskFull, StoreError.
+    """`save_state` in a thread; see `save_aside`. Raises DiskFull, StoreError."""
+    await save_aside(partial(save_state, disk, path, data))
+
+
+async def save_aside(save: Callable[[], None]) -> None:
+    """Save in a thread. Raises what `save` raises.
 
     Who is cancelled meanwhile still waits until it has ended: it would overwrite what is saved next.
     """
-    saving = asyncio.ensure_future(asyncio.to_thread(save_state, disk, path, data))
+    saving = asyncio.ensure_future(asyncio.to_thread(save))
     try:
         await asyncio.shield(saving)
     except asyncio.CancelledError:

@@ -153,6 +153,24 @@ async def test_a_save_that_is_given_up_does_not_overwrite_the_next(tmp_path: Pat
     assert again.get("g", "T", 0) == 8
 
 
+async def test_a_save_does_not_overwrite_what_an_operator_set_up_meanwhile(tmp_path: Path) -> None:
+    """A group that mqadmin was told is changed would be as before at the next start."""
+    path, disk = tmp_path / "subscriptionGroup.json", SlowDisk()
+    groups = SubscriptionGroups(path, auto_create=True, disk=disk)
+    groups.find("g")
+    saving = asyncio.create_task(groups.save())
+    await asyncio.to_thread(disk.begun.wait, 30)
+    wanted = SubscriptionGroupConfig(group_name="h", consume_enable=False)
+    updating = asyncio.create_task(asyncio.to_thread(groups.update, wanted))
+    await asyncio.wait({updating}, timeout=0.3)  # as far as it gets beside the save
+    disk.may_go_on.set()
+    await asyncio.gather(saving, updating)
+    again = SubscriptionGroups(path, auto_create=False)
+    again.load()
+    assert again.get("h") == wanted
+    assert again.get("g") is not None
+
+
 async def test_a_damaged_file_of_offsets_falls_back(tmp_path: Path) -> None:
     """Without this a torn write would send all groups back to the start."""
     path = tmp_path / "consumerOffset.json"
