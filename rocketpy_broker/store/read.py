@@ -94,7 +94,7 @@ class QueueReader:
         if offset > queue.next_offset:
             to = queue.next_offset if queue.min_offset else 0
             return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, offset, to)
-        return self._read_units(queue, offset, count_max, bytes_max, tag_codes, accepts)
+        return self._read_units(queue, offset, max(count_max, 0), bytes_max, tag_codes, accepts)
 
     def _nothing(
         self, status: GetMessageStatus, queue: ConsumeQueue | None, offset: int, corrected: int

@@ -87,6 +87,16 @@ def test_batches_end_at_counts_and_bytes(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("wanted", [0, -1, -(2**31)])
+def test_a_pull_of_no_messages_gets_one(store: MessageStore, wanted: int) -> None:
+    """As in 4.6.0: with maxMsgNums below 0 a consumer would be sent to the next file of its queue."""
+    put(store, *range(5))
+    for tag_codes in (None, {string_hash("Tag1")}):
+        result = store.get_message("T", 0, 1, wanted, tag_codes=tag_codes)
+        assert (result.status, result.next_begin_offset, result.count) == (S.FOUND, 2, 1)
+    store.close()
+
+
 def test_old_messages_come_in_smaller_batches_and_suggest_a_slave(tmp_path: Path) -> None:
     """A consumer far behind would push what others need out of memory."""
     read = ReadConfig(physical_memory_bytes=1000, memory_ratio_percent=50)
