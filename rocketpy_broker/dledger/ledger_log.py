@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from rocketpy.errors import (
     InvariantError,
     MessageInvalid,
+    MessageTooLarge,
     NotEnoughReplicas,
     NotLeader,
     RecordCorrupt,
@@ -251,6 +252,8 @@ class LedgerLog:
         sys_flag, size = with_hosts(message.sys_flag, size, message.born_host, self._store_flag)
         if size > self._message_bytes_max or len(properties) > MAX_PROPERTIES_BYTES:
             raise too_large(size, self._message_bytes_max, len(properties))
+        if HEADER_BYTES + size + MIN_BLANK_BYTES > self.files.segment_bytes:
+            raise MessageTooLarge(f"{size} bytes do not fit into a file of {self.files.segment_bytes}")
         if b"\0" in properties:
             raise MessageInvalid(NUL_IN_PROPERTIES)
         pos = leader.place(size)

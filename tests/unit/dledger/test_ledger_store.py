@@ -12,7 +12,7 @@ from rocketpy.protocol.batch import BatchColumns
 from rocketpy.protocol.record import decode, decode_all
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.cli import main
-from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.entry import HEADER_BYTES, Entry
 from rocketpy_broker.dledger.ledger_store import LedgerStore
 from rocketpy_broker.dledger.ledger_view import Write
 from rocketpy_broker.store import (
@@ -205,6 +205,21 @@ def test_a_batch_is_an_entry_for_each_message(tmp_path: Path) -> None:
         solo.store.append(MessageInner("T", 0, b"x", b"A\x01\0\x02"))
     assert solo.view.end_index == 4
     solo.close()
+
+
+def test_a_message_that_fits_into_no_file_is_refused(tmp_path: Path) -> None:
+    """With files smaller than maxMessageSize, one message would stop every peer of its group for good."""
+    solo = Solo(tmp_path)
+    room = solo.store.ledger.data.segment_bytes
+    with pytest.raises(MessageTooLarge, match="do not fit into a file"):
+        solo.put(1, body=bytes(room))
+    receipt = solo.store.append(message(2, body=b""))
+    largest = room - HEADER_BYTES - 8 - receipt.size
+    with pytest.raises(MessageTooLarge, match="do not fit into a file"):
+        solo.store.append(message(3, body=bytes(largest + 1)))
+    solo.put(3, body=bytes(largest))
+    assert numbers(solo.store) == [2, 3]
+    solo.store.close()
 
 
 def test_half_messages_and_rollbacks_are_in_no_queue(tmp_path: Path) -> None:
