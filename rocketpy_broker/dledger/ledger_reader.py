@@ -26,6 +26,7 @@ __all__ = ["LedgerReader"]
 _RECENT_BYTES_MAX: Final = 32 << 20
 _AHEAD_BYTES: Final = 128 << 10
 _AHEAD_ENTRIES_MAX: Final = 4096
+_AHEAD_BYTES_MAX: Final = 8 << 20
 
 
 class LedgerReader:
@@ -37,6 +38,7 @@ class LedgerReader:
         self._recent: dict[int, Entry] = {}
         self._recent_bytes = 0
         self._ahead: dict[int, Entry] = {}
+        self._ahead_bytes = 0
 
     def get(self, index: int) -> Entry:
         """Return an entry that is there. Raises StoreDamaged, StoreError."""
@@ -58,8 +60,8 @@ class LedgerReader:
         if segment is None or position + unit.size > segment.wrote:
             raise StoreDamaged(f"{self._data.directory}: there is no entry {index} at {unit.pos}")
         window = segment.read(position, min(max(unit.size, _AHEAD_BYTES), segment.wrote - position))
-        if len(self._ahead) > _AHEAD_ENTRIES_MAX:
-            self._ahead.clear()
+        if len(self._ahead) > _AHEAD_ENTRIES_MAX or self._ahead_bytes > _AHEAD_BYTES_MAX:
+            self._drop_ahead()
         found = _entries_in(window, unit.pos)
         units = self._index.read(index * INDEX_UNIT_BYTES, len(found) * INDEX_UNIT_BYTES)
         if units is None:  # they are in two files
@@ -72,7 +74,12 @@ class LedgerReader:
             if encode_index_unit(entry) != units[at : at + INDEX_UNIT_BYTES]:
                 break
             self._ahead[entry.index] = entry
+            self._ahead_bytes += entry.size
         return found[0]
+
+    def _drop_ahead(self) -> None:
+        self._ahead.clear()
+        self._ahead_bytes = 0
 
     def at(self, pos: int) -> Entry:
         """Return the entry at a position. Raises StoreDamaged, StoreError."""
@@ -111,7 +118,7 @@ class LedgerReader:
         """Drop what is cut: entries behind this index."""
         for index in [index for index in self._recent if index > behind]:
             self._recent_bytes -= self._recent.pop(index).size
-        self._ahead.clear()
+        self._drop_ahead()
 
 
 def _entries_in(window: bytes, pos: int) -> list[Entry]:

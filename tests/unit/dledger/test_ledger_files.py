@@ -1,5 +1,6 @@
 """The ledger's files on a real disk: Java's bytes, cuts, restarts, and what they are refused for."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,24 @@ def test_a_run_is_one_write_a_file(tmp_path: Path) -> None:
     calls.clear()
     grown(files, [b"x"] * 60)
     assert len(calls) == 2
+    files.close()
+
+
+def test_what_is_read_ahead_is_bounded_in_bytes(tmp_path: Path) -> None:
+    """A leader of large messages would run out of memory while a follower that was away catches up."""
+    config = CommitLogConfig(segment_bytes=1 << 20, reserve_bytes=0)
+    files = LedgerFiles(tmp_path, config)
+    files.open()
+    grown(files, [bytes(200_000)] * 200)
+    files.close()
+    files = LedgerFiles(tmp_path, config)
+    files.open()
+    tracemalloc.start()
+    sizes = [files.get(index).size for index in range(200)]
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(sizes) > 40_000_000
+    assert kept < 20_000_000
     files.close()
 
 
