@@ -28,7 +28,15 @@ from rocketpy.errors import (
 )
 from rocketpy.protocol.batch import BatchColumns
 from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
-from rocketpy.protocol.record import BLANK_MAGIC, FIXED_BYTES, MIN_BLANK_BYTES, RecordView, encode_record
+from rocketpy.protocol.record import (
+    BLANK_MAGIC,
+    FIXED_BYTES,
+    MESSAGE_MAGIC,
+    MIN_BLANK_BYTES,
+    RecordView,
+    encode_record,
+    read_start,
+)
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.dledger.entry import HEADER_BYTES, Entry
 from rocketpy_broker.dledger.entry_records import EntryRecordScan, record_of
@@ -352,10 +360,12 @@ class LedgerLog:
         return self.files.read(offset, size) if offset + size <= self.max_offset else None
 
     def read_record(self, offset: int, size: int | None = None) -> bytes | None:
-        """Return the bytes of the record at that offset, unchecked; None when they are not all there."""
+        """Return the bytes of the record at that offset; None when they are not all there."""
         if size is None:
-            start = self.read(offset, 4)
-            size = int.from_bytes(start, "big") if start is not None else 0
+            start = self.read(offset, MIN_BLANK_BYTES)
+            size, magic = read_start(start) if start is not None else (0, 0)
+            if magic != MESSAGE_MAGIC:  # whatever stands there may be taken for a size
+                return None
         return self.read(offset, size) if size > 0 else None
 
     def store_timestamp(self, offset: int) -> int:

@@ -23,10 +23,12 @@ from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.record import (
     BLANK_MAGIC,
     FIXED_BYTES,
+    MESSAGE_MAGIC,
     MIN_BLANK_BYTES,
     RecordView,
     encode_record,
     encode_records,
+    read_start,
 )
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.bulk_scan import BulkScan
@@ -377,10 +379,7 @@ class CommitLog:
         return self.files.read(offset, size)
 
     def read_record(self, offset: int, size: int | None = None) -> bytes | None:
-        """As many bytes as the record at that offset says it has; None when they are not all there.
-
-        size: when known. Offset 0 as with `read`. Nothing is checked.
-        """
+        """As many bytes as the record at that offset says it has; see `MessageLog`. Offset 0 as `read`."""
         if offset == 0:
             offset = self.files.min_offset
         segment = self.files.find(offset)
@@ -393,8 +392,10 @@ class CommitLog:
             if size < FIXED_BYTES:
                 return None
             data = segment.read(position, size)
-            size = int.from_bytes(data[:4], "big")
-            if size <= len(data):
+            size, magic = read_start(data)
+            if magic != MESSAGE_MAGIC:  # whatever stands there may be taken for a size
+                return None
+            if 0 < size <= len(data):
                 return data[:size]
         return segment.read(position, size) if 0 < size <= there else None
 

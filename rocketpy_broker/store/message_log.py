@@ -128,7 +128,10 @@ class MessageLog(Protocol):
         """
 
     def read_record(self, offset: int, size: int | None) -> bytes | None:
-        """Return the bytes of the record at that offset, unchecked; None when they are not all there."""
+        """Return the bytes of the record at that offset; None when they are not all there.
+
+        size: when known; without, None also where no record begins. Nothing else is checked.
+        """
 
     def store_timestamp(self, offset: int) -> int:
         """Return when the record at that offset was stored, ms; -1 when there is none."""

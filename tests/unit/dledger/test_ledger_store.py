@@ -222,6 +222,17 @@ def test_a_message_that_fits_into_no_file_is_refused(tmp_path: Path) -> None:
     solo.store.close()
 
 
+def test_an_offset_inside_a_message_is_none(tmp_path: Path) -> None:
+    """A mistyped message id would make the broker read what the bytes there say, up to a whole file."""
+    solo = Solo(tmp_path)
+    receipt = solo.store.append(message(1, body=b"\x00\x00\x07\x07" * 1000))
+    solo.commit()
+    offset = receipt.physical_offset
+    assert solo.store.log.read_record(offset + 88) is None
+    assert solo.store.log.read_record(offset) == solo.store.look_message(offset)
+    solo.store.close()
+
+
 def test_half_messages_and_rollbacks_are_in_no_queue(tmp_path: Path) -> None:
     """Consumers would see what was never committed; and the record with which a leader begins its term."""
     solo = Solo(tmp_path)

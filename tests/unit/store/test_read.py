@@ -15,6 +15,7 @@ from rocketpy_broker.store import (
     MessageStore,
     ReadConfig,
 )
+from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.property_fields import index_fields
 from tests.unit.store.helpers import bodies, message, put, small_config
 
@@ -214,6 +215,35 @@ def test_records_of_any_size_are_found_by_place_and_by_key(tmp_path: Path) -> No
             assert store.query_message("T", f"{number:032X}", 10, 0, 1 << 62).records == [record]
         assert store.look_message(store.max_physical_offset) is None
         assert len(store.query_message("T", "all", 64, 0, 1 << 62).records) == len(sizes)
+
+
+class CountingDisk(OsDisk):
+    """Knows how much was read at once."""
+
+    read_max = 0
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        """Read, and note how much."""
+        self.read_max = max(self.read_max, size)
+        return super().pread(handle, size, position)
+
+
+def test_an_offset_inside_a_message_costs_no_large_read(tmp_path: Path) -> None:
+    """A mistyped message id would make the broker read hundreds of megabytes while every client waits."""
+    disk = CountingDisk()
+    config = small_config(tmp_path, commit_log=CommitLogConfig(segment_bytes=1 << 20))
+    store = MessageStore(config, disk=disk)
+    store.open()
+    receipt = store.put_message(message(1, body=b"\x00\x07\x00\x07" * 130_000))  # reads as a size
+    disk.read_max = 0
+    body_at = receipt.physical_offset + 88
+    for offset in range(body_at, body_at + 8):
+        assert store.look_message(offset) is None
+    assert disk.read_max <= 4096
+    record = store.look_message(receipt.physical_offset)
+    assert record is not None
+    assert len(record) == receipt.size
+    store.close()
 
 
 def test_store_without_index_answers_queries_with_nothing(tmp_path: Path) -> None:
