@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from rocketpy.errors import RocketError
+from rocketpy.errors import RequestTimeout, RocketError
 from rocketpy.protocol.command import Command, encode_command
 from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, Endpoint, connect
 from rocketpy_broker.dledger.events import Answer, Asked, Call
@@ -103,7 +103,7 @@ class _Link:
 
     def _write(self, channel: Channel, call: Call) -> None:
         command = to_request(call.message)
-        waiter = _Waiter(call.number, command.code, self._on_answer)
+        waiter = _Waiter(call.number, command.code, self._on_answer, channel)
         command.opaque = channel.expect(waiter, self._loop.time() * 1000 + CALL_TIMEOUT_MS)
         channel.write(encode_command(command))
 
@@ -139,14 +139,20 @@ class _Link:
 
 
 class _Waiter:
-    """Waits for the answer to one call."""
+    """Waits for the answer to one call.
 
-    __slots__ = ("_code", "_number", "_on_answer")
+    A peer that says nothing at all for the time of a call hangs, and may for hours: what is pushed again and
+    again must not pile up here, so it is disconnected.
+    """
 
-    def __init__(self, number: int, code: int, on_answer: OnAnswer) -> None:
+    __slots__ = ("_channel", "_code", "_heard", "_number", "_on_answer")
+
+    def __init__(self, number: int, code: int, on_answer: OnAnswer, channel: Channel) -> None:
         self._number = number
         self._code = code
         self._on_answer = on_answer
+        self._channel = channel
+        self._heard = channel.last_received
 
     def done(self) -> bool:
         return False
@@ -162,6 +168,8 @@ class _Waiter:
 
     def set_exception(self, exception: RocketError, /) -> None:
         log.debug("no answer to request %d: %s", self._code, exception)
+        if isinstance(exception, RequestTimeout) and self._channel.last_received == self._heard:
+            self._channel.abort()
         self._on_answer(self._number, None)
 
 

@@ -8,8 +8,12 @@ import pytest
 
 from rocketpy.errors import DiskFull, FlushFailed, NotEnoughReplicas, NotLeader, StoreDamaged
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy.protocol.command import encode_command
+from rocketpy.protocol.command import Command, encode_command
+from rocketpy.transport import Channel, ChannelOptions, serve
+from rocketpy_broker.dledger import links
 from rocketpy_broker.dledger.codes import RaftRequestCode, RaftResponseCode
+from rocketpy_broker.dledger.events import Call
+from rocketpy_broker.dledger.links import PeerLinks
 from rocketpy_broker.dledger.member import Role
 from rocketpy_broker.dledger.peer import PeerState
 from rocketpy_broker.dledger.wire import (
@@ -247,6 +251,43 @@ async def test_clients_of_dledger_are_served(tmp_path: Path) -> None:
         other = next(other for other in running.running if other is not member)
         answer = await ask(other, AppendEntryRequest(body=b"a"))
         assert (answer.code, answer.leader_id) == (RaftResponseCode.NOT_LEADER, member.name)
+
+
+class HangingEnd:
+    """An Endpoint that takes requests and answers none."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+    def channel_opened(self, channel: Channel) -> None:
+        self.opened += 1
+
+    def handle(self, channel: Channel, request: Command) -> None:
+        pass
+
+    def end_of_buffer(self) -> None:
+        pass
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        pass
+
+
+async def test_a_peer_that_hangs_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a leader pushes to it again and again would fill the leader's memory, for as long as it hangs."""
+    monkeypatch.setattr(links, "CALL_TIMEOUT_MS", 50)
+    end, failed = HangingEnd(), list[int]()
+    server = await serve("127.0.0.1:0", end)
+    peers = PeerLinks(
+        {"n1": server.address}, ChannelOptions(), lambda call, _: failed.append(call), lambda: None
+    )
+    peers.send(Call(1, "n1", MetadataRequest(group="g")))
+    peers.send(Call(2, "n1", MetadataRequest(group="g")))
+    await until(lambda: not server.channels and end.opened == 1)
+    await until(lambda: sorted(failed) == [1, 2])
+    peers.send(Call(3, "n1", MetadataRequest(group="g")))
+    await until(lambda: end.opened == 2)
+    peers.close()
+    await server.close()
 
 
 async def test_garbage_is_refused(tmp_path: Path) -> None:
