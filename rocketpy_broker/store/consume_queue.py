@@ -317,15 +317,15 @@ class ConsumeQueue:
     def correct_min_offset(self, physical_offset: int) -> None:
         """Set `min_offset` to the first unit whose record lies at or behind that commit log offset.
 
-        Looks into the oldest file only, as 4.6.0 does; unchanged when that has none.
+        Looks into the oldest file only, as 4.6.0 does; unchanged when that has none, but not before it:
+        from an offset whose file is gone nobody would get any further.
         """
         self.write_out()
         if not self.files.segments:
             return
         first = self.files.segments[0]
-        position = _first_at(first, physical_offset)
-        if position is not None:
-            self.min_offset = first.start // UNIT_BYTES + position
+        number, position = first.start // UNIT_BYTES, _first_at(first, physical_offset)
+        self.min_offset = max(self.min_offset, number) if position is None else number + position
 
     def take_expired(self, physical_offset: int) -> list[Segment]:
         """Take out the oldest files whose newest record lies below that commit log offset; never the last.

@@ -121,6 +121,24 @@ def test_messages_deleted_before_they_were_due_do_not_hold_up_their_level(world:
     assert [record.body for record in world.delivered()] == [b"kept"]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_level_whose_messages_were_all_deleted_goes_on(world: World, restarted: bool) -> None:
+    """With a file of its queue gone, a level would deliver nothing until old files go once more."""
+    for _ in range(60):  # a file and a bit of the level's queue
+        world.send(3, b"deleted")
+    world.store.dispatch()
+    while len(world.store.commit_log.files.segments) < 3:
+        put(world.store, 0, topic="Other", body=b"x" * 1000)
+    world.store.flush(thorough=True)
+    Cleaner(world.store, use=lambda _: 0.88).run(world.now)
+    if restarted:
+        world.restart({}, crash=False)
+    assert world.store.min_offset_in_queue(SCHEDULE_TOPIC, 2) == 50
+    world.send(3, b"new")
+    assert world.deliver(10_000) == (11, None)
+    assert [record.body for record in world.delivered()] == [b"new"]
+
+
 @pytest.mark.parametrize("crash", [True, False])
 def test_a_restart_goes_on_where_it_was(world: World, crash: bool) -> None:
     """Delayed messages would be lost, or come twice, by a restart."""
