@@ -16,7 +16,7 @@ from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.retention import DiskUse, FileAge, Pass, deletable_below, expired, plan_pass
 from rocketpy_broker.store.segment import Segment
 
-__all__ = ["Cleaner", "disk_use"]
+__all__ = ["Cleaner", "Step", "disk_use"]
 
 logger = logging.getLogger(__name__)
 

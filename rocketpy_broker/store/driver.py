@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import logging
 import resource
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rocketpy.errors import FlushFailed, StoreError
-from rocketpy_broker.store.cleaner import Cleaner
+from rocketpy_broker.store.cleaner import Cleaner, Step
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.recovery_report import RecoveryReport
 
@@ -73,6 +74,8 @@ class StoreDriver:
         self._making_room: asyncio.Task[None] | None = None
         self._marking: asyncio.Task[None] | None = None
         self.cleaner = Cleaner(store)
+        self._undeleted: list[Step] = []
+        """Files that a pass of retention took out of the store and could not delete."""
         self._failure_told = False
         self._flushes = 0
         self._flushed_at = 0.0
@@ -223,18 +226,36 @@ class StoreDriver:
                 logger.error("old files are not deleted: %s", error)
 
     async def clean(self, *, pause_ms: int = 0) -> int:
-        """One pass of retention; returns how many files went. Raises StoreError when one stays."""
+        """One pass of retention; returns how many files went. Raises StoreError when one stays for now."""
         if self._loop is None or self._roomer is None or self.store.failure is not None:
             return 0
         use = await self._loop.run_in_executor(self._roomer, self.cleaner.measure)
-        steps = self.cleaner.choose(use, self.store.clock())
-        if steps:
-            await self._loop.run_in_executor(self._roomer, self.store.note_log_start)
-        for step in steps:
-            await self._loop.run_in_executor(self._roomer, step)
-            if pause_ms and await self._stops_within(pause_ms):
-                pause_ms = 0
+        # Taken out of the store they are known to nobody else.
+        steps, self._undeleted = self._undeleted + self.cleaner.choose(use, self.store.clock()), []
+        left, failure = deque(steps), None
+        try:
+            if steps:
+                await self._loop.run_in_executor(self._roomer, self.store.note_log_start)
+            while left:
+                failure = await self._delete(left.popleft()) or failure
+                if pause_ms and await self._stops_within(pause_ms):
+                    pause_ms = 0
+        finally:
+            self._undeleted += left
+        if failure is not None:
+            raise failure
         return len(steps)
+
+    async def _delete(self, step: Step) -> StoreError | None:
+        """Delete a file, or return why it stays; then the next pass tries it again."""
+        if self._loop is None:
+            return None
+        try:
+            await self._loop.run_in_executor(self._roomer, step)
+        except StoreError as error:
+            self._undeleted.append(step)
+            return error
+        return None
 
     async def _stops_within(self, wait_ms: int) -> bool:
         try:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rocketpy.errors import ConfigInvalid, DiskFull
+from rocketpy.errors import ConfigInvalid, DiskFull, StoreError
 from rocketpy_broker.services.unused_queues import drop_unused_queues
-from rocketpy_broker.store import IndexConfig, MessageStore, RetentionConfig
+from rocketpy_broker.store import FlushConfig, IndexConfig, MessageStore, RetentionConfig
 from rocketpy_broker.store.checker import check_store
 from rocketpy_broker.store.cleaner import Cleaner, disk_use
 from rocketpy_broker.store.driver import StoreDriver
 from rocketpy_broker.store.read import GetMessageStatus
 from rocketpy_broker.store.retention import DiskUse, FileAge, deletable_below, expired, is_hour_of, plan_pass
+from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, put, small_config
 
 HOUR = 3_600_000
@@ -211,3 +213,26 @@ async def test_the_driver_cleans(tmp_path: Path) -> None:
 def test_how_full_a_disk_is(tmp_path: Path) -> None:
     assert 0 < disk_use(tmp_path) < 1
     assert disk_use(tmp_path / "missing") == -1
+
+
+@pytest.mark.parametrize(("kind", "count"), [("unlink", 2), ("fdatasync", 1)])
+async def test_a_file_that_could_not_be_deleted_is_deleted_later(
+    kind: str, count: int, tmp_path: Path
+) -> None:
+    """It would stay until the next start: a disk that is full would stay so, though its messages are gone."""
+    store, _, _ = filled(tmp_path)
+    store.close()
+    disk = FaultyDisk(only=kind, code=errno.EIO)
+    retention = RetentionConfig(reserved_hours=0, max_used_percent=0, interval_ms=3_600_000)
+    flush = FlushConfig(commit_log_interval_ms=3_600_000, consume_queue_interval_ms=3_600_000)
+    again = MessageStore(small_config(tmp_path, retention=retention, flush=flush), disk=disk)
+    driver = StoreDriver(again)
+    await driver.start()
+    disk.fail_at, disk.fail_count = disk.calls + 1, count
+    with pytest.raises(StoreError, match="planned failure"):
+        await driver.clean()
+    while await driver.clean():
+        pass
+    kept = [segment.path.name for segment in again.commit_log.files.segments]
+    assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == kept
+    await driver.close()
