@@ -274,10 +274,15 @@ async def test_any_propagator_and_the_users_own_context(cluster: EmbeddedCluster
     assert len(recorder.span("send OwnBatch").links) == 2
 
 
-async def test_suppressed_sends_are_not_traced(cluster: EmbeddedCluster, recorder: Recorder) -> None:
+@pytest.mark.parametrize(
+    "key", ["suppress_instrumentation", context._SUPPRESS_INSTRUMENTATION_KEY], ids=["older", "of the SDK"]
+)
+async def test_suppressed_sends_are_not_traced(
+    cluster: EmbeddedCluster, recorder: Recorder, key: str
+) -> None:
     """An exporter that sends by us would trace its own sends, for ever."""
     async with Producer("senders", cluster.namesrv_address, telemetry=recorder.telemetry()) as producer:
-        token = context.attach(context.set_value("suppress_instrumentation", True))
+        token = context.attach(context.set_value(key, True))
         try:
             await producer.send(Message("T", b"x"))
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from opentelemetry import trace
-from opentelemetry.context import Context, get_value
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, Context, get_value
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Link, Tracer
 
@@ -14,8 +14,9 @@ from rocketpy_otel.instruments import Instruments
 
 __all__ = ["Contexts", "Tracing", "is_suppressed"]
 
-_SUPPRESSED = "suppress_instrumentation"
-"""Set in a context by exporters, so that what they send is not traced in its turn."""
+_SUPPRESSED = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_instrumentation")
+"""Set in a context around exporters, so that what they send is not traced in its turn: the first by the SDK,
+and different in each process; the second by older instrumentations."""
 
 
 class Contexts:
@@ -68,4 +69,4 @@ class Tracing:
 
 def is_suppressed() -> bool:
     """Whether what happens now is not to be traced."""
-    return bool(get_value(_SUPPRESSED))
+    return any(get_value(key) for key in _SUPPRESSED)
