@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Coroutine
 from typing import Any
@@ -23,8 +24,12 @@ class Tasks:
         self.failure: BaseException | None = None
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run `work` until it ends or `close` ends it."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        """Run `work` until it ends or `close` ends it.
+
+        It sees no context variables of whoever began it: a consumer's pulls and handlers are not part of the
+        request, or of the span, in which the consumer was started.
+        """
+        task = asyncio.get_running_loop().create_task(work, name=name, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -74,6 +74,18 @@ async def consume(
             await until(lambda: len(recorder.spans("process T")) >= spans)
 
 
+async def test_work_is_no_part_of_what_started_the_consumer(cluster: EmbeddedCluster) -> None:
+    """All that a consumer ever does would be in the one trace of the service's start, which never ends."""
+    recorder = Recorder()
+
+    async def handle(_: MessageExt) -> None: ...
+
+    with recorder.tracers.get_tracer("service").start_as_current_span("startup"):
+        await consume(cluster, recorder, handle)
+    assert recorder.span("receive T").parent is None
+    assert recorder.span("process T").parent is None
+
+
 async def test_a_handler_is_a_span_linked_to_the_sender(cluster: EmbeddedCluster) -> None:
     """A consumer's work could not be followed back to the message's sender."""
     recorder = Recorder()
