@@ -224,4 +224,4 @@ def test_a_stream_from_one_topic_into_another(spark: Any, place: Place, tmp_path
 def test_a_missing_topic_is_told(spark: Any, place: Place) -> None:
     """A read of a topic that is not there would be an empty one."""
     with pytest.raises(PySparkException, match="NoSuchTopic"):
-        load(spark, place, "NoSuchTopic").collect()
+        load(spark, place, "NoSuchTopic", pullTimeoutMs=1).collect()

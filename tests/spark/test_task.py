@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from examples.spark_session import shim_for
 from pyspark_rocketmq import DataLoss, RowNotSent
@@ -29,6 +30,7 @@ from pyspark_rocketmq.offsets import (
 )
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.planning import Planner
+from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.reading import read_range
 from pyspark_rocketmq.sending import Report, TaskPlace, send_rows
 from rocketpy.errors import ConfigInvalid
@@ -37,6 +39,7 @@ from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import (
+    GetMaxOffsetResponseHeader,
     GetMinOffsetResponseHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
@@ -164,6 +167,103 @@ async def test_offsets_that_are_gone_are_told_or_left_out(fails: bool) -> None:
             assert await planning == [QueueRange(queue, 5, 9)]
             assert await reading == []
         await asyncio.to_thread(planner.close)
+
+
+def reader_of(names: Names, **options: object) -> StreamReader:
+    """A stream's reader, as Spark makes it on the driver."""
+    given = {"nameServer": names.address, "topic": "T", "startingOffsets": "earliest", **options}
+    return StreamReader(["body"], SourceOptions.read(given, streaming=True))
+
+
+def offsets_of(least: int, most: int) -> Script:
+    """A broker whose queues have these offsets."""
+
+    def script(_channel: Channel, request: Command) -> Command:
+        if request.code == RequestCode.GET_MIN_OFFSET:
+            return request.reply(header=GetMinOffsetResponseHeader(offset=least))
+        if request.code == RequestCode.GET_MAX_OFFSET:
+            return request.reply(header=GetMaxOffsetResponseHeader(offset=most))
+        return stored(request)
+
+    return script
+
+
+async def test_a_query_goes_on_while_one_of_its_brokers_is_away() -> None:
+    """A broker's restart would end the query, for the sake of what its progress shows."""
+    async with Peer(offsets_of(0, 9)) as one, Peer(offsets_of(0, 5)) as other, Names() as names:
+        names.queues = 1
+        names.routes["T"] = {"a": one.address, "b": other.address}
+        reader = reader_of(names)
+        start = await asyncio.to_thread(reader.initialOffset)
+        new = {**names.routes["T"], "c": other.address}  # as far away, when it comes
+        await other.close()
+        end = await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable())
+        assert end == {"T": {"a": {"0": 9}, "b": {"0": 0}}}
+        assert await asyncio.to_thread(reader.reportLatestOffset) == {"T": {"a": {"0": 9}}}
+        names.routes["T"] = new
+        assert await asyncio.to_thread(reader.latestOffset, start, ReadMaxRows(100)) == end
+        await asyncio.to_thread(reader.stop)
+
+
+async def test_a_query_goes_on_while_its_only_broker_is_away() -> None:
+    """A broker that signs off before it restarts takes its topic's route along: the query would end."""
+    async with Peer(offsets_of(0, 9)) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        reader = reader_of(names)
+        start = await asyncio.to_thread(reader.initialOffset)
+        del names.routes["T"]
+        assert await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable()) == start
+        assert await asyncio.to_thread(reader.reportLatestOffset) is None
+        await names.close()
+        assert await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable()) == start
+        assert await asyncio.to_thread(reader.reportLatestOffset) is None
+        await asyncio.to_thread(reader.stop)
+
+
+async def test_a_broker_that_is_busy_for_a_moment_is_asked_again() -> None:
+    """A restart between the planning of two micro-batches would end the query, though tasks would wait."""
+    answer, refused = offsets_of(0, 9), set[int]()
+
+    def script(channel: Channel, request: Command) -> Command | bytes | None:
+        if request.code not in refused:
+            refused.add(request.code)
+            return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark="starting")
+        return answer(channel, request)
+
+    async with Peer(script) as broker, Names() as names:
+        names.queues = 1
+        names.routes["T"] = {"a": broker.address}
+        reader = reader_of(names)
+        assert await asyncio.to_thread(reader.initialOffset) == {"T": {"a": {"0": 0}}}
+        await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+        assert refused == {RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET}
+        refused.clear()
+        (part,) = await asyncio.to_thread(reader.partitions, {}, {"T": {"a": {"0": 9}}})
+        assert part.part == QueueRange(QueueName("T", "a", 0), 0, 9)
+        refused.clear()
+        batch = BatchReader(
+            ["body"], SourceOptions.read({"nameServer": names.address, "topic": "T"}, streaming=False)
+        )
+        (whole,) = await asyncio.to_thread(batch.partitions)
+        assert whole.part == part.part
+        await asyncio.to_thread(reader.stop)
+
+
+async def test_a_queue_that_vanishes_while_a_read_is_planned_is_missed() -> None:
+    """A batch read would leave a restarting broker's messages out, and not say so."""
+    async with Names() as names:
+
+        def leaves(channel: Channel, request: Command) -> Command | bytes | None:
+            names.routes["T"].pop("b", None)
+            return offsets_of(0, 9)(channel, request)
+
+        async with Peer(leaves) as one, Peer(offsets_of(0, 5)) as other:
+            names.queues = 1
+            names.routes["T"] = {"a": one.address, "b": other.address}
+            given = {"nameServer": names.address, "topic": "T"}
+            batch = BatchReader(["body"], SourceOptions.read(given, streaming=False))
+            parts = await asyncio.to_thread(batch.partitions)
+    assert [(part.part.queue.broker, part.part.end) for part in parts] == [("a", 9), ("b", 5)]
 
 
 async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:

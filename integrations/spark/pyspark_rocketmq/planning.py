@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import monotonic, sleep
+from typing import Final, TypeVar
 
 from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, QueueName, QueueRange
 from pyspark_rocketmq.options import SourceOptions
-from rocketpy import MessageQueue
+from rocketpy import MessageExt, MessageQueue, Retry
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.sync import PullConsumer
 
 __all__ = ["DataLoss", "Planner", "complain"]
 
 _PAGE: Final = 32
+_PAUSE_S: Final = 0.2
+
+T = TypeVar("T")
 
 log = logging.getLogger("pyspark_rocketmq")
 
@@ -26,7 +31,8 @@ class DataLoss(RuntimeError):
 class Planner:
     """Asks for queues and their ends.
 
-    Every method raises RocketError when a server cannot be asked.
+    Every method raises RocketError when a server cannot be asked. But for `ends` it is asked again for
+    `pullTimeoutMs`, as by tasks.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -41,33 +47,46 @@ class Planner:
         self._consumer.close()
 
     def starting(self) -> Offsets:
-        """Where the read begins: the options, resolved."""
-        options = self._options
-        return self._resolve("startingOffsets", options.starting, options.starting_ms)
+        """Where a stream begins: the options, resolved."""
+        return self._starting(self._queues())
 
-    def ending(self) -> Offsets:
-        """Where a batch read ends."""
+    def whole(self) -> list[QueueRange]:
+        """What a batch read covers. Raises DataLoss."""
+        # Listed once: a broker that is leaving must not have a beginning and no end.
+        queues = self._queues()
         options = self._options
-        return self._resolve("endingOffsets", options.ending, options.ending_ms)
+        start = self._starting(queues)
+        return self.ranges(start, self._resolve("endingOffsets", options.ending, options.ending_ms, queues))
+
+    def now(self) -> Offsets:
+        """The current end of every queue."""
+        return self._resolve("", LATEST, 0, self._queues())
 
     def ends(self, known: Mapping[QueueName, int]) -> Offsets:
-        """The current end of every queue, those of `known` included.
+        """The current ends of the queues that can be asked, and the known ones of the others.
 
-        A queue whose broker is away keeps its known offset: what it has will be read when it is back.
+        A queue whose broker is away keeps its known offset, and a new one is left out: what it has will be
+        read when the broker is back. Raises RocketError for a topic of which nothing is known.
         """
         found = dict(known)
-        for queue in self._queues():
+        for topic in self._options.topics:
             try:
-                found[_name(queue)] = self._consumer.max_offset(queue)
+                queues = self._consumer.fetch_queues(topic)
             except RocketError as error:
-                if _name(queue) not in known:
+                if all(queue.topic != topic for queue in known):
                     raise
-                log.warning("%s is not read further for now: %s", queue, error)
+                log.warning("topic %s is not read further for now: %s", topic, error)
+                continue
+            for queue in queues:
+                try:
+                    found[_name(queue)] = self._consumer.max_offset(queue)
+                except RocketError as error:
+                    log.warning("%s is not read further for now: %s", _name(queue), error)
         return found
 
     def first(self, queue: QueueName) -> int:
         """The oldest offset that a queue still has."""
-        return self._consumer.min_offset(_queue(queue))
+        return self._oldest(_queue(queue))
 
     def commit(self, offsets: Mapping[QueueName, int]) -> None:
         """Store the group's offsets, for whoever watches them. What cannot be stored is logged."""
@@ -100,12 +119,14 @@ class Planner:
             ranges.append(QueueRange(queue, begin, max(begin, stop)))
         return ranges
 
-    def _queues(self) -> list[MessageQueue]:
-        return [queue for topic in self._options.topics for queue in self._consumer.fetch_queues(topic)]
+    def _starting(self, queues: Sequence[MessageQueue]) -> Offsets:
+        options = self._options
+        return self._resolve("startingOffsets", options.starting, options.starting_ms, queues)
 
-    def _resolve(self, name: str, wanted: int | Offsets, time_ms: int) -> Offsets:
+    def _resolve(
+        self, name: str, wanted: int | Offsets, time_ms: int, queues: Sequence[MessageQueue]
+    ) -> Offsets:
         found: Offsets = {}
-        queues = self._queues()
         if isinstance(wanted, dict) and not time_ms:
             self._check_names(name, wanted, {_name(queue) for queue in queues})
         for queue in queues:
@@ -114,9 +135,9 @@ class Planner:
                 continue
             offset = wanted if isinstance(wanted, int) else wanted[_name(queue)]
             if offset == EARLIEST:
-                offset = self._consumer.min_offset(queue)
+                offset = self._oldest(queue)
             elif offset == LATEST:
-                offset = self._consumer.max_offset(queue)
+                offset = self._last(queue)
             found[_name(queue)] = offset
         return found
 
@@ -125,9 +146,9 @@ class Planner:
 
         A broker's search gives the nearest message, on either side, and any of several of one millisecond.
         """
-        oldest = self._consumer.min_offset(queue)
-        offset = max(oldest, self._consumer.search_offset(queue, time_ms))
-        while page := self._consumer.pull(queue, offset, _PAGE).messages:
+        oldest = self._oldest(queue)
+        offset = max(oldest, self._patiently(partial(self._consumer.search_offset, queue, time_ms)))
+        while page := self._pull(queue, offset, _PAGE):
             later = [message.queue_offset for message in page if message.store_timestamp >= time_ms]
             if later:
                 offset = later[0]
@@ -135,7 +156,7 @@ class Planner:
             offset = page[-1].queue_offset + 1
         while offset > oldest:
             begin = max(oldest, offset - _PAGE)
-            page = self._consumer.pull(queue, begin, offset - begin).messages
+            page = self._pull(queue, begin, offset - begin)
             later = [m.queue_offset for m in page if m.store_timestamp >= time_ms and m.queue_offset < offset]
             if not later:
                 break
@@ -150,6 +171,33 @@ class Planner:
             )
         if unknown := sorted(wanted.keys() - queues):
             raise ConfigInvalid(f"option {name} has {', '.join(map(str, unknown))}, which the topic has not")
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Ask until there is an answer, while a broker or name server restarts."""
+        until = monotonic() + self._options.pull_timeout_ms / 1000
+        while True:
+            try:
+                return ask()
+            except RocketError as error:
+                if error.retry is Retry.NONE or monotonic() > until:
+                    raise
+                log.info("asking again: %s", error)
+            sleep(_PAUSE_S)
+
+    def _queues(self) -> list[MessageQueue]:
+        ask = self._consumer.fetch_queues
+        return [queue for topic in self._options.topics for queue in self._patiently(partial(ask, topic))]
+
+    def _oldest(self, queue: MessageQueue) -> int:
+        return self._patiently(partial(self._consumer.min_offset, queue))
+
+    def _last(self, queue: MessageQueue) -> int:
+        return self._patiently(partial(self._consumer.max_offset, queue))
+
+    def _pull(self, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
+        return self._patiently(partial(self._consumer.pull, queue, offset, count)).messages
 
 
 def complain(options: SourceOptions, loss: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,8 +19,11 @@ from pyspark_rocketmq.offsets import Offsets, QueueRange, from_json, share, spli
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.planning import Planner
 from pyspark_rocketmq.reading import read_range
+from rocketpy.errors import RocketError
 
 __all__ = ["BatchReader", "StreamReader"]
+
+log = logging.getLogger("pyspark_rocketmq")
 
 
 class RangePartition(InputPartition):
@@ -41,7 +45,7 @@ class BatchReader(DataSourceReader):
         """One a queue with something to read, or more (`minPartitions`). Raises RocketError, DataLoss."""
         planner = Planner(self._options)
         try:
-            ranges = planner.ranges(planner.starting(), planner.ending())
+            ranges = planner.whole()
         finally:
             planner.close()
         return [RangePartition(part) for part in split(ranges, self._options.min_partitions)]
@@ -89,12 +93,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The ends of all queues now, for the query's progress."""
-        return to_json(self._asking().ends({}))
+        """The ends now of all queues that can be asked, for the query's progress."""
+        try:
+            return to_json(self._asking().ends({}))
+        except RocketError as error:  # the query goes on without
+            log.info("the newest offsets are not known: %s", error)
+            return None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """The query ends where the queues end now."""
-        self._stop_at = self._asking().ends({})
+        self._stop_at = self._asking().now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """The ranges of a micro-batch. Raises RocketError, DataLoss."""
