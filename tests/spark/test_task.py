@@ -266,6 +266,25 @@ async def test_a_queue_that_vanishes_while_a_read_is_planned_is_missed() -> None
     assert [(part.part.queue.broker, part.part.end) for part in parts] == [("a", 9), ("b", 5)]
 
 
+async def test_available_now_tells_of_lost_messages() -> None:
+    """A topic that was made anew would go unread up to its old end, in silence."""
+    async with Peer(offsets_of(0, 5)) as broker, Names() as names:
+        names.queues = 1
+        names.routes["T"] = {"a": broker.address}
+        for fails in (True, False):
+            reader = reader_of(names, failOnDataLoss=fails)
+            await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+            known = {"T": {"a": {"0": 100}}}
+            end = await asyncio.to_thread(reader.latestOffset, known, ReadAllAvailable())
+            planning = asyncio.to_thread(reader.partitions, known, end)
+            if fails:
+                with pytest.raises(DataLoss, match="was the topic made anew"):
+                    await planning
+            else:
+                assert [part.part for part in await planning] == [QueueRange(QueueName("T", "a", 0), 0, 5)]
+            await asyncio.to_thread(reader.stop)
+
+
 async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows could not be followed from the job that wrote them to whoever reads them."""
     recorder = Recorder()

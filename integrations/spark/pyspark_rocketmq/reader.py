@@ -129,13 +129,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_planner": None}
 
     def _known_ends(self, known: Offsets) -> Offsets:
-        if self._stop_at is None:
-            return self._asking().ends(known)
-        # A queue that was read further already, before a restart, stays where it is.
-        return {
-            queue: max(known.get(queue, 0), self._stop_at.get(queue, 0))
-            for queue in known.keys() | self._stop_at.keys()
-        }
+        # A queue that ends before it was read up to stays so: `partitions` says that data is lost.
+        return self._asking().ends(known) if self._stop_at is None else known | self._stop_at
 
     def _asking(self) -> Planner:
         if self._planner is None:
