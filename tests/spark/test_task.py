@@ -331,6 +331,46 @@ async def test_a_busy_broker_is_given_time() -> None:
     assert (report.rows, refused) == (10, 3)
 
 
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL])
+async def test_the_rest_of_a_long_batch_is_sent_again(code: ResponseCode) -> None:
+    """Rows that take several requests would fail their task in a moment of load, or all be sent again."""
+    answers: list[int] = []
+
+    def script(_channel: Channel, request: Command) -> Command:
+        if request.code not in SENDS:
+            return stored(request)
+        answers.append(code if len(answers) == 1 else ResponseCode.SUCCESS)
+        return stored(request) if answers[-1] == 0 else request.reply(code, remark="not now")
+
+    report, broker = await task(script, {"batchBytes": 500, "maxInFlight": 1, "retries": 0})
+    assert report.rows == 10
+    bodies = []
+    for command, answer in zip(broker.sends, answers, strict=True):
+        if answer == ResponseCode.SUCCESS and command.code == RequestCode.SEND_BATCH_MESSAGE:
+            bodies += [element.body for element in decode_batch(command.body)]
+        elif answer == ResponseCode.SUCCESS:
+            bodies.append(command.body)
+    assert answers.count(code) == 1
+    assert sorted(bodies) == [b"body %d" % number for number in range(10)]
+
+
+async def test_less_than_send_ok_is_told_of_the_first_rows_of_a_long_batch() -> None:
+    """Rows that a slave has not got would count as written, since their batch was cut short behind them."""
+    count = 0
+
+    def script(_channel: Channel, request: Command) -> Command:
+        nonlocal count
+        if request.code not in SENDS:
+            return stored(request)
+        count += 1
+        if count == 2:
+            return request.reply(ResponseCode.SYSTEM_BUSY, remark="not now")
+        return stored(request, code=ResponseCode.FLUSH_SLAVE_TIMEOUT if count == 1 else 0)
+
+    with pytest.raises(RowNotSent, match=r"row 0 .* FLUSH_SLAVE_TIMEOUT"):
+        await task(script, {"batchBytes": 500, "maxInFlight": 1, "retries": 0})
+
+
 async def test_batches_that_fail_together_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen batches that a restart cost would wait one after the other, long after the broker is back."""
     pauses: list[float] = []

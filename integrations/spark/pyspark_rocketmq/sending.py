@@ -217,20 +217,25 @@ class _Task:
         try:
             answer: SendResult | list[SendResult] = flight.future.result()
         except BatchIncomplete as error:
-            missing = flight.numbers[len(error.results) :]
-            raise self._failed(missing, flight.messages[0].topic, error.cause) from error
+            stored = len(error.results)
+            self._check(flight.numbers[:stored], error.results)
+            rest = flight._replace(numbers=flight.numbers[stored:], messages=flight.messages[stored:])
+            self._again(rest, error.cause)
         except RocketError as error:
-            if len(flight.messages) > 1 and isinstance(error, BrokerError) and error.code in _NO_BATCHES:
-                self._repeat_singly(flight)
-            elif not self._is_patient(flight, error):
-                raise self._failed(flight.numbers, flight.messages[0].topic, error) from error
-            else:
-                self._pause(flight)
-                self._fly(flight.numbers, flight.messages, flight.queue, flight.since)
+            self._again(flight, error)
         else:
             self._pause_s = _PAUSE_S
-            if self._options.require_send_ok:
-                self._check(flight, answer if isinstance(answer, list) else [answer])
+            self._check(flight.numbers, answer if isinstance(answer, list) else [answer])
+
+    def _again(self, flight: _Flight, error: RocketError) -> None:
+        """Send rows again that were not taken. Raises RowNotSent where that does not help."""
+        if len(flight.messages) > 1 and isinstance(error, BrokerError) and error.code in _NO_BATCHES:
+            self._repeat_singly(flight)
+        elif not self._is_patient(flight, error):
+            raise self._failed(flight.numbers, flight.messages[0].topic, error) from error
+        else:
+            self._pause(flight)
+            self._fly(flight.numbers, flight.messages, flight.queue, flight.since)
 
     def _is_patient(self, flight: _Flight, error: RocketError) -> bool:
         """Whether to send rows again: not what no repetition helps, nor what took all its time."""
@@ -254,9 +259,9 @@ class _Task:
         for number, message in zip(flight.numbers, flight.messages, strict=True):
             self._send_singly(message, flight.queue, number)
 
-    def _check(self, flight: _Flight, results: Sequence[SendResult]) -> None:
-        for number, result in zip(flight.numbers, results, strict=True):
-            if result.status is not SendStatus.SEND_OK:
+    def _check(self, numbers: Sequence[int], results: Sequence[SendResult]) -> None:
+        for number, result in zip(numbers, results, strict=True):
+            if self._options.require_send_ok and result.status is not SendStatus.SEND_OK:
                 error = RuntimeError(
                     f"{result.queue.broker_name} answered {result.status.value}: stored, but with less than "
                     "it promises; option requireSendOk=false takes that"
