@@ -371,6 +371,26 @@ async def test_less_than_send_ok_is_told_of_the_first_rows_of_a_long_batch() -> 
         await task(script, {"batchBytes": 500, "maxInFlight": 1, "retries": 0})
 
 
+async def test_rows_with_a_sharding_key_wait_for_their_route() -> None:
+    """Rows with a sharding key would fail their task while a name server restarts, others would not."""
+    async with Peer() as broker, Names() as names:
+        asked = 0
+
+        def script(channel: Channel, request: Command) -> Command | bytes | None:
+            nonlocal asked
+            if request.code == RequestCode.GET_ROUTEINTO_BY_TOPIC:
+                asked += 1
+                if asked == 2:
+                    names.routes["T"] = {"a": broker.address}
+            return names.answer(channel, request)
+
+        names.script = script
+        sink = SinkOptions.read({"nameServer": names.address, "topic": "T"})
+        columns = Columns([("body", "string"), ("shardingKey", "string")], sink)
+        batch = pa.record_batch({"body": ["x", "y"], "shardingKey": ["k", "k"]})
+        assert (await asyncio.to_thread(send_rows, [batch], columns, sink, PLACE)).rows == 2
+
+
 async def test_batches_that_fail_together_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen batches that a restart cost would wait one after the other, long after the broker is back."""
     pauses: list[float] = []

@@ -231,17 +231,17 @@ class _Task:
         """Send rows again that were not taken. Raises RowNotSent where that does not help."""
         if len(flight.messages) > 1 and isinstance(error, BrokerError) and error.code in _NO_BATCHES:
             self._repeat_singly(flight)
-        elif not self._is_patient(flight, error):
+        elif not self._is_patient(flight.since, error):
             raise self._failed(flight.numbers, flight.messages[0].topic, error) from error
         else:
             self._pause(flight)
             self._fly(flight.numbers, flight.messages, flight.queue, flight.since)
 
-    def _is_patient(self, flight: _Flight, error: RocketError) -> bool:
-        """Whether to send rows again: not what no repetition helps, nor what took all its time."""
+    def _is_patient(self, since: float, error: RocketError) -> bool:
+        """Whether to try again: not what no repetition helps, nor what took all its time."""
         if error.retry is Retry.NONE or (isinstance(error, BrokerError) and error.code in _SAYS_NO):
             return False
-        return monotonic() - flight.since + self._pause_s < self._options.delivery_timeout_ms / 1000
+        return monotonic() - since + self._pause_s < self._options.delivery_timeout_ms / 1000
 
     def _pause(self, failed: _Flight) -> None:
         """Leave the broker alone for a while, longer each time until it takes something.
@@ -249,9 +249,12 @@ class _Task:
         What left before the last pause failed for the same reason as what that was for.
         """
         if failed.left >= self._paused_until:
-            sleep(self._pause_s)
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._sleep()
             self._paused_until = monotonic()
+
+    def _sleep(self) -> None:
+        sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _repeat_singly(self, flight: _Flight) -> None:
         """The broker refused a batch for being one, or for one row of it: send each row by itself."""
@@ -280,19 +283,24 @@ class _Task:
             return None
         if isinstance(where, tuple):
             return MessageQueue(topic, *where)
-        try:
-            queues = self._queues.get(topic)
-            if queues is None:
-                queues = self._queues[topic] = self._queues_of(topic)
-        except RocketError as error:
-            raise self._failed((number,), topic, error) from error
+        queues = self._queues.get(topic)
+        if queues is None:
+            queues = self._queues[topic] = self._queues_of(topic, number)
         return by_hash(queues, _NO_MESSAGE, where)
 
-    def _queues_of(self, topic: str) -> tuple[MessageQueue, ...]:
-        queues = self._producer.fetch_publish_queues(topic)
-        if not queues:
-            raise RouteNotFound(f"topic {topic} has no queue that may be written")
-        return queues
+    def _queues_of(self, topic: str, number: int) -> tuple[MessageQueue, ...]:
+        """The queues of a topic; a name server that knows none is asked again. Raises RowNotSent."""
+        since = monotonic()
+        while True:
+            try:
+                queues = self._producer.fetch_publish_queues(topic)
+                if queues:
+                    return queues
+                raise RouteNotFound(f"topic {topic} has no queue that may be written")
+            except RocketError as error:
+                if not self._is_patient(since, error):
+                    raise self._failed((number,), topic, error) from error
+            self._sleep()
 
 
 _NO_MESSAGE: Final = Message("any", b"-")
