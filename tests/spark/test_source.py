@@ -13,7 +13,8 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from pyspark_rocketmq import dedupe
 from pyspark_rocketmq.columns import Columns
-from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.options import SinkOptions, SourceOptions
+from pyspark_rocketmq.planning import Planner
 from pyspark_rocketmq.sending import TaskPlace, send_rows
 from rocketpy import Message, MessageQueue
 from rocketpy.sync import Producer, PullConsumer
@@ -70,6 +71,27 @@ def test_ranges_are_those_that_were_asked_for(spark: Any, place: Place) -> None:
     pieces = load(spark, place, topic, minPartitions=6)
     assert pieces.rdd.getNumPartitions() == 6
     assert numbers(pieces) == [*range(10), *range(100, 110)]
+
+
+def test_a_range_by_time_begins_with_the_first_message_of_its_millisecond(place: Place) -> None:
+    """Long messages come a few at a time: those before the one that a broker's search finds would be lost."""
+    topic = place.topic(1)
+    queue = MessageQueue(topic, place.broker.name, 0)
+    with Producer("spark_tests", place.namesrv) as producer:
+        for count in (20, 40):
+            producer.send_batch([Message(topic, b"x" * 20_000) for _ in range(count)], queue=queue)
+            messages = place.messages(topic)
+            stored = messages[-1].store_timestamp
+            while time.time_ns() // 1_000_000 <= stored:
+                pass
+    first = next(message.queue_offset for message in messages if message.store_timestamp == stored)
+    assert first >= 20
+    given = {"nameServer": place.namesrv, "topic": topic, "startingTimestamp": stored}
+    planner = Planner(SourceOptions.read(given, streaming=False))
+    try:
+        assert planner.starting() == {(topic, place.broker.name, 0): first}
+    finally:
+        planner.close()
 
 
 def test_tags_are_chosen(spark: Any, place: Place) -> None:

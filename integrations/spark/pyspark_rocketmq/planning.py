@@ -155,13 +155,20 @@ class Planner:
                 break
             offset = page[-1].queue_offset + 1
         while offset > oldest:
-            begin = max(oldest, offset - _PAGE)
-            page = self._pull(queue, begin, offset - begin)
-            later = [m.queue_offset for m in page if m.store_timestamp >= time_ms and m.queue_offset < offset]
+            page = self._between(queue, max(oldest, offset - _PAGE), offset)
+            later = [message.queue_offset for message in page if message.store_timestamp >= time_ms]
             if not later:
                 break
             offset = later[0]
         return offset
+
+    def _between(self, queue: MessageQueue, begin: int, end: int) -> list[MessageExt]:
+        """The messages of a range; a broker may need several pulls for large ones."""
+        found: list[MessageExt] = []
+        while begin < end and (page := self._pull(queue, begin, end - begin)):
+            begin = page[-1].queue_offset + 1
+            found += [message for message in page if message.queue_offset < end]
+        return found
 
     def _check_names(self, name: str, wanted: Offsets, queues: set[QueueName]) -> None:
         """As Spark's Kafka source: offsets are given for each queue or for none."""
