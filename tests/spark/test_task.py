@@ -285,6 +285,26 @@ async def test_available_now_tells_of_lost_messages() -> None:
             await asyncio.to_thread(reader.stop)
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_range_that_ends_before_it_begins_is_empty(fails: bool) -> None:
+    """A queue with nothing between two places would fail the read as lost, or be read from its beginning."""
+    async with Peer(offsets_of(0, 9)) as broker, Names() as names:
+        names.queues = 1
+        names.routes["T"] = {"a": broker.address}
+        given = {"nameServer": names.address, "topic": "T", "failOnDataLoss": fails}
+        for name, offset in (("startingOffsets", 8), ("endingOffsets", 5)):
+            given[name] = json.dumps({"T": {"a": {"0": offset}}})
+        batch = BatchReader(["body"], SourceOptions.read(given, streaming=False))
+        assert await asyncio.to_thread(batch.partitions) == []
+
+
+def test_a_time_range_that_ends_before_it_begins_is_refused() -> None:
+    """Two times that were mixed up would be read as an empty range, or as lost messages."""
+    given = {"nameServer": "127.0.0.1:1", "topic": "T", "startingTimestamp": 7, "endingTimestamp": 6}
+    with pytest.raises(ConfigInvalid, match="endingTimestamp is 6, before startingTimestamp, 7"):
+        SourceOptions.read(given, streaming=False)
+
+
 async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows could not be followed from the job that wrote them to whoever reads them."""
     recorder = Recorder()

@@ -285,6 +285,11 @@ class SourceOptions:
             raise ConfigInvalid(
                 "option startingOffsets is latest: a batch read from there has nothing to read"
             )
+        if 0 < source.ending_ms < source.starting_ms:
+            raise ConfigInvalid(
+                f"option endingTimestamp is {source.ending_ms}, before startingTimestamp, "
+                f"{source.starting_ms}"
+            )
         if source.ending == EARLIEST:
             raise ConfigInvalid("option endingOffsets is earliest: a read up to there has nothing to read")
         return source

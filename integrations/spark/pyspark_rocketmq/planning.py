@@ -56,7 +56,12 @@ class Planner:
         queues = self._queues()
         options = self._options
         start = self._starting(queues)
-        return self.ranges(start, self._resolve("endingOffsets", options.ending, options.ending_ms, queues))
+        end = self._resolve("endingOffsets", options.ending, options.ending_ms, queues)
+        for queue, stop in end.items():
+            # Between two places that the queue has in another order lies nothing; nothing is lost.
+            if stop < start[queue] <= self._last(_queue(queue)):
+                end[queue] = start[queue]
+        return self.ranges(start, end)
 
     def now(self) -> Offsets:
         """The current end of every queue."""
