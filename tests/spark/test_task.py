@@ -119,6 +119,24 @@ async def test_rows_of_a_frame_in_columns_are_those_of_single_rows(body: str | N
         assert row == (tags[number], keys[number], f"run/3/5/{number}")
 
 
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (pa.array([0, 0, 253_402_300_800_000_000], pa.timestamp("us", tz="UTC")), "OverflowError"),
+        (
+            pa.array([[], [], [({"x": 1}, 2)]], pa.map_(pa.struct([("x", pa.int32())]), pa.int32())),
+            "unhashable",
+        ),
+    ],
+)
+def test_a_row_that_makes_no_body_is_named(column: pa.Array, words: str) -> None:
+    """A year beyond Python's calendar would fail the task with a few words, and nobody know in which row."""
+    sink = SinkOptions.read({"nameServer": "127.0.0.1:1", "topic": "T", "format": "json"})
+    columns, batch = Columns([("value", "any")], sink), pa.record_batch({"value": column})
+    with pytest.raises(RowNotSent, match=rf"row 2 of the partition not sent, topic 'T'.*{words}"):
+        send_rows([batch], columns, sink, PLACE)
+
+
 async def test_a_workers_tasks_share_a_connection() -> None:
     """Each task would connect anew, and a busy cluster leave thousands of connections behind."""
     async with Peer() as broker, Names() as names:

@@ -51,6 +51,8 @@ _IGNORED: Final = frozenset(
 """Columns of the source that mean nothing to a message that is sent."""
 _TOGETHER: Final = frozenset({"body", "topic", "tags", "keys"})
 """Columns of frames whose rows need not be looked at one by one, where an option says the topic."""
+_NO_MESSAGE: Final = (RocketError, TypeError, ValueError, OverflowError)
+"""What making a message of a row raises."""
 _CANONICAL: Final = {name.lower(): name for name in (*_TYPES, *_IGNORED)}
 _ENCODERS: Final[Mapping[str, Callable[[object], bytes]]] = {
     "json": msgspec.json.Encoder().encode,
@@ -140,12 +142,12 @@ class Columns:
         Arguments as of `rows`, which names the row at fault.
         """
         options = self._options
-        bodies = list(self._bodies(batch))
         properties: dict[str, list[str]] = {}
-        if options.row_id_property:
-            numbers = range(first_row, first_row + len(bodies))
-            properties = {options.row_id_property: [f"{prefix}{number}" for number in numbers]}
         try:
+            bodies = list(self._bodies(batch))
+            if options.row_id_property:
+                numbers = range(first_row, first_row + len(bodies))
+                properties = {options.row_id_property: [f"{prefix}{number}" for number in numbers]}
             if max(map(len, bodies)) > options.sends_singly_above:  # type: ignore[arg-type] # see below
                 return None
             return MessageColumns(
@@ -155,7 +157,7 @@ class Columns:
                 keys=self._texts(batch, "keys"),
                 properties=properties,
             )
-        except (RocketError, TypeError, ValueError):
+        except _NO_MESSAGE:
             return None
 
     def rows(self, batch: pa.RecordBatch, prefix: str, first_row: int) -> Iterator[Row]:
@@ -166,9 +168,8 @@ class Columns:
         values = self._values
         name = self._options.row_id_property
         row = first_row
-        topic: Any = None
-        constant = self._options.topic
-        topics: Iterable[Any] = repeat(constant) if constant else values(batch, "topic")
+        topic: Any = self._options.topic
+        topics: Iterable[Any] = repeat(topic) if topic else values(batch, "topic")
         try:
             for body, topic, tags, keys, given, flag, delay, where in zip(
                 self._bodies(batch),
@@ -197,7 +198,7 @@ class Columns:
                     where,
                 )
                 row += 1
-        except (RocketError, TypeError, ValueError) as error:
+        except _NO_MESSAGE as error:
             raise RowNotSent(f"row {row} of the partition", str(topic or ""), error) from error
 
     def _texts(self, batch: pa.RecordBatch, name: str) -> list[str | None] | None:
@@ -243,11 +244,16 @@ def _properties(pairs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     return {name: value for name, value in pairs if value is not None}
 
 
-def _plain(column: pa.Array) -> list[Any]:
+def _plain(column: pa.Array) -> Iterable[Any]:
     """A column's values, with maps as dicts, however deep they are."""
-    values: list[Any] = column.to_pylist()
     make = _maker(column.type)
-    return values if make is None else [make(value) for value in values]
+    try:
+        values: list[Any] = column.to_pylist()
+        return values if make is None else [make(value) for value in values]
+    except _NO_MESSAGE:
+        # One by one, so that it is known which row is at fault.
+        singly = (value.as_py() for value in column)
+        return singly if make is None else map(make, singly)
 
 
 def _maker(kind: pa.DataType) -> Callable[[Any], Any] | None:
