@@ -119,6 +119,14 @@ async def test_rows_of_a_frame_in_columns_are_those_of_single_rows(body: str | N
         assert row == (tags[number], keys[number], f"run/3/5/{number}")
 
 
+@pytest.mark.parametrize("format_", ["json", "msgpack"])
+def test_columns_of_one_name_are_refused_for_a_body_made_of_the_row(format_: str) -> None:
+    """What a join leaves, two columns of one name, would go out as one of them, and the other be lost."""
+    sink = SinkOptions.read({"nameServer": "127.0.0.1:1", "topic": "T", "format": format_})
+    with pytest.raises(ConfigInvalid, match="two columns are called 'id'"):
+        Columns([("id", "int"), ("name", "string"), ("id", "string")], sink)
+
+
 @pytest.mark.parametrize(
     ("column", "words"),
     [

@@ -98,6 +98,8 @@ class Columns:
         for place, (name, type_name) in enumerate(fields):
             known = _CANONICAL.get(name.lower())
             if whole_row and (known is None or known == "body" or known in _IGNORED):
+                if any(name == other for _, other in self._data):
+                    raise ConfigInvalid(f"two columns are called {name!r}; the body could hold one of them")
                 self._data.append((place, name))
             elif known is None:
                 raise ConfigInvalid(
