@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,22 @@ def test_a_row_that_makes_no_body_is_named(column: pa.Array, words: str) -> None
     columns, batch = Columns([("value", "any")], sink), pa.record_batch({"value": column})
     with pytest.raises(RowNotSent, match=rf"row 2 of the partition not sent, topic 'T'.*{words}"):
         send_rows([batch], columns, sink, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"tlsCaFile": "ca.pem"}, "option tlsCaFile is set, but option tls is not true"),
+        ({"tlsCertFile": "c.pem", "tlsKeyFile": "k.pem"}, "option tlsCertFile is set, but option tls is not"),
+        ({"tls": "true", "tlsKeyFile": "k.pem"}, "option tlsKeyFile is set, but option tlsCertFile is not"),
+        ({"securityToken": "t"}, "option securityToken is set, but option accessKey is not"),
+    ],
+)
+def test_what_would_leave_a_connection_open_to_others_is_refused(given: dict[str, str], words: str) -> None:
+    """A job that was given certificates, but not told to use them, would send its rows in the clear."""
+    for read in (SinkOptions.read, partial(SourceOptions.read, streaming=False)):
+        with pytest.raises(ConfigInvalid, match=words):
+            read({"nameServer": "127.0.0.1:1", "topic": "T", **given})
 
 
 async def test_a_workers_tasks_share_a_connection() -> None:

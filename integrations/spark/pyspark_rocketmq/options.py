@@ -126,6 +126,14 @@ class Connection:
         )
         if bool(connection.access_key) != bool(connection.secret_key):
             raise ConfigInvalid("options accessKey and secretKey go together; one of them is missing")
+        for name, value, needed, there in (
+            ("securityToken", connection.security_token, "accessKey is not", connection.access_key),
+            ("tlsCaFile", connection.tls_ca_file, "tls is not true", connection.tls),
+            ("tlsCertFile", connection.tls_cert_file, "tls is not true", connection.tls),
+            ("tlsKeyFile", connection.tls_key_file, "tlsCertFile is not", connection.tls_cert_file),
+        ):
+            if value and not there:
+                raise ConfigInvalid(f"option {name} is set, but option {needed}")
         return connection
 
     def client_config(self) -> ClientConfig:
