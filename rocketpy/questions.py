@@ -52,11 +52,14 @@ class Questions:
         code = RequestCode.GET_MIN_OFFSET
         return (await self._of_queue(queue, code, header, GetMinOffsetResponseHeader)).offset
 
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
+    async def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
+        """The offset that the next message will get.
+
+        of_master: never that of a slave, which may be behind. Raises RouteNotFound where there is no master.
+        """
         header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         code = RequestCode.GET_MAX_OFFSET
-        return (await self._of_queue(queue, code, header, GetMaxOffsetResponseHeader)).offset
+        return (await self._of_queue(queue, code, header, GetMaxOffsetResponseHeader, only=of_master)).offset
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at or after a time, in ms since 1970."""
@@ -78,9 +81,15 @@ class Questions:
         return checked(answer, broker)
 
     async def _of_queue(
-        self, queue: MessageQueue, code: RequestCode, header: Header, answer_class: type[H]
+        self,
+        queue: MessageQueue,
+        code: RequestCode,
+        header: Header,
+        answer_class: type[H],
+        *,
+        only: bool = False,
     ) -> H:
-        address = await self.client.broker_address(queue.topic, queue.broker_name)
+        address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=only)
         answer = await self.ask(address, queue.broker_name, Command.request(code, header))
         return answer.header_as(answer_class)
 

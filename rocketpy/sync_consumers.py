@@ -197,9 +197,9 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
         """See `rocketpy.PullConsumer.min_offset`."""
         return self._loop().run(self._inner.min_offset(queue))
 
-    def max_offset(self, queue: MessageQueue) -> int:
+    def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
         """See `rocketpy.PullConsumer.max_offset`."""
-        return self._loop().run(self._inner.max_offset(queue))
+        return self._loop().run(self._inner.max_offset(queue, of_master=of_master))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """See `rocketpy.PullConsumer.search_offset`."""

@@ -151,9 +151,12 @@ class PullConsumer(Connected):
         """The oldest offset that can still be read."""
         return await self._asking().min_offset(wrap_queue(self._namespace, queue))
 
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
-        return await self._asking().max_offset(wrap_queue(self._namespace, queue))
+    async def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
+        """The offset that the next message will get.
+
+        While a broker's master is away its slave tells, which may be behind; of_master: raise RouteNotFound.
+        """
+        return await self._asking().max_offset(wrap_queue(self._namespace, queue), of_master=of_master)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at or after a time, in ms since 1970."""

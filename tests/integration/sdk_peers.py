@@ -133,12 +133,16 @@ def hangs_up(channel: Channel, request: Command) -> Command | None:
 
 
 class Names(Peer):
-    """A name server whose routes are what the test says: topic to {broker name: address}."""
+    """A name server whose routes are what the test says: topic to {broker name: address}.
+
+    queues: of each topic and broker. broker_id: 0 for masters, else slaves.
+    """
 
     def __init__(self, **routes: dict[str, str]) -> None:
         super().__init__(self.answer)
         self.routes = routes
         self.queues = 2
+        self.broker_id = 0
 
     def answer(self, channel: Channel, request: Command) -> Command | bytes | None:
         """A route, or that there is none."""
@@ -154,7 +158,7 @@ class Names(Peer):
                 for name in brokers
             ],
             broker_datas=[
-                BrokerData(cluster="c", broker_name=name, broker_addrs={0: address})
+                BrokerData(cluster="c", broker_name=name, broker_addrs={self.broker_id: address})
                 for name, address in brokers.items()
             ],
         )

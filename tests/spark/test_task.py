@@ -348,6 +348,28 @@ def test_a_time_range_that_ends_before_it_begins_is_refused() -> None:
         SourceOptions.read(given, streaming=False)
 
 
+@pytest.mark.parametrize("now", [True, False])
+async def test_a_slave_that_is_behind_is_no_lost_message(now: bool) -> None:
+    """While a master is away its slave may lack what was read: a query would end, or read all again."""
+    async with Peer(offsets_of(0, 90)) as slave, Names() as names:
+        names.queues = 1
+        names.routes["T"] = {"a": slave.address}
+        names.broker_id = 1
+        reader = reader_of(names)
+        if now:
+            await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+        for read, end in ((100, 100), (80, 90)):
+            known = {"T": {"a": {"0": read}}}
+            found = await asyncio.to_thread(reader.latestOffset, known, ReadAllAvailable())
+            assert found == {"T": {"a": {"0": end}}}
+        names.broker_id = 0  # it is the master now: what it lacks is lost
+        known = {"T": {"a": {"0": 100}}}
+        lost = await asyncio.to_thread(reader.latestOffset, known, ReadAllAvailable())
+        with pytest.raises(DataLoss):
+            await asyncio.to_thread(reader.partitions, known, lost)
+        await asyncio.to_thread(reader.stop)
+
+
 async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows could not be followed from the job that wrote them to whoever reads them."""
     recorder = Recorder()

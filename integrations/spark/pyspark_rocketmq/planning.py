@@ -70,8 +70,9 @@ class Planner:
     def ends(self, known: Mapping[QueueName, int]) -> Offsets:
         """The current ends of the queues that can be asked, and the known ones of the others.
 
-        A queue whose broker is away keeps its known offset, and a new one is left out: what it has will be
-        read when the broker is back. Raises RocketError for a topic of which nothing is known.
+        A queue whose broker is away, or has but a slave that is behind, keeps its known offset, and a new one
+        is left out: what it has will be read when the broker is back. Raises RocketError for a topic of which
+        nothing is known.
         """
         found = dict(known)
         for topic in self._options.topics:
@@ -84,10 +85,15 @@ class Planner:
                 continue
             for queue in queues:
                 try:
-                    found[_name(queue)] = self._consumer.max_offset(queue)
+                    found[_name(queue)] = self._end(queue, known.get(_name(queue), 0))
                 except RocketError as error:
                     log.warning("%s is not read further for now: %s", _name(queue), error)
         return found
+
+    def _end(self, queue: MessageQueue, read: int) -> int:
+        end = self._consumer.max_offset(queue)
+        # A slave may be behind what was read from its master; only that can say that messages are lost.
+        return end if end >= read else self._consumer.max_offset(queue, of_master=True)
 
     def first(self, queue: QueueName) -> int:
         """The oldest offset that a queue still has."""

@@ -129,8 +129,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_planner": None}
 
     def _known_ends(self, known: Offsets) -> Offsets:
-        # A queue that ends before it was read up to stays so: `partitions` says that data is lost.
-        return self._asking().ends(known) if self._stop_at is None else known | self._stop_at
+        if self._stop_at is None:
+            return self._asking().ends(known)
+        ends = known | self._stop_at
+        behind = {queue: offset for queue, offset in known.items() if ends[queue] < offset}
+        if behind:
+            # Lost, which `partitions` tells, unless it was a slave that said where they end.
+            found = self._asking().ends(known)
+            ends |= {queue: min(offset, found[queue]) for queue, offset in behind.items()}
+        return ends
 
     def _asking(self) -> Planner:
         if self._planner is None:
