@@ -42,9 +42,11 @@ from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import (
     GetMaxOffsetResponseHeader,
     GetMinOffsetResponseHeader,
+    PullMessageRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
 )
+from rocketpy.protocol.record import encode_record, host_bytes
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, Script, refuses, stored
 from tests.otel.recorder import Recorder, traceparent
@@ -368,6 +370,36 @@ async def test_a_slave_that_is_behind_is_no_lost_message(now: bool) -> None:
         with pytest.raises(DataLoss):
             await asyncio.to_thread(reader.partitions, known, lost)
         await asyncio.to_thread(reader.stop)
+
+
+@pytest.mark.parametrize("chosen", [{}, {"subExpression": "t", "pushdown": "true"}])
+async def test_a_task_waits_for_a_slave_that_is_behind(chosen: dict[str, str]) -> None:
+    """Messages that a slave is about to have would be called lost, or be left out."""
+    asked = 0
+
+    def script(_channel: Channel, request: Command) -> Command:
+        nonlocal asked
+        if request.code != RequestCode.PULL_MESSAGE:
+            return stored(request)
+        asked += 1
+        at = request.header_as(PullMessageRequestHeader).queue_offset
+        header = PullMessageResponseHeader(
+            suggest_which_broker_id=0, next_begin_offset=at if asked == 1 else 1, min_offset=0, max_offset=1
+        )
+        if asked == 1:
+            return request.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, header=header)
+        host = host_bytes("127.0.0.1", 10911)
+        return request.reply(
+            header=header,
+            body=encode_record(b"T", 0, 0, 0, 1000, 0, 1, host, 2, host, 0, 0, b"x", b"TAGS\x01t\x02"),
+        )
+
+    async with Peer(script) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        source = SourceOptions.read({"nameServer": names.address, "topic": "T", **chosen}, streaming=False)
+        part = QueueRange(QueueName("T", "a", 0), 0, 1)
+        batches = await asyncio.to_thread(lambda: list(read_range(part, ["body"], source)))
+    assert [body for batch in batches for body in batch["body"].to_pylist()] == [b"x"]
 
 
 async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:

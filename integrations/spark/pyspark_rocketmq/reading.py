@@ -138,7 +138,10 @@ def _pull(
                 raise
         else:
             # A consume queue is written a moment after the log, so an end may be early; a hole stays one.
-            if result.status is not PullStatus.NO_NEW_MSG or monotonic() > until:
+            early = result.status is PullStatus.NO_NEW_MSG
+            # What a slave of 4.6 says that is behind, while its master is away.
+            again = result.status is PullStatus.NO_MATCHED_MSG and result.next_offset <= offset
+            if not (early or again) or monotonic() > until:
                 return result
         begun = None
         sleep(_PAUSE_S)
