@@ -8,10 +8,11 @@ would come behind those that were handed over after them. It is one round trip i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from rocketpy.errors import BrokerError, RocketError
 from rocketpy.producer.gathered import GatheredSend
+from rocketpy.producer.pending import Pending
 from rocketpy.protocol.codes import ResponseCode
 
 __all__ = ["BatchTakers"]
@@ -34,6 +35,11 @@ class BatchTakers:
         """This batch is about to be sent: should nobody know yet whether the broker takes it, it asks."""
         if broker_name not in self._taking:
             self.asked[broker_name] = batch
+
+    def take_back(self, broker_name: str, send: Pending[Any]) -> None:
+        """This was not sent after all, so it asks nothing: it would wait for its own answer."""
+        if self.asked.get(broker_name) is send:
+            del self.asked[broker_name]
 
     def wait(self, broker_name: str, then: Callable[[], None]) -> None:
         """Call `then` when the answer has come; in order, with nothing in between."""

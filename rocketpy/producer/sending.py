@@ -259,6 +259,7 @@ class Engine:
         except ConnectionLost:
             # The connection is just ending, and nothing was written: this was no attempt yet.
             send.on_wire = False
+            self._takers.take_back(queue.broker_name, send)
             if link.channel is channel:
                 link.channel = None
             self._transmit(send, queue, link, now_ms)

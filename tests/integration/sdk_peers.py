@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Self
 
 from rocketpy.errors import RocketError
+from rocketpy.links import Link
 from rocketpy.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -130,6 +131,19 @@ def hangs_up(channel: Channel, request: Command) -> Command | None:
         return stored(request)
     channel.abort()
     return None
+
+
+def cut(times: int, *only: str) -> Callable[[Link], None]:
+    """Abort the next connections, to these addresses, before anything is sent on them."""
+    left = times
+
+    def opened(link: Link) -> None:
+        nonlocal left
+        if left and link.channel is not None and (not only or link.address in only):
+            left -= 1
+            link.channel.abort()
+
+    return opened
 
 
 class Names(Peer):

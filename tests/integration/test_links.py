@@ -16,22 +16,9 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.tasks import Tasks
 from rocketpy.transport import ChannelOptions
-from tests.integration.sdk_peers import Peer
+from tests.integration.sdk_peers import Peer, cut
 
 QUESTION = RequestCode.GET_MAX_OFFSET
-
-
-def cut(times: int, *only: str) -> Callable[[Link], None]:
-    """Abort the next connections, to these addresses, before anything is sent on them."""
-    left = times
-
-    def opened(link: Link) -> None:
-        nonlocal left
-        if left and link.channel is not None and (not only or link.address in only):
-            left -= 1
-            link.channel.abort()
-
-    return opened
 
 
 @asynccontextmanager

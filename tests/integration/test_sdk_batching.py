@@ -12,6 +12,7 @@ import pytest
 
 from rocketpy import (
     BatchConfig,
+    ClientConfig,
     CompressionConfig,
     Message,
     Outcome,
@@ -20,6 +21,7 @@ from rocketpy import (
     RetryConfig,
     SendResult,
 )
+from rocketpy.client import ClientInstance
 from rocketpy.errors import ClientClosed, ConnectionLost, FlowControlled, RequestTimeout
 from rocketpy.message import MessageQueue
 from rocketpy.protocol import properties
@@ -28,7 +30,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import SendMessageResponseHeader
 from rocketpy.transport import Channel
-from tests.integration.sdk_peers import SENDS, Names, Peer, hangs_up, silent, stored
+from tests.integration.sdk_peers import SENDS, Names, Peer, cut, hangs_up, silent, stored
 
 ZLIB = b"\x78"
 SINGLE, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -233,6 +235,21 @@ async def test_a_broker_that_falls_silent_when_asked_holds_nobody_for_ever() -> 
         broker.script = None
         await asyncio.gather(*[producer.send(Message("T", b"x")) for _ in range(3)])
         assert producer.health().in_flight == 0
+
+
+async def test_a_connection_that_ends_before_the_question_left() -> None:
+    """The batch that asks would wait for its own answer, and all that follow for it: until the end."""
+    async with Store() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        config = ProducerConfig(batch=BatchConfig(linger_ms=1))  # so that the very first request is a batch
+        async with Producer("g", names.address, config=config) as producer:
+            await producer.fetch_publish_queues("T")
+            client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
+            client.links.opened = cut(1, broker.address)
+            for _ in range(2):
+                await asyncio.gather(*[producer.send(Message("T", b"x"), timeout_ms=5000) for _ in range(3)])
+            await client.release()
+        assert codes(broker) == [BATCH] * 2
 
 
 # -- failures, cancelling, closing --------------------------------------------------------------------------
