@@ -51,13 +51,18 @@ class NameServers:
 
     async def ask(self, code: int, header: Header | None = None) -> Command:
         """The first answer any of them gives, whatever its code. Raises the last TransportError."""
+        return (await self._ask(self._current, code, header))[1]
+
+    async def _ask(self, number: int, code: int, header: Header | None) -> tuple[int, Command]:
+        """Ask from one name server on until one answers; return its number too."""
         error: RocketError = ConnectFailed("no name server was asked")
         for _ in self.addresses:
             try:
-                return await self.current.request(Command.request(code, header), self._timeout_ms)
+                command = Command.request(code, header)
+                return number, await self._links.to(self.addresses[number]).request(command, self._timeout_ms)
             except TransportError as failed:
                 error = failed
-                self._turn()
+                number = self._after(number)
         raise error
 
     async def route(self, topic: str) -> TopicRouteData:
@@ -66,19 +71,19 @@ class NameServers:
         Raises RouteNotFound, a TransportError when no name server answers, BrokerError, RemoteProtocolError.
         """
         unknown: RouteNotFound | None = None
+        number = self._current
+        header = GetRouteInfoRequestHeader(topic=topic)
         for _ in self.addresses:
             try:
-                answer = await self.ask(
-                    RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)
-                )
+                number, answer = await self._ask(number, RequestCode.GET_ROUTEINTO_BY_TOPIC, header)
             except TransportError as error:
                 raise unknown or error from error
             if answer.code == ResponseCode.SUCCESS:
                 return TopicRouteData.decode(answer.body)
             if answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
-            unknown = RouteNotFound(f"name server {self.current.address} knows no broker for topic {topic}")
-            self._turn()
+                raise BrokerError(answer.code, answer.remark, f"name server {self.addresses[number]}")
+            unknown = RouteNotFound(f"name server {self.addresses[number]} knows no broker for topic {topic}")
+            number = self._after(number)
         raise unknown or RouteNotFound(f"no name server was asked for topic {topic}")
 
     async def brokers(self) -> list[BrokerData]:
@@ -89,5 +94,12 @@ class NameServers:
         table = ClusterInfo.decode(answer.body).broker_addr_table
         return [data for _, data in sorted(table.items())]
 
-    def _turn(self) -> None:
-        self._current = (self._current + 1) % len(self.addresses)
+    def _after(self, number: int) -> int:
+        """The next one, which is asked first from now on, unless another question has found that out before.
+
+        Otherwise two that fail together would turn twice, back to where they failed.
+        """
+        following = (number + 1) % len(self.addresses)
+        if self._current == number:
+            self._current = following
+        return following

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -51,6 +52,17 @@ async def test_another_name_server_is_asked() -> None:
         await servers.ask(RequestCode.GET_ROUTEINTO_BY_TOPIC)
         assert not first.seen
         assert len(second.seen) == 1
+
+
+async def test_questions_that_fail_together_go_on_together() -> None:
+    """With one of two name servers down, every second topic of a start would have no route."""
+    async with Peer() as gone:
+        address = gone.address
+    async with Peer() as there, links_that(lambda _: None) as links:
+        servers = NameServers((address, there.address), links, 5000)
+        answers = await asyncio.gather(*[servers.ask(RequestCode.GET_ROUTEINTO_BY_TOPIC) for _ in range(4)])
+        assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+        assert servers.current.address == there.address
 
 
 async def test_a_question_is_put_a_second_time() -> None:
