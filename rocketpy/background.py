@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import threading
 from collections import deque
@@ -15,6 +16,8 @@ from typing import Any, TypeVar
 from rocketpy.errors import ClientClosed
 
 __all__ = ["Background", "later"]
+
+log = logging.getLogger("rocketpy.client")
 
 T = TypeVar("T")
 
@@ -72,6 +75,9 @@ class Background:
         while self._calls:
             try:
                 self._calls[0]()
+            except Exception:
+                # What waits behind it would wait for ever: nobody schedules this while there is something.
+                log.exception("a call from another thread failed")
             finally:
                 self._calls.popleft()
 

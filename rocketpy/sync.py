@@ -135,7 +135,8 @@ class Producer(_Lookups[producer.Producer]):
             except FlowControlled:  # by bytes; `send` waits for room
                 answer = asyncio.ensure_future(self._inner.send(message, **how))
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
-                future.set_exception(error)
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
                 return
             answer.add_done_callback(lambda done: _copy(done, future))
 

@@ -69,6 +69,25 @@ def test_send_async_reports_errors_by_its_future(producer: Producer) -> None:
     assert good.result(timeout=10).status is SendStatus.SEND_OK
 
 
+def test_a_bad_message_that_was_cancelled_holds_up_no_other(producer: Producer) -> None:
+    """No blocking producer of the process would send anything any more."""
+    blocked, release = threading.Event(), threading.Event()
+
+    def block(_: object) -> None:
+        blocked.set()
+        release.wait(10)
+
+    producer.send_async(Message("Callback", b"x"), block)
+    assert blocked.wait(10)  # now what is handed over waits, and is then gone through in one go
+    bad = producer.send_async(Message("Callback", bytes(5_000_000)))
+    good = producer.send_async(Message("Callback", b"x"))
+    assert bad.cancel()
+    release.set()
+    assert good.result(timeout=10).status is SendStatus.SEND_OK
+    later = producer.send_async(Message("Callback", b"x"))
+    assert later.result(timeout=10).status is SendStatus.SEND_OK
+
+
 def test_batches_are_on_their_way_while_the_next_is_made(producer: Producer) -> None:
     """Blocking code that has many messages would wait out every round trip, or lose which batch failed."""
     done: list[Future[list[SendResult]]] = []
