@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import Final
@@ -39,6 +40,7 @@ class GroupConsumer(Lifecycle):
         self._member: GroupMember | None = None
         self._subscriptions: dict[str, Expression] = {}
         self._closed = False
+        self._closing: asyncio.Task[bool] | None = None
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
         raise NotImplementedError
@@ -83,23 +85,30 @@ class GroupConsumer(Lifecycle):
             raise
 
     async def close(self) -> bool:
-        """Begin no more, wait for handlers, store offsets, leave the group, disconnect. Safe to call again.
+        """Begin no more, wait for handlers, store offsets, leave the group, disconnect.
 
         Waits for handlers for `MemberConfig.close_timeout_ms`; what is not handled by then comes to another
-        member, or to the next start. Returns whether every handler ended in time.
+        member, or to the next start. Returns whether every handler ended in time. Goes on when its caller is
+        cancelled. Safe to call again: the second call waits for the first.
         """
-        if self._client is None or self._member is None or self._closed or self._client.is_foreign:
+        if self._client is None or self._member is None or self._client.is_foreign:
             return True
-        self._closed = True
-        ended = False
+        if self._closing is None:
+            if self._closed:
+                return True  # it was never started
+            self._closed = True
+            self._closing = asyncio.create_task(self._close(self._client, self._member))
+        return await asyncio.shield(self._closing)
+
+    async def _close(self, client: ClientInstance, member: GroupMember) -> bool:
         try:
-            ended = await self._member.close()
+            ended = await member.close()
             if not ended:
                 log.warning("consumer %s closed while handlers were running", self.group)
             await self._observers.close()
-            await self._client.part(ConsumerGroups).remove(self._member.group)
+            await client.part(ConsumerGroups).remove(member.group)
         finally:
-            await self._client.release()
+            await client.release()
         return ended
 
     def health(self) -> Health:

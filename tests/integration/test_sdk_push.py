@@ -429,6 +429,30 @@ async def test_closing_waits_for_handlers(cluster: EmbeddedCluster, producer: Pr
         consumer.pause()
 
 
+async def test_a_close_whose_caller_has_no_time_goes_on(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Heartbeats would go on for a member that is gone, and nobody would get its share of the queues."""
+    began, ends = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        began.set()
+        await ends.wait()
+
+    async with consuming(cluster, handle) as consumer:  # `producer` keeps the connections that they share
+        await send(producer, "last")
+        await began.wait()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        ends.set()
+        assert await consumer.close()
+        assert committed(cluster) == 1
+        assert cluster.brokers[0].consumers.clients.consumer_group("g") is None
+    async with consuming(cluster, handle):
+        pass
+
+
 async def test_subscriptions_may_change(cluster: EmbeddedCluster, producer: Producer) -> None:
     """A running consumer would keep to the topics that it began with."""
     async with AdminClient(cluster.namesrv_address) as admin:
