@@ -77,10 +77,15 @@ class LitePullConsumer(GroupConsumer):
         return self._buffer
 
     async def start(self) -> None:
-        """Join the group, once; see `PushConsumer.start`."""
+        """Join the group, once; see `PushConsumer.start`. Raises RouteNotFound as `assign` does."""
         await super().start()
-        if self._assigned is not None:
+        if self._assigned is None:
+            return
+        try:
             await self.assign(self._assigned)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> bool:
         """Store offsets of what is done, leave the group, disconnect. Safe to call again.

@@ -21,7 +21,7 @@ from rocketpy import (
     sync,
 )
 from rocketpy.consumer.settings import PushConfig
-from rocketpy.errors import ClientClosed, ConfigInvalid
+from rocketpy.errors import ClientClosed, ConfigInvalid, RouteNotFound
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_groups import committed, of_topic, send, texts
 from tests.integration.test_broker import until
@@ -136,6 +136,19 @@ async def test_assigned_queues_and_seeking(cluster: EmbeddedCluster, producer: P
             await consumer.seek(QUEUES[0], 0)
         await consumer.assign([QUEUES[0]])
         assert consumer.assignment == (QUEUES[0],)
+
+
+@pytest.mark.usefixtures("producer")  # which keeps the connections that they share
+async def test_a_start_that_cannot_have_its_queues_leaves_nothing_behind(cluster: EmbeddedCluster) -> None:
+    """A broker that was away for a moment would make every later start in this process fail."""
+    for _ in range(2):
+        consumer = make(cluster)
+        await consumer.assign([MessageQueue("T", "broker-z", 0)])
+        with pytest.raises(RouteNotFound, match="broker-z"):
+            await consumer.start()
+        assert cluster.brokers[0].consumers.clients.consumer_group("g") is None
+    with pytest.raises(ClientClosed):
+        await consumer.poll()
 
 
 async def test_paused_queues_wait(cluster: EmbeddedCluster, producer: Producer) -> None:
