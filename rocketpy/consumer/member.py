@@ -411,6 +411,12 @@ class GroupMember:
             if queue.topic == topic and queue in self.pullers
         }
         log.warning("group %s: offsets of %d queues of %s are reset", self.group, len(chosen), topic)
+        if not self.rebalances:
+            # The application chose these queues: nobody would take them again.
+            for queue, offset in chosen.items():
+                self.restart(queue, offset)
+            await self.offsets.write(chosen, wait=True)
+            return
         for queue, offset in chosen.items():
             self.drop(queue, offset)
         releasing = [self._releasing[queue] for queue in chosen]

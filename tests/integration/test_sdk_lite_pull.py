@@ -17,6 +17,7 @@ from rocketpy import (
     MessageExt,
     MessageQueue,
     Producer,
+    PullConsumer,
     Sql,
     sync,
 )
@@ -149,6 +150,28 @@ async def test_a_start_that_cannot_have_its_queues_leaves_nothing_behind(cluster
         assert cluster.brokers[0].consumers.clients.consumer_group("g") is None
     with pytest.raises(ClientClosed):
         await consumer.poll()
+
+
+@pytest.mark.parametrize("by_operator", [False, True])
+async def test_an_assigned_queue_is_kept_when_its_offset_is_reset(
+    cluster: EmbeddedCluster, producer: Producer, by_operator: bool
+) -> None:
+    """A consumer that was away for longer than the broker keeps messages would never get one again."""
+    queue = QUEUES[1]
+    for _ in range(3):
+        await producer.send(Message("T", b"old"), queue=queue)
+    async with PullConsumer("g", cluster.namesrv_address) as other:
+        await other.commit(queue, 3 if by_operator else 100)  # 100 is outside of the queue
+    consumer = make(cluster)
+    await consumer.assign([queue])
+    async with consumer:
+        if by_operator:
+            await consumer.member.reset("T", {queue: 2})
+            assert committed(cluster) == 2
+            assert [message.queue_offset for message in await poll_until(consumer, 1)] == [2]
+        await until(lambda: consumer.position(queue) == 3)
+        await producer.send(Message("T", b"new"), queue=queue)
+        assert [message.body for message in await poll_until(consumer, 1)] == [b"new"]
 
 
 async def test_paused_queues_wait(cluster: EmbeddedCluster, producer: Producer) -> None:
