@@ -15,7 +15,7 @@ from rocketpy.consumer.listening import ProcessListeners
 from rocketpy.consumer.loop_runner import LoopRunner
 from rocketpy.consumer.outcomes import BatchHandler, Handler, Said, Verdict, verdict_of, verdict_of_error
 from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.runners import Ended, Runner, is_async
+from rocketpy.consumer.runners import Ended, Runner, is_async, is_end_of_task
 from rocketpy.consumer.sending_back import SendBack
 from rocketpy.consumer.settings import MessageModel, PushConfig
 from rocketpy.consumer.stats import ConsumerStats
@@ -91,7 +91,9 @@ class Callee:
                 said = await asyncio.to_thread(self, messages)
             if inspect.isawaitable(said):
                 said = await said
-        except Exception as error:  # the application's code
+        except (Exception, asyncio.CancelledError) as error:  # the application's code
+            if is_end_of_task(error):
+                raise
             log.exception("a handler failed on %s", messages)
             return verdict_of_error(error)
         return verdict_of(said)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from rocketpy.consumer.outcomes import ACKNOWLEDGED, ConsumeResult, Verdict, verdict_of, verdict_of_error
 from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.runners import Called, Ended, Finished, Work, arguments_of, note
+from rocketpy.consumer.runners import Called, Ended, Finished, Work, arguments_of, is_end_of_task, note
 from rocketpy.message import MessageExt
 from rocketpy.tasks import Tasks
 
@@ -221,8 +221,10 @@ class LoopRunner:
                     self._keep_one(worker)
                     verdict = verdict_of(said)
                     break
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._keep_one(worker)
+            if is_end_of_task(error):
+                raise
             log.exception("a handler failed on %s; they come again", worker.messages)
             verdict = verdict_of_error(error)
         except BaseException:

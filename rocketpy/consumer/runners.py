@@ -10,6 +10,7 @@ Differs from RocketMQ, which hands every batch to a pool of threads.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
@@ -18,7 +19,17 @@ from rocketpy.consumer.outcomes import ACKNOWLEDGED, Said, Verdict
 from rocketpy.consumer.pulling import Puller
 from rocketpy.message import MessageExt
 
-__all__ = ["Called", "Ended", "Finished", "Runner", "Work", "arguments_of", "is_async", "note"]
+__all__ = [
+    "Called",
+    "Ended",
+    "Finished",
+    "Runner",
+    "Work",
+    "arguments_of",
+    "is_async",
+    "is_end_of_task",
+    "note",
+]
 
 
 class Called(Protocol):
@@ -123,3 +134,12 @@ def is_async(handler: object) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - its kind is asked, not whether it is there
     )
+
+
+def is_end_of_task(error: BaseException) -> bool:
+    """Whether an error ends the task it comes up in. A cancellation that nobody asked this task for does not.
+
+    That one is the handler's, which waited for something that was cancelled: a failure like any other.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

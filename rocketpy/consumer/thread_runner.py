@@ -201,7 +201,7 @@ class ThreadRunner:
             try:
                 said = call(argument)
                 verdict = ACKNOWLEDGED if said is None or said is _DONE else self._verdict(said)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
                 log.exception("a handler failed on %s; they come again", part.messages_of([argument]))
                 verdict = verdict_of_error(error)
             now_ms = clock()
@@ -292,7 +292,7 @@ def verdict_on_thread(
     """Call a handler on the thread that this runs on. What it returns to wait for is awaited in the loop."""
     try:
         said = _awaited_in(loop, call(messages))
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
         log.exception("a handler failed on %s; they come again", messages)
         return verdict_of_error(error)
     return verdict_of(said)

@@ -93,6 +93,27 @@ async def test_a_failure_holds_its_queue_up(
     assert committed(cluster) == 4
 
 
+async def test_a_handler_whose_own_work_was_cancelled_has_failed(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
+    """Its queue would stand still for ever, with nothing in the log and a consumer that says it is well."""
+    seen: list[tuple[bytes, int]] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append((message.body, message.reconsume_times))
+        if len(seen) == 1:
+            lost = asyncio.get_running_loop().create_future()
+            lost.cancel()
+            await lost
+
+    queue = MessageQueue("T", "broker-a", 2)
+    for text in texts("step", 2):
+        await producer.send(Message("T", text.encode()), queue=queue)
+    async with consuming(cluster, handle, orderly=True, suspend_ms=20):
+        await until(lambda: len(seen) == 3)
+    assert seen == [(b"step 0", 0), (b"step 0", 1), (b"step 1", 0)]
+
+
 async def test_orderly_dead_letters(cluster: EmbeddedCluster, producer: Producer) -> None:
     """One message that no handler can take would hold its queue up for ever."""
     seen = Seen(lambda message: ConsumeResult.LATER if message.body == b"hopeless" else None)

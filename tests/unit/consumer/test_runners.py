@@ -102,7 +102,7 @@ class Rig:
 
     def _said(self, one: MessageExt) -> object:
         said = self.says.get(one.queue_offset)
-        if isinstance(said, Exception):
+        if isinstance(said, BaseException):
             raise said
         return said
 
@@ -155,6 +155,16 @@ async def test_one_that_fails_is_the_only_one_to_come_again(rig: Rig) -> None:
         if ended.verdict.done is not None
     }
     assert levels == {1: 0, 3: 0, 6: 4, 7: 0}
+
+
+async def test_a_handler_whose_own_work_was_cancelled_has_failed(rig: Rig) -> None:
+    """Its message would be held for ever, and in the end nothing more of its queue be pulled."""
+    rig.says = {1: asyncio.CancelledError(), 3: asyncio.CancelledError()}
+    rig.submit(*range(5))
+    await rig.until(lambda: sum(len(ended.messages) for ended in rig.ended) == 5)
+    assert rig.done == [0, 2, 4]
+    rig.submit(*range(5, 9))
+    await rig.until(lambda: rig.done == [0, 2, 4, 5, 6, 7, 8])
 
 
 async def test_what_another_member_owns_is_left_alone(rig: Rig) -> None:
