@@ -169,7 +169,7 @@ class ClientInstance:
         if all(address.startswith("tls://") for address in servers.addresses):
             self.links.scheme = "tls"  # a route's addresses have no scheme; RocketMQ's useTLS is for all, too
         try:
-            channel = await servers.current.open()
+            channel = await servers.open()
             self.address = _ip_of(channel.local_address)
         except RocketError as error:
             log.warning("starting without a name server: %s", error)

@@ -7,6 +7,8 @@ just have been started, so the others are asked too.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from rocketpy.errors import (
     BrokerError,
@@ -21,9 +23,11 @@ from rocketpy.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, Header
-from rocketpy.transport import Address
+from rocketpy.transport import Address, Channel
 
 __all__ = ["NameServers", "split_addresses"]
+
+T = TypeVar("T")
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
@@ -51,15 +55,21 @@ class NameServers:
 
     async def ask(self, code: int, header: Header | None = None) -> Command:
         """The first answer any of them gives, whatever its code. Raises the last TransportError."""
-        return (await self._ask(self._current, code, header))[1]
+        return (await self._first(self._current, self._question(code, header)))[1]
 
-    async def _ask(self, number: int, code: int, header: Header | None) -> tuple[int, Command]:
-        """Ask from one name server on until one answers; return its number too."""
+    async def open(self) -> Channel:
+        """A connection to the first that can be reached. Raises the last TransportError."""
+        return (await self._first(self._current, Link.open))[1]
+
+    def _question(self, code: int, header: Header | None) -> Callable[[Link], Awaitable[Command]]:
+        return lambda link: link.request(Command.request(code, header), self._timeout_ms)
+
+    async def _first(self, number: int, use: Callable[[Link], Awaitable[T]]) -> tuple[int, T]:
+        """Use one name server after the other, from one on, until that works; return its number too."""
         error: RocketError = ConnectFailed("no name server was asked")
         for _ in self.addresses:
             try:
-                command = Command.request(code, header)
-                return number, await self._links.to(self.addresses[number]).request(command, self._timeout_ms)
+                return number, await use(self._links.to(self.addresses[number]))
             except TransportError as failed:
                 error = failed
                 number = self._after(number)
@@ -72,10 +82,10 @@ class NameServers:
         """
         unknown: RouteNotFound | None = None
         number = self._current
-        header = GetRouteInfoRequestHeader(topic=topic)
+        ask = self._question(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
         for _ in self.addresses:
             try:
-                number, answer = await self._ask(number, RequestCode.GET_ROUTEINTO_BY_TOPIC, header)
+                number, answer = await self._first(number, ask)
             except TransportError as error:
                 raise unknown or error from error
             if answer.code == ResponseCode.SUCCESS:

@@ -65,6 +65,29 @@ async def test_questions_that_fail_together_go_on_together() -> None:
         assert servers.current.address == there.address
 
 
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_client_is_named_after_the_way_to_any_name_server(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All members that start while one name server is away would have loopback's address in their ids: in
+    containers, where each is process 1, brokers would take them for one, and queues would have nobody.
+    """
+    monkeypatch.setattr("random.randrange", lambda _: first)
+    async with Peer() as gone:
+        address = gone.address
+    there = Peer()
+    try:
+        await there.start("[::1]:0")
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    client = await ClientInstance.acquire(ClientConfig(namesrv=f"{address};{there.address}"))
+    try:
+        assert client.client_id.partition("@")[0] == "::1"
+    finally:
+        await client.release()
+        await there.close()
+
+
 async def test_a_question_is_put_a_second_time() -> None:
     """A consumer or a Spark task would fail because a broker restarted, although it is back."""
     client = await ClientInstance.acquire(ClientConfig(namesrv="127.0.0.1:1"))
