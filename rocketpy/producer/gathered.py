@@ -12,6 +12,7 @@ from rocketpy.message import Message
 from rocketpy.producer.pending import BatchRequest, SingleSend
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.requests import encoded_properties
+from rocketpy.producer.retry import copy_of
 from rocketpy.protocol.batch import encode_batch
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
@@ -102,7 +103,7 @@ class GatheredSend(BatchRequest[SendResult]):
         """An error for each: an error of its own, since raising one writes into it."""
         for future in self.futures:
             if not future.done():
-                future.set_exception(_copy(error))
+                future.set_exception(copy_of(error))
 
     def ends(
         self, end: RocketError | Sequence[SendResult]
@@ -166,13 +167,3 @@ class GatheredSend(BatchRequest[SendResult]):
             events=(event,) if event is not None else (),
             attempts=self.attempts,
         )
-
-
-def _copy(error: RocketError) -> RocketError:
-    copy = error.__class__.__new__(error.__class__, *error.args)
-    copy.args = error.args
-    copy.__dict__.update(error.__dict__)
-    if notes := getattr(error, "__notes__", None):
-        copy.__notes__ = list(notes)
-    copy.__cause__ = error.__cause__
-    return copy

@@ -48,6 +48,7 @@ __all__ = [
     "SendRules",
     "SendTo",
     "WaitUntil",
+    "copy_of",
     "decide",
 ]
 
@@ -212,3 +213,14 @@ def _no_route(known: RouteView, rules: SendRules) -> RocketError:
         known.error.outcome = Outcome.NOT_SENT
         return known.error
     return RouteNotFound("the topic has no queue that may be written on a broker with a master")
+
+
+def copy_of(error: RocketError) -> RocketError:
+    """The same error for one send alone: its end writes into it, and so does raising it."""
+    copy = error.__class__.__new__(error.__class__, *error.args)
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    if notes := getattr(error, "__notes__", None):
+        copy.__notes__ = list(notes)
+    copy.__cause__ = error.__cause__
+    return copy

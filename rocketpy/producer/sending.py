@@ -37,7 +37,7 @@ from rocketpy.producer.listening import Listeners
 from rocketpy.producer.pending import OnewaySend, Pending
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
-from rocketpy.producer.retry import Attempt, GiveUp, RefreshRoute, SendTo, decide
+from rocketpy.producer.retry import Attempt, GiveUp, RefreshRoute, SendTo, copy_of, decide
 from rocketpy.producer.room import Room
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
@@ -322,7 +322,7 @@ class Engine:
             self._transmit(send, queue, link, self._client.now_ms())
         else:
             send.queue = queue
-            self.failed(send, error)
+            self.failed(send, copy_of(error))  # all who waited for this connection are told the same one
 
     def _go_on(self, send: Send) -> None:
         """Do what `decide` says."""

@@ -105,6 +105,19 @@ async def test_no_connection_means_not_stored() -> None:
         assert names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)
 
 
+async def test_sends_that_fail_together_have_errors_of_their_own() -> None:
+    """One that was never sent would be told as perhaps stored, since another that waited with it may be."""
+    async with Peer() as gone:
+        address = gone.address
+    async with Names(T={"a": address}) as names:
+        config = ProducerConfig(batching=False, retry=RetryConfig(times=0))
+        async with Producer("g", names.address, config=config) as producer:
+            sends = [producer.send_nowait(MESSAGE) for _ in range(3)]
+            ends = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(end) for end in ends] == [ConnectFailed] * 3
+    assert len({id(end) for end in ends}) == 3
+
+
 async def test_no_name_server_means_not_stored() -> None:
     """A wrong address would show as a time-out of a send."""
     async with Names() as names:
