@@ -60,7 +60,7 @@ async def connect_raw(
             await transport.connect(address, protocol, options)
     except TimeoutError as error:
         raise ConnectFailed(f"{address}: no connection within {options.connect_timeout_ms} ms") from error
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ssl.SSLError, UnicodeError) as error:  # Unicode: a text that cannot be a host's name
         raise ConnectFailed(f"{address}: {error}") from error
 
 

@@ -52,7 +52,7 @@ async def one_broker(
             yield producer, broker, names
 
 
-@pytest.mark.parametrize("address", ["nonsense", "quic://127.0.0.1:1", "127.0.0.1:99999"])
+@pytest.mark.parametrize("address", ["nonsense", "quic://127.0.0.1:1", "127.0.0.1:99999", "a..b:1"])
 async def test_an_address_that_cannot_be_read_is_one_of_a_broken_broker(address: str) -> None:
     """One broker that is set up wrongly would make every second send fail for all clients."""
     async with Peer() as broker, Names() as names:
@@ -64,6 +64,7 @@ async def test_an_address_that_cannot_be_read_is_one_of_a_broken_broker(address:
             with pytest.raises(ConnectFailed) as caught:
                 await producer.send(Message("Lost", b"x"))
             assert caught.value.outcome is Outcome.NOT_SENT
+            assert not any("background" in problem for problem in producer.health().problems)
 
 
 # -- true outcomes ------------------------------------------------------------------------------------------
