@@ -8,6 +8,7 @@ either hangs at that place, in order, and goes on from there by a plain call too
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -129,10 +130,12 @@ class Engine:
         """Wait until a send would be accepted, and the connections have taken what was written."""
         if self.room.refuses(1):
             await self.room.wait(1, _FOREVER_MS)
-        for publisher in self.publishers.values():
+        for publisher in list(self.publishers.values()):
             for link in {id(link): link for _, link in publisher.places}.values():
                 if link.channel is not None and not link.channel.is_writable:
-                    await link.channel.drain()
+                    # A connection that is lost takes nothing more; each send on it says what became of it.
+                    with contextlib.suppress(ConnectionLost):
+                        await link.channel.drain()
 
     def accept(self, send: Send) -> None:
         """Take a send; from now on it is sure to end. Follow it by `begin`."""

@@ -11,6 +11,7 @@ import pytest
 
 from rocketpy import (
     ClientConfig,
+    CompressionConfig,
     Message,
     Outcome,
     Producer,
@@ -36,6 +37,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, hangs_up, refuses, silent, stored
+from tests.integration.test_broker import until
 
 MESSAGE = Message("T", b"x")
 NO_RETRY = ProducerConfig(retry=RetryConfig(times=0))
@@ -138,6 +140,32 @@ async def test_waiting_for_a_route_takes_no_longer_than_the_time_out() -> None:
             with pytest.raises(RequestTimeout, match="nothing was sent within 50 ms") as caught:
                 await producer.send(MESSAGE, timeout_ms=50)
         assert caught.value.outcome is Outcome.NOT_SENT
+
+
+async def test_draining_outlives_a_broker_that_is_lost() -> None:
+    """A loop of sends would end with an error that is none of its own, though other brokers are there."""
+    hung: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: hung.append(writer), "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    config = ProducerConfig(
+        batching=False, retry=RetryConfig(times=0), compression=CompressionConfig(above_bytes=1 << 30)
+    )
+    async with Names(T={"a": address}) as names, Producer("g", names.address, config=config) as producer:
+        client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
+        large = Message("T", bytes(1 << 20))
+        sends = [producer.send_nowait(large, timeout_ms=60_000) for _ in range(30)]  # more than sockets take
+        link = client.links.to(address)
+        await until(lambda: link.channel is not None and not link.channel.is_writable)
+        draining = asyncio.ensure_future(producer.drain())
+        await asyncio.sleep(0)
+        assert not draining.done()
+        sends.append(producer.send_nowait(Message("Another", b"x")))
+        hung[0].transport.abort()
+        await draining
+        ends = await asyncio.gather(*sends, return_exceptions=True)
+        assert {type(end) for end in ends} == {ConnectionLost, RouteNotFound}
+        await client.release()
+    server.close()
 
 
 # -- retries ------------------------------------------------------------------------------------------------
