@@ -87,7 +87,9 @@ class NameServers:
             try:
                 number, answer = await self._first(number, ask)
             except TransportError as error:
-                raise unknown or error from error
+                if unknown is None:
+                    raise
+                raise unknown from error
             if answer.code == ResponseCode.SUCCESS:
                 return TopicRouteData.decode(answer.body)
             if answer.code != ResponseCode.TOPIC_NOT_EXIST:
