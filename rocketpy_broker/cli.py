@@ -12,7 +12,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rocketpy.errors import RocketError
 from rocketpy.logs import JsonFormatter
@@ -28,6 +28,9 @@ from rocketpy_broker.store_cli import add_store_commands
 __all__ = ["main"]
 
 Service = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+
+_SOURCE: Final = "command line"
+"""Where settings are from that stand in no file, for messages."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,7 +104,7 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _namesrv(options: argparse.Namespace) -> Service:
-    server = NameServer(load_namesrv_config(options.config, _overrides(options)))
+    server = NameServer(load_namesrv_config(options.config, _overrides(options), source=_SOURCE))
 
     async def serve(stop: asyncio.Event) -> None:
         await server.start()
@@ -113,7 +116,7 @@ def _namesrv(options: argparse.Namespace) -> Service:
 
 
 def _broker(options: argparse.Namespace) -> Service:
-    broker = Broker(load_broker_config(options.config, _overrides(options)))
+    broker = Broker(load_broker_config(options.config, _overrides(options), source=_SOURCE))
 
     async def serve(stop: asyncio.Event) -> None:
         await broker.start()

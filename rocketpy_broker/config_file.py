@@ -36,6 +36,8 @@ from rocketpy_broker.config_keys import (
     STORE_KEYS,
     WITHOUT_MEANING,
     Key,
+    Value,
+    text_of,
 )
 from rocketpy_broker.config_listen import client_context, listen_config
 from rocketpy_broker.properties_file import read_settings
@@ -69,14 +71,18 @@ class _Given(NamedTuple):
 
 
 def load_broker_config(
-    path: str | Path | None = None, overrides: Mapping[str, str] | None = None
+    path: str | Path | None = None,
+    overrides: Mapping[str, Value] | None = None,
+    *,
+    source: str = "settings",
 ) -> BrokerConfig:
     """Return the configuration of a broker from a broker.conf and settings that go before it.
 
-    overrides: RocketMQ's keys as in the file, from the command line. Without namesrvAddr in either,
-    the environment's NAMESRV_ADDR counts. Raises ConfigInvalid naming file and line, OSError.
+    overrides: RocketMQ's keys as in the file, and their texts, or numbers and booleans; source: what errors
+    call them. Without namesrvAddr in either, the environment's NAMESRV_ADDR counts. Raises ConfigInvalid
+    naming file and line, OSError.
     """
-    given = _given(path, overrides)
+    given = _given(path, overrides, source)
     values, places = _collect(given, {**LISTEN_KEYS, **BROKER_KEYS, **STORE_KEYS})
     with _Blame(places):
         registration = values["registration"]
@@ -101,24 +107,34 @@ def load_broker_config(
 
 
 def load_namesrv_config(
-    path: str | Path | None = None, overrides: Mapping[str, str] | None = None
+    path: str | Path | None = None,
+    overrides: Mapping[str, Value] | None = None,
+    *,
+    source: str = "settings",
 ) -> NamesrvConfig:
     """Return the configuration of a name server; see `load_broker_config`.
 
     Without kvConfigPath the settings are kept where RocketMQ keeps them: ~/namesrv/kvConfig.json.
     """
-    values, places = _collect(_given(path, overrides), {**LISTEN_KEYS, **NAMESRV_KEYS})
+    values, places = _collect(_given(path, overrides, source), {**LISTEN_KEYS, **NAMESRV_KEYS})
     with _Blame(places):
         settings = {"kv_config_path": Path.home() / "namesrv" / "kvConfig.json", **values["namesrv"]}
         listen = listen_config(values["listen"], DEFAULT_NAMESRV_PORT, _path(path))
         return NamesrvConfig(listen=listen, updatable_file=_updatable(path), **settings)
 
 
-def _given(path: str | Path | None, overrides: Mapping[str, str] | None) -> list[_Given]:
+def _given(path: str | Path | None, overrides: Mapping[str, Value] | None, source: str) -> list[_Given]:
     given = [] if path is None else _read(path)
-    given += [_Given(key, value, "command line") for key, value in (overrides or {}).items()]
+    given += [_override(key, value, source) for key, value in (overrides or {}).items()]
     more = [_read(one.value) for one in given if one.key == _TLS_FILE]
     return [*(setting for file in more for setting in file), *given]
+
+
+def _override(key: str, value: Value, source: str) -> _Given:
+    try:
+        return _Given(key, text_of(value), source)
+    except TypeError as error:
+        raise ConfigInvalid(f"{source}: {key}: {error}") from error
 
 
 def _read(path: str | Path) -> list[_Given]:

@@ -22,8 +22,23 @@ __all__ = [
     "STORE_KEYS",
     "WITHOUT_MEANING",
     "Key",
+    "Value",
     "parse_peers",
+    "text_of",
 ]
+
+Value = str | int | float | bool
+"""Of a key that is set in code."""
+
+
+def text_of(value: Value) -> str:
+    """Return a value as RocketMQ's files have it. Raises TypeError for one that they cannot have."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # A caller without a type checker may give anything.
+    if not isinstance(value, str | int | float):
+        raise TypeError(f"a text, a number, True or False is expected, not {type(value).__name__}")
+    return str(value)
 
 
 class Key(NamedTuple):

@@ -23,6 +23,7 @@ from rocketpy.transport import Address
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config import ListenConfig, NamesrvConfig
 from rocketpy_broker.config_file import load_broker_config
+from rocketpy_broker.config_keys import Value
 from rocketpy_broker.namesrv import NameServer
 
 __all__ = ["EmbeddedCluster", "open_embedded"]
@@ -55,7 +56,8 @@ class EmbeddedCluster(Lifecycle):
     most of them have it. 1: a broker on its own.
     store: directory that is kept (one broker: its storePathRootDir; several: one below it each). None: a
     temporary one, removed at the end. transport: tcp listens on free loopback ports, memory on none.
-    namesrv: where the name server listens instead. settings: broker.conf keys for every broker.
+    namesrv: where the name server listens instead. settings: broker.conf keys for every broker, with texts,
+    numbers and booleans.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class EmbeddedCluster(Lifecycle):
         *,
         replicas: int = 1,
         namesrv: str | None = None,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, Value] | None = None,
     ) -> None:
         if not 1 <= brokers <= 26:
             raise ConfigInvalid(f"an embedded cluster has 1 to 26 brokers, not {brokers}")
@@ -132,7 +134,7 @@ class EmbeddedCluster(Lifecycle):
     def _listen_text(self, role: str) -> str:
         return "127.0.0.1:0" if self._memory is None else f"memory://{self._memory}-{role}"
 
-    def _all_settings(self, name: str, root: Path) -> Iterator[dict[str, str]]:
+    def _all_settings(self, name: str, root: Path) -> Iterator[dict[str, Value]]:
         """Settings of each replica of a broker."""
         sizes = _TEMPORARY if self._store is None else {}
         place = root if len(self._names) == 1 else root / name

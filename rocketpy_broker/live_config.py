@@ -17,7 +17,7 @@ from typing import Any, Final
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion
 from rocketpy_broker.config import BrokerConfig, NamesrvConfig
-from rocketpy_broker.config_keys import BROKER_KEYS, NAMESRV_KEYS, STORE_KEYS, Key
+from rocketpy_broker.config_keys import BROKER_KEYS, NAMESRV_KEYS, STORE_KEYS, Key, Value, text_of
 from rocketpy_broker.properties_file import read_settings, with_settings
 from rocketpy_broker.replacing import replace_file
 from rocketpy_broker.store.clock import Clock, system_clock
@@ -123,7 +123,5 @@ def namesrv_settings(config: NamesrvConfig) -> LiveConfig:
     return LiveConfig(NAMESRV_KEYS, {"namesrv": config}, _NAMESRV_CHANGES, config.updatable_file)
 
 
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value.name if isinstance(value, Enum) else str(value)
+def _text(value: Value | Enum) -> str:
+    return value.name if isinstance(value, Enum) else text_of(value)

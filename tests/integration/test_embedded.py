@@ -12,6 +12,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.transport import Channel, connect
 from rocketpy_broker import EmbeddedCluster
+from rocketpy_broker.config_keys import Value
 from rocketpy_broker.embedded import open_embedded
 
 
@@ -79,6 +80,37 @@ async def test_a_failed_start_leaves_nothing_running(tmp_path: Path) -> None:
         pass
     await asyncio.sleep(0)
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_settings_are_numbers_and_booleans_too() -> None:
+    """Python's own values would fail with an AttributeError about strip."""
+    settings: dict[str, Value] = {
+        "enablePropertyFilter": True,
+        "autoCreateTopicEnable": False,
+        "maxMessageSize": 1024,
+        "rocketmq.broker.diskSpaceWarningLevelRatio": 0.95,
+        "flushDiskType": "SYNC_FLUSH",
+    }
+    async with EmbeddedCluster(transport="memory", settings=settings) as cluster:
+        config = cluster.brokers[0].config
+    assert (config.consume.property_filter, config.topics.auto_create) == (True, False)
+    assert config.store.commit_log.message_bytes_max == 1024
+    assert config.store.retention.refuse_percent == 95
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (["true"], "settings: enablePropertyFilter: a text, a number, True or False is expected, not list"),
+        (None, "settings: enablePropertyFilter: a text, a number, True or False is expected, not NoneType"),
+        (1, "settings: enablePropertyFilter=1: true or false is expected"),
+    ],
+)
+async def test_a_bad_setting_is_named(value: object, says: str) -> None:
+    """Whoever wrote settings= would be sent to a command line that is not there, or read a traceback."""
+    with pytest.raises(ConfigInvalid) as failure:
+        await EmbeddedCluster(settings={"enablePropertyFilter": value}).start()  # type: ignore[dict-item] # on purpose
+    assert str(failure.value) == says
 
 
 @pytest.mark.parametrize("wrong", [{"brokers": 0}, {"brokers": 27}, {"transport": "quic"}])
