@@ -40,7 +40,7 @@ from rocketpy_broker.config_keys import (
     text_of,
 )
 from rocketpy_broker.config_listen import client_context, listen_config
-from rocketpy_broker.properties_file import read_settings
+from rocketpy_broker.properties_file import read_file
 from rocketpy_broker.store.config import (
     BusyConfig,
     CommitLogConfig,
@@ -138,8 +138,7 @@ def _override(key: str, value: Value, source: str) -> _Given:
 
 
 def _read(path: str | Path) -> list[_Given]:
-    text = Path(path).read_text("utf-8")
-    return [_Given(s.key, s.value, f"{path}:{s.line}") for s in read_settings(text, str(path))]
+    return [_Given(one.key, one.value, f"{path}:{one.line}") for one in read_file(path)]
 
 
 def _updatable(path: str | Path | None) -> Path | None:

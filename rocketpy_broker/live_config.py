@@ -18,8 +18,7 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion
 from rocketpy_broker.config import BrokerConfig, NamesrvConfig
 from rocketpy_broker.config_keys import BROKER_KEYS, NAMESRV_KEYS, STORE_KEYS, Key, Value, text_of
-from rocketpy_broker.properties_file import read_settings, with_settings
-from rocketpy_broker.replacing import replace_file
+from rocketpy_broker.properties_file import change_file, read_settings
 from rocketpy_broker.store.clock import Clock, system_clock
 
 __all__ = ["LiveConfig", "broker_settings", "namesrv_settings"]
@@ -94,8 +93,7 @@ class LiveConfig:
                 groups[key.group] = dataclasses.replace(group, **{key.field: key.read(value)})
             except ValueError as error:
                 raise ConfigInvalid(f"{name}={value}: {error}") from error
-        old = await asyncio.to_thread(path.read_text, "utf-8")
-        await asyncio.to_thread(replace_file, path, with_settings(old, wanted))
+        await asyncio.to_thread(change_file, path, wanted)
         for name in wanted:
             key = self._keys[name]
             # Frozen for everyone else: this is the one place where a running server's settings change.

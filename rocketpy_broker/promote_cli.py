@@ -24,8 +24,7 @@ from rocketpy_broker.config import BrokerConfig, BrokerRole
 from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.ha.epochs import rank
 from rocketpy_broker.ha.log import EpochFile
-from rocketpy_broker.properties_file import with_settings
-from rocketpy_broker.replacing import replace_file
+from rocketpy_broker.properties_file import change_file
 from rocketpy_broker.replicas import MASTER_ID, Replica, find_replicas
 from rocketpy_broker.store import MessageStore
 
@@ -53,8 +52,7 @@ def _run(options: argparse.Namespace) -> int:
         if not config.is_slave:
             raise StoreError(f"{options.config} is the file of a master (brokerRole)")
         end = _promote(config, force=options.force)
-        text = options.config.read_text("utf-8")
-        replace_file(options.config, with_settings(text, {"brokerRole": options.role, "brokerId": "0"}))
+        change_file(options.config, {"brokerRole": options.role, "brokerId": "0"})
     except (RocketError, OSError) as error:
         sys.stderr.write(f"rocketpy-broker promote: {error}" + "\n")
         return 1

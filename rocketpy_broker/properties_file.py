@@ -7,19 +7,24 @@ r"""Java properties files: the form of broker.conf and namesrv.conf, read with l
 | ``value \``                 | goes on in the next line, whose leading blanks do not count  |
 | ``\t \n \r \f \uXXXX``  | that character; any other escaped character stands for itself|
 
-Source: java.util.Properties. Files are read as UTF-8 (Java: ISO-8859-1, the same for all keys and
-for every value that a RocketMQ setting can have).
+Source: java.util.Properties. Files are read as UTF-8; one that is not in UTF-8 as ISO-8859-1, which Java
+takes for every file, so that a comment in any encoding stops no server.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from rocketpy.errors import ConfigInvalid
+from rocketpy_broker.replacing import replace_file
 
-__all__ = ["Setting", "read_settings", "with_settings"]
+__all__ = ["Setting", "change_file", "read_file", "read_settings", "with_settings"]
+
+_LINE_END = re.compile(r"\r\n?|\n")
+"""Java's. `str.splitlines` knows more, of which ISO-8859-1 makes one of any byte 0x85 in a comment."""
 
 _SEPARATOR = re.compile(r"(?<!\\)(?:\\\\)*(?:\s*[=:]\s*|\s+)")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -34,6 +39,26 @@ class Setting(NamedTuple):
     line: int
 
 
+def read_file(path: str | Path) -> list[Setting]:
+    """Return the settings of a file in order. Raises ConfigInvalid naming path and line, OSError."""
+    return read_settings(_decoded(Path(path))[0], str(path))
+
+
+def change_file(path: Path, wanted: Mapping[str, str]) -> None:
+    """Give settings of a file other values, in one step that survives power loss. Raises OSError."""
+    text, encoding = _decoded(path)
+    replace_file(path, with_settings(text, wanted), encoding)
+
+
+def _decoded(path: Path) -> tuple[str, str]:
+    """Return a file's text, and the encoding that it is in."""
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        return data.decode("iso-8859-1"), "iso-8859-1"
+
+
 def read_settings(text: str, source: str) -> list[Setting]:
     """Return the settings of a properties file in order. Raises ConfigInvalid naming source and line."""
     return [_setting(line, number, source) for number, line in _logical_lines(text)]
@@ -42,7 +67,7 @@ def read_settings(text: str, source: str) -> list[Setting]:
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield each setting's text with its first line number, continued lines joined."""
     joined, first = "", 0
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(_lines(text), 1):
         line = raw.lstrip()
         if not joined and (not line or line[0] in "#!"):
             continue
@@ -55,6 +80,11 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         joined, first = "", 0
     if joined:
         yield first, joined
+
+
+def _lines(text: str) -> list[str]:
+    lines = _LINE_END.split(text)
+    return lines if lines[-1] else lines[:-1]
 
 
 def _setting(line: str, number: int, source: str) -> Setting:
@@ -78,7 +108,7 @@ def _unescape(text: str, number: int, source: str) -> str:
 
 def with_settings(text: str, wanted: Mapping[str, str]) -> str:
     """The file's text with other values; its other lines and its comments stay."""
-    lines, left = text.splitlines(), dict(wanted)
+    lines, left = _lines(text), dict(wanted)
     for index, line in enumerate(lines):
         name = re.split(r"[=:\s]", line.strip(), maxsplit=1)[0]
         if name in wanted:

@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["replace_file"]
 
 
-def replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str, encoding: str = "utf-8") -> None:
     """Replace a small file in one step that survives power loss; it keeps its mode. Raises OSError.
 
     The temporary file is readable by nobody else, since secrets may be in it.
@@ -17,7 +17,7 @@ def replace_file(path: Path, text: str) -> None:
     path = path.resolve()  # a link goes on pointing at the file
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding=encoding) as file:
             if path.exists():
                 os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
             file.write(text)

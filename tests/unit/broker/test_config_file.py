@@ -9,6 +9,7 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
+from rocketpy_broker.properties_file import change_file
 
 JAVAS_OWN = """
 # Licensed to nobody in particular
@@ -190,6 +191,28 @@ def test_javas_properties_syntax(tmp_path: Path) -> None:
         load(tmp_path, "\nbrokerName=\\u12\n")
     with pytest.raises(ConfigInvalid, match=r"broker\.conf:1: a setting without a name"):
         load(tmp_path, "=value\n")
+
+
+@pytest.mark.parametrize("comment", ["# 配置".encode("gbk"), "# 雲 brokerId=9".encode("gbk"), b"! caf\xe9"])
+def test_a_comment_in_any_encoding_stops_nobody(tmp_path: Path, comment: bytes) -> None:
+    """Comments in GBK, which Java skips, would be a traceback, or their ends would be settings."""
+    path = tmp_path / "broker.conf"
+    path.write_bytes(comment + b"\r\nbrokerName=b\r\nbrokerClusterName=caf\\u00e9\r\nlistenPort=none")
+    with pytest.raises(ConfigInvalid, match=r"broker\.conf:4: listenPort"):
+        load_broker_config(path)
+    path.write_bytes(comment + b"\nkvConfigPath=/caf\xe9\n")
+    assert load_namesrv_config(path).kv_config_path == Path("/café")  # as Java reads it
+    path.write_bytes("# 配置\nkvConfigPath=/café\n".encode())
+    assert load_namesrv_config(path).kv_config_path == Path("/café")
+
+
+def test_a_changed_file_keeps_its_comments(tmp_path: Path) -> None:
+    """Promotion, or a setting changed from afar, would garble comments that are not in UTF-8."""
+    path = tmp_path / "broker.conf"
+    for comment in ("# 雲 brokerId=9\n".encode("gbk"), "# 雲\n".encode()):
+        path.write_bytes(comment + b"brokerId=1\n")
+        change_file(path, {"brokerId": "0", "brokerRole": "SYNC_MASTER"})
+        assert path.read_bytes() == comment + b"brokerId=0\nbrokerRole=SYNC_MASTER\n"
 
 
 def test_a_name_servers_settings_are_kept_where_rocketmq_keeps_them(tmp_path: Path) -> None:
