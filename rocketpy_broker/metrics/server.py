@@ -33,7 +33,7 @@ def exposition(measured: Sequence[Measured]) -> bytes:
         from prometheus_client.registry import Collector  # noqa: PLC0415
     except ImportError as error:
         raise ConfigInvalid(
-            "metricsPort needs the package prometheus-client: pip install rocketpy-mq[metrics]"
+            'metricsPort needs the package prometheus-client: pip install "rocketpy-mq[metrics]"'
         ) from error
 
     class _Now(Collector):
@@ -71,9 +71,12 @@ class MetricsServer:
     async def start(self) -> None:
         """Listen. Raises ConfigInvalid without prometheus-client, OSError."""
         exposition([])  # is the package here?
-        self._server = await asyncio.start_server(
-            self._serve, self._host, self._port, limit=_REQUEST_BYTES_MAX
-        )
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, self._host, self._port, limit=_REQUEST_BYTES_MAX
+            )
+        except OSError as error:
+            raise OSError(error.errno, f"metricsPort {self._port}: {error.strerror}") from error
         log.info("metrics at http://%s:%d/metrics", *self.address)
 
     async def close(self) -> None:

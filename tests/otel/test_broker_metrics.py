@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import re
 import subprocess
@@ -222,6 +223,19 @@ async def test_without_its_package_the_endpoint_says_what_to_install(monkeypatch
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigInvalid, match=r"rocketpy-mq\[metrics\]"):
         await MetricsServer("127.0.0.1", 0, list).start()
+
+
+async def test_a_port_in_use_is_said_to_be_that_of_metrics() -> None:
+    """An operator would look for the fault in listenPort, since a broker has several ports."""
+    other = MetricsServer("127.0.0.1", 0, list)
+    await other.start()
+    port = other.address[1]
+    try:
+        with pytest.raises(OSError, match=rf"metricsPort {port}: .*in use") as failure:
+            await MetricsServer("127.0.0.1", port, list).start()
+        assert failure.value.errno == errno.EADDRINUSE
+    finally:
+        await other.close()
 
 
 def expressions() -> dict[str, list[str]]:
