@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from rocketpy.errors import RocketError
+from rocketpy._version import __version__
+from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.logs import JsonFormatter
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
@@ -58,8 +59,23 @@ def _set_up_logging(level: str, form: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
+class _Parser(argparse.ArgumentParser):
+    """Refuses what it does not know by itself, so that it is a command's own usage that is shown.
+
+    argparse leaves that to the parser of the whole line.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Part of ArgumentParser; a parser of sub-commands calls it of theirs."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rocketpy-broker", description=__doc__)
+    parser = _Parser(prog="rocketpy-broker", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="namesrv|broker|dev|store|ha|dledger|promote")
     namesrv = _command(commands, "namesrv", "run a name server", _namesrv)
     broker = _command(commands, "broker", "run a broker", _broker)
@@ -171,8 +187,12 @@ def _run(service: Service, loop: str) -> None:
 def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     if name == "asyncio":
         return None
-    import uvloop  # noqa: PLC0415 - an extra: only who asks for it must have it
-
+    try:
+        import uvloop  # noqa: PLC0415 - an extra: only who asks for it must have it
+    except ImportError as error:
+        raise ConfigInvalid(
+            '--loop uvloop needs the package uvloop: pip install "rocketpy-mq[speed]"'
+        ) from error
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
 

@@ -1,0 +1,52 @@
+"""What the command line rocketpy-broker answers without starting anything."""
+
+import runpy
+import sys
+
+import pytest
+
+import rocketpy
+from rocketpy_broker.cli import main
+
+
+def test_a_loop_that_is_not_installed_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator who has read of --loop uvloop would get a traceback."""
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert main(["dev", "--listen", "127.0.0.1:0", "--loop", "uvloop"]) == 1
+    assert capsys.readouterr().err == (
+        'rocketpy-broker: --loop uvloop needs the package uvloop: pip install "rocketpy-mq[speed]"\n'
+    )
+
+
+def test_the_package_tells_its_version(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bug report could not say which version it is of."""
+    monkeypatch.setattr(sys, "argv", ["__main__.py", "--version"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("rocketpy_broker", run_name="__main__")
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"rocketpy-broker {rocketpy.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "says"),
+    [
+        ("dledger transfer n1", "dledger transfer", "unrecognized arguments: n1"),
+        ("dev --bogus", "dev", "unrecognized arguments: --bogus"),
+        ("store check", "store check", "required: DIR"),
+        ("--bogus dev", "[-h]", "unrecognized arguments: --bogus"),
+    ],
+)
+def test_wrong_usage_shows_the_commands_own(
+    line: str, command: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever mistypes an option would read which commands there are instead of which options."""
+    with pytest.raises(SystemExit) as end:
+        main(line.split())
+    assert end.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"usage: rocketpy-broker {command}")
+    assert says in errors
