@@ -34,7 +34,7 @@ class AccessStore:
     """The rules in force. `load` before they are asked for."""
 
     def __init__(self, path: Path, *, clock: Clock = system_clock) -> None:
-        self.path = path
+        self.path = path.absolute()
         self.rules = AccessList((), {})
         self._clock = clock
         self._written = AccessFile()
@@ -45,6 +45,11 @@ class AccessStore:
         try:
             stamp = self._stamp_now()
             self._take(read_access_file(self.path.read_text("utf-8")))
+        except FileNotFoundError as error:
+            raise ConfigInvalid(
+                f"{self.path}: aclEnable=true wants the accounts in this file, which is not there; "
+                "rocketmq.acl.plain.file names another"
+            ) from error
         except UnicodeDecodeError as error:
             raise ConfigInvalid(f"{self.path}: it is not in UTF-8") from error
         except (OSError, ConfigInvalid) as error:

@@ -102,6 +102,17 @@ def opened(tmp_path: Path) -> AccessStore:
     return store
 
 
+def test_accounts_that_are_not_there_are_said_to_be_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator would not learn in which directory the accounts go, nor which key names another place."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigInvalid) as failure:
+        AccessStore(Path("plain_acl.yml")).load()
+    assert str(failure.value).startswith(f"{tmp_path}/plain_acl.yml: aclEnable=true wants the accounts in this")
+    assert "rocketmq.acl.plain.file" in str(failure.value)
+
+
 def test_an_account_is_changed_added_and_removed(tmp_path: Path) -> None:
     """Accounts could only be kept with an editor on the broker's machine."""
     store = opened(tmp_path)
