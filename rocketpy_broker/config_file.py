@@ -1,7 +1,8 @@
 """Reads broker.conf and namesrv.conf: RocketMQ's own keys, into our configuration.
 
 Every key of 4.6.0 is in one of the tables below: with a meaning here, without one (and why), or
-refused because ignoring it would break a promise that the file makes. Unknown keys are warned about.
+refused because ignoring it would break a promise that the file makes. Unknown keys are warned about, and
+refused where they are keys of access control or TLS in other letters.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -61,6 +63,13 @@ Values = dict[str, dict[str, Any]]
 _REMOTE: Final = "remoteConfigUpdateEnable"
 _TLS_FILE: Final = "tls.config.file"
 """A key that names another file, RocketMQ's tls.properties; what the naming file itself says goes before."""
+_GUARDING: Final = frozenset({
+    "aclEnable", "rocketmq.acl.plain.file", "haSecret", _TLS_FILE,
+    *(name for name in LISTEN_KEYS if name.startswith("tls.")),
+})  # fmt: skip
+"""Keys without which a server would be more open than its file says."""
+_ALIKE: Final = 0.8
+"""How much so a known key is what an unknown one may mean; less, and keys of later versions find one, too."""
 
 
 class _Given(NamedTuple):
@@ -164,7 +173,7 @@ def _collect(given: Iterable[_Given], keys: Mapping[str, Key]) -> tuple[Values, 
         if key_name in (_TLS_FILE, _REMOTE):
             continue
         if key is None:
-            _other_key(key_name, text, place)
+            _other_key(key_name, text, place, known=keys)
             continue
         try:
             values[key.group][key.field] = key.read(text)
@@ -174,7 +183,7 @@ def _collect(given: Iterable[_Given], keys: Mapping[str, Key]) -> tuple[Values, 
     return values, places
 
 
-def _other_key(key: str, text: str, place: str) -> None:
+def _other_key(key: str, text: str, place: str, *, known: Iterable[str]) -> None:
     accepted = NOT_YET.get(key)
     if accepted is not None:
         if text.strip() not in accepted:
@@ -185,7 +194,20 @@ def _other_key(key: str, text: str, place: str) -> None:
     elif key in WITHOUT_MEANING:
         log.info("%s: %s has no meaning here: %s", place, key, WITHOUT_MEANING[key])
     else:
-        log.warning("%s: unknown key %s is ignored", place, key)
+        _unknown_key(key, place, {name.lower(): name for name in (*known, _TLS_FILE, _REMOTE)})
+
+
+def _unknown_key(key: str, place: str, names: Mapping[str, str]) -> None:
+    """Warn, as RocketMQ's later versions have more keys. names: the known ones by their small letters.
+
+    Raises ConfigInvalid for what can only be meant to guard the server.
+    """
+    meant = names.get(key.lower())
+    if meant in _GUARDING:
+        raise ConfigInvalid(f"{place}: unknown key {key}: write {meant}; ignored, it would guard nothing")
+    near = get_close_matches(key.lower(), names, n=1, cutoff=_ALIKE)
+    hint = f"; did you mean {names[near[0]]}?" if near else ""
+    log.warning("%s: unknown key %s is ignored%s", place, key, hint)
 
 
 class _Blame:

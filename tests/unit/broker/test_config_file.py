@@ -57,10 +57,27 @@ def test_keys_reach_their_fields(tmp_path: Path) -> None:
 
 def test_an_unknown_key_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Without this a misspelt key would be silently without effect."""
-    load(tmp_path, "brokerName=a\nbrokerNmae=b\n")
+    load(tmp_path, "brokerName=a\nbrokerNmae=b\nbrokerid=7\nenableControllerMode=true\n")
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path}/broker.conf:2: unknown key brokerNmae is ignored"
+        f"{tmp_path}/broker.conf:2: unknown key brokerNmae is ignored; did you mean brokerName?",
+        f"{tmp_path}/broker.conf:3: unknown key brokerid is ignored; did you mean brokerId?",
+        f"{tmp_path}/broker.conf:4: unknown key enableControllerMode is ignored",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("aclenable=true", "aclEnable"),
+        ("tls.server.certpath=server.pem", "tls.server.certPath"),
+        ("TLS.config.file=tls.properties", "tls.config.file"),
+        ("hasecret=x", "haSecret"),
+    ],
+)
+def test_a_key_that_guards_must_not_be_misspelt(tmp_path: Path, line: str, meant: str) -> None:
+    """A server that its file wants guarded would be open to everybody, with a line in the log."""
+    with pytest.raises(ConfigInvalid, match=rf"broker\.conf:1: unknown key .*: write {meant}"):
+        load(tmp_path, f"{line}\n")
 
 
 def test_a_key_without_meaning_is_named_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

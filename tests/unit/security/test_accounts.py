@@ -109,7 +109,9 @@ def test_accounts_that_are_not_there_are_said_to_be_wanted(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigInvalid) as failure:
         AccessStore(Path("plain_acl.yml")).load()
-    assert str(failure.value).startswith(f"{tmp_path}/plain_acl.yml: aclEnable=true wants the accounts in this")
+    assert str(failure.value).startswith(
+        f"{tmp_path}/plain_acl.yml: aclEnable=true wants the accounts in this"
+    )
     assert "rocketmq.acl.plain.file" in str(failure.value)
 
 
