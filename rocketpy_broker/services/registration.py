@@ -102,6 +102,12 @@ class Registrar:
 
     async def start(self) -> None:
         """Try every name server once, then keep at it in the background. Raises nothing."""
+        if not self._links:
+            log.warning(
+                "no name server will know broker %s, so no client finds it: set namesrvAddr (--namesrv) "
+                "or NAMESRV_ADDR",
+                self._config.name,
+            )
         await asyncio.gather(*(self._register_or_log(link) for link in self._links))
         self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links]
 

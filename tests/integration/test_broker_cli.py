@@ -59,6 +59,18 @@ async def test_dev_runs_both(tmp_path: Path) -> None:
     assert await stop(process) == 0
 
 
+async def test_a_broker_without_a_name_server_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would say that it is ready, and clients would find no route, for no reason to be seen."""
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    process, _ = await start("broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path))
+    process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(20):
+        _, errors = await process.communicate()
+    assert errors.decode().count("set namesrvAddr (--namesrv) or NAMESRV_ADDR") == 1
+
+
 async def test_logs_as_json_lines_without_bodies(tmp_path: Path) -> None:
     """A log collector could not read the lines, or what customers sent would be in them."""
     arguments = ("dev", "--listen", "127.0.0.1:0", "--store", str(tmp_path))
