@@ -65,6 +65,9 @@ async def _status(options: argparse.Namespace) -> int:
     except (RocketError, OSError) as error:
         sys.stderr.write(f"rocketpy-broker dledger: {error}\n")
         return _EXIT_UNKNOWN
+    if not reports:
+        sys.stderr.write(f"rocketpy-broker dledger: {_nobody(options)}\n")
+        return _EXIT_PROBLEMS
     if options.json:
         for report in reports:
             _say(msgspec.json.encode(report).decode())
@@ -73,7 +76,7 @@ async def _status(options: argparse.Namespace) -> int:
     groups = {report.group for report in reports if report.group}
     led = {report.group for report in reports if report.role == "leader"}
     bad = [report for report in reports if not report.answers or report.problem]
-    return _EXIT_PROBLEMS if bad or groups - led or not reports else 0
+    return _EXIT_PROBLEMS if bad or groups - led else 0
 
 
 async def _reports(options: argparse.Namespace) -> list[PeerReport]:
@@ -86,9 +89,22 @@ async def _reports(options: argparse.Namespace) -> list[PeerReport]:
         if not options.group:
             raise ConfigInvalid("--peers needs --group")
         return await ask_peers(options.group, _peers(options.peers))
-    servers = split_addresses(options.namesrv or os.environ.get("NAMESRV_ADDR", ""))
+    servers = split_addresses(_namesrv(options))
     found = await find_peers([Address.parse(server) for server in servers], options.name)
     return [report for report in found if report.group or not report.answers]
+
+
+def _namesrv(options: argparse.Namespace) -> str:
+    return options.namesrv or os.environ.get("NAMESRV_ADDR", "")
+
+
+def _nobody(options: argparse.Namespace) -> str:
+    """What is said when a name server knows no broker that tells of a group."""
+    named = f" of the name {options.name}" if options.name else ""
+    return (
+        f"no broker{named} at {_namesrv(options)} tells of a DLedger group; "
+        "RocketMQ's own peers are asked by --peers and --group, or -c"
+    )
 
 
 def _peers(text: str) -> dict[str, Address]:

@@ -50,20 +50,33 @@ async def _status(options: argparse.Namespace) -> int:
     except RocketError as error:
         sys.stderr.write(f"rocketpy-broker ha: {error}" + "\n")
         return _EXIT_UNKNOWN
+    if not replicas:
+        sys.stderr.write(f"rocketpy-broker ha: {_nobody(options)}\n")
+        return _EXIT_PROBLEMS
     if options.json:
         for replica in replicas:
             _say(msgspec.json.encode(replica).decode())
     else:
         _print_table(replicas)
     bad = [replica for replica in replicas if not replica.answers or _waits(replica)]
-    return _EXIT_PROBLEMS if bad or not replicas else 0
+    return _EXIT_PROBLEMS if bad else 0
 
 
 async def _replicas(options: argparse.Namespace) -> list[Replica]:
     if options.broker:
         return [await ask_broker(options.broker)]
-    servers = split_addresses(options.namesrv or os.environ.get("NAMESRV_ADDR", ""))
+    servers = split_addresses(_namesrv(options))
     return await find_replicas([Address.parse(server) for server in servers], options.name)
+
+
+def _namesrv(options: argparse.Namespace) -> str:
+    return options.namesrv or os.environ.get("NAMESRV_ADDR", "")
+
+
+def _nobody(options: argparse.Namespace) -> str:
+    """What is said when a name server knows nobody to ask."""
+    named = f" of the name {options.name}" if options.name else ""
+    return f"no broker{named} is registered at {_namesrv(options)}"
 
 
 def _waits(replica: Replica) -> bool:

@@ -83,8 +83,12 @@ async def test_the_command_shows_lag_and_who_does_not_copy(brokers: Pair) -> Non
 
 
 async def test_the_command_without_anybody_to_ask(brokers: Pair) -> None:
-    """Without this a script would take a name server that is away for a healthy cluster."""
-    assert (await command("--namesrv", brokers.namesrv_address))[0] == 1
+    """A script would take a name server that is away for a healthy cluster, a person read an empty table."""
+    here = "--namesrv", brokers.namesrv_address
+    says = f"rocketpy-broker ha: no broker is registered at {brokers.namesrv_address}\n"
+    assert await command(*here) == (1, says)
     assert (await command("--namesrv", "127.0.0.1:1"))[0] == 2
+    await brokers.master()
+    assert await command(*here, "--name", "zz") == (1, says.replace("no broker", "no broker of the name zz"))
     status, output = await command("--broker", "127.0.0.1:1")
     assert (status, "does not answer" in output) == (1, True)

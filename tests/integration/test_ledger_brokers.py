@@ -278,6 +278,16 @@ async def test_the_command_tells_of_a_group(tmp_path: Path, capsys: pytest.Captu
         assert "cannot transfer leadership" in capsys.readouterr().err
 
 
+async def test_the_command_tells_that_there_is_no_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator would read an empty table, and not whether the cluster has groups at all."""
+    async with EmbeddedCluster() as cluster:
+        namesrv = cluster.namesrv_address
+        assert await run("dledger", "status", "--namesrv", namesrv) == 1
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert f"no broker at {namesrv} tells of a DLedger group" in errors
+
+
 def measure(broker: Broker) -> Sequence[Measured]:
     assert broker.metrics is not None
     return broker.metrics.collect_from_anywhere()
