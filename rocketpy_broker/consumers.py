@@ -16,6 +16,7 @@ from rocketpy_broker.endpoint import HandlesRequests
 from rocketpy_broker.handlers.client_calls import ClientCallHandler
 from rocketpy_broker.handlers.clients import ClientHandler
 from rocketpy_broker.handlers.connections import ConnectionHandler
+from rocketpy_broker.handlers.expressions import Expressions
 from rocketpy_broker.handlers.groups import GroupHandler
 from rocketpy_broker.handlers.locks import LockHandler
 from rocketpy_broker.handlers.offsets import OffsetHandler
@@ -75,12 +76,13 @@ class ConsumerSide:
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
         self._sweeper = Sweeper()
         self._host = bytes(8)
+        expressions = Expressions(config.consume)
         self._client_handler = ClientHandler(
-            self.clients, self.groups, topics, config.consume, now_ms=_now_ms
+            self.clients, self.groups, topics, expressions, config.consume, now_ms=_now_ms
         )
         self._pull_handler = PullHandler(
             store,
-            PullChecks(topics, self.groups, self.clients, config),
+            PullChecks(topics, self.groups, self.clients, expressions, config),
             self.groups,
             self.offsets,
             config.consume,

@@ -15,10 +15,10 @@ from rocketpy.protocol.java import tags_code
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
 from rocketpy_broker.filter.tokens import ExpressionInvalid
 
-__all__ = ["EVERYTHING", "MessageFilter", "filter_of", "is_tag_type", "subscription_of"]
+__all__ = ["EVERYTHING", "SQL92", "MessageFilter", "filter_of", "is_tag_type", "subscription_of"]
 
 RETRY_PREFIX: Final = "%RETRY%"
-_SQL92: Final = "SQL92"
+SQL92: Final = "SQL92"
 _RETRY_TOPIC: Final = props.PROPERTY_RETRY_TOPIC.encode()
 
 Find = Callable[[str], SubscriptionData | None]
@@ -68,7 +68,7 @@ def filter_of(subscription: SubscriptionData, *, find: Find | None = None) -> Me
 
 
 def _compiled(subscription: SubscriptionData) -> Expression:
-    if subscription.expression_type != _SQL92:
+    if subscription.expression_type != SQL92:
         raise ExpressionInvalid(f"messages cannot be filtered by {subscription.expression_type[:50]!r}")
     return compile_expression(subscription.sub_string or "")
 

@@ -30,6 +30,7 @@ from rocketpy_broker.config import ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, filter_of
 from rocketpy_broker.filter.subscription import is_tag_type
 from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.expressions import Expressions
 from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.groups import SubscriptionGroups
 from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable, ensure_topic
@@ -52,6 +53,7 @@ class ClientHandler:
         clients: ClientRegistry,
         groups: SubscriptionGroups,
         topics: TopicTable,
+        expressions: Expressions,
         config: ConsumeConfig,
         *,
         now_ms: Callable[[], float],
@@ -59,6 +61,7 @@ class ClientHandler:
         self._clients = clients
         self._groups = groups
         self._topics = topics
+        self._expressions = expressions
         self._config = config
         self._now_ms = now_ms
 
@@ -106,15 +109,13 @@ class ClientHandler:
 
     def check_config(self, channel: Channel, request: Command) -> Command:
         """Handle CHECK_CLIENT_CONFIG: can this broker filter as the consumer wants?"""
-        wanted = CheckClientRequestBody.decode(request.body).subscription_data
-        kind = wanted.expression_type
-        if is_tag_type(kind):
+        body = CheckClientRequestBody.decode(request.body)
+        wanted = body.subscription_data
+        if is_tag_type(wanted.expression_type):
             return request.reply()
-        if not self._config.property_filter:
-            return request.reply(
-                ResponseCode.SYSTEM_ERROR,
-                remark=f"The broker does not support consumer to filter message by {kind}",
-            )
+        refusal = self._expressions.refusal(wanted.expression_type, body.group)
+        if refusal is not None:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=refusal)
         try:
             filter_of(wanted)
         except ExpressionInvalid as error:

@@ -10,8 +10,8 @@ from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.filter import ExpressionInvalid, MessageFilter, filter_of, subscription_of
-from rocketpy_broker.filter.subscription import is_tag_type
 from rocketpy_broker.handlers.base import FAQ, refuse_topic
+from rocketpy_broker.handlers.expressions import Expressions
 from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.groups import SubscriptionGroups
 from rocketpy_broker.services.topics import PERM_READ, TopicTable
@@ -25,11 +25,17 @@ class PullChecks:
     """Looks at topics, groups and clients; changes nothing but for groups made on the way."""
 
     def __init__(
-        self, topics: TopicTable, groups: SubscriptionGroups, clients: ClientRegistry, config: BrokerConfig
+        self,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        clients: ClientRegistry,
+        expressions: Expressions,
+        config: BrokerConfig,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._clients = clients
+        self._expressions = expressions
         self._config = config
 
     def refusal(self, channel: Channel, request: Command, header: PullMessageRequestHeader) -> Command | None:
@@ -74,7 +80,7 @@ class PullChecks:
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {error}",
             )
-        return self._unsupported(wanted) or found
+        return self._unsupported(header, wanted) or found
 
     def _filter_of_member(
         self, header: PullMessageRequestHeader, wanted: SubscriptionData
@@ -88,7 +94,7 @@ class PullChecks:
         except ExpressionInvalid as error:
             remark = f"The broker's consumer filter data is not exist! Your expression may be wrong: {error}"
             return ResponseCode.FILTER_DATA_NOT_EXIST, remark
-        return self._unsupported(wanted) or found
+        return self._unsupported(header, wanted) or found
 
     def _subscription(self, header: PullMessageRequestHeader) -> SubscriptionData | tuple[int, str]:
         group = self._clients.consumer_group(header.consumer_group)
@@ -106,13 +112,11 @@ class PullChecks:
             return ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
         return found
 
-    def _unsupported(self, wanted: SubscriptionData) -> tuple[int, str] | None:
-        if is_tag_type(wanted.expression_type) or self._config.consume.property_filter:
-            return None
-        return (
-            ResponseCode.SYSTEM_ERROR,
-            f"The broker does not support consumer to filter message by {wanted.expression_type}",
-        )
+    def _unsupported(
+        self, header: PullMessageRequestHeader, wanted: SubscriptionData
+    ) -> tuple[int, str] | None:
+        refusal = self._expressions.refusal(wanted.expression_type, header.consumer_group)
+        return None if refusal is None else (ResponseCode.SYSTEM_ERROR, refusal)
 
 
 def _forbidden(request: Command, remark: str) -> Command:

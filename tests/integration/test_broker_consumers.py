@@ -299,6 +299,20 @@ async def test_sql92_is_off_unless_asked_for() -> None:
         )
 
 
+async def test_a_refused_expression_names_the_key_that_allows_it(caplog: pytest.LogCaptureFixture) -> None:
+    """RocketMQ's words, which clients get, tell an operator neither the key nor who wanted the filter."""
+    async with (
+        EmbeddedCluster(settings=SMALL) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        await send(client, b"x")
+        for _ in range(2):
+            await check(client, "a = 1")
+            await pull(client, sub="a = 1", kind="SQL92")
+    (line,) = (record for record in caplog.records if record.name == "rocketpy.broker.filter")
+    assert "'c' is refused its filter by SQL92; enablePropertyFilter=true" in line.getMessage()
+
+
 # -- groups ---------------------------------------------------------------------------------------
 
 
