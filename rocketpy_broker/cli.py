@@ -91,6 +91,15 @@ def _parser() -> argparse.ArgumentParser:
     dev = _command(commands, "dev", "run a name server and a broker in one process", _dev)
     dev.add_argument("--store", metavar="DIR", help="where messages are kept; else thrown away at the end")
     dev.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:9876", help="of the name server")
+    for command in (namesrv, broker, dev):
+        command.add_argument(
+            "--set",
+            metavar="KEY=VALUE",
+            type=_setting,
+            action="append",
+            default=[],
+            help="a setting as in a file, before which it goes; may be repeated",
+        )
     add_store_commands(commands)
     add_ha_commands(commands)
     add_dledger_commands(commands)
@@ -111,11 +120,18 @@ def _command(
     return command
 
 
+def _setting(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise argparse.ArgumentTypeError(f"KEY=VALUE is expected, not {text!r}")
+    return key.strip(), value.strip()
+
+
 def _overrides(options: argparse.Namespace) -> dict[str, str]:
     """What the command line says, under the keys that a file would use."""
     keys = {"listen": "listen", "namesrv": "namesrvAddr", "store": "storePathRootDir", "name": "brokerName"}
     values = vars(options)
-    given = {key: values[option] for option, key in keys.items() if values.get(option)}
+    given = dict(options.set) | {key: values[option] for option, key in keys.items() if values.get(option)}
     return given | {"insecure": "true"} if options.insecure else given
 
 
@@ -146,7 +162,7 @@ def _broker(options: argparse.Namespace) -> Service:
 
 
 def _dev(options: argparse.Namespace) -> Service:
-    cluster = EmbeddedCluster(options.store, namesrv=options.listen)
+    cluster = EmbeddedCluster(options.store, namesrv=options.listen, settings=dict(options.set))
 
     async def serve(stop: asyncio.Event) -> None:
         async with cluster:

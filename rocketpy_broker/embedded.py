@@ -28,6 +28,11 @@ from rocketpy_broker.namesrv import NameServer
 
 __all__ = ["EmbeddedCluster", "open_embedded"]
 
+_DECIDED: Final = frozenset({
+    "bindAddress", "brokerName", "listen", "listenPort", "namesrvAddr", "storePathRootDir",
+})  # fmt: skip
+"""Keys that a cluster gives its brokers itself."""
+
 _NUMBERS: Final = itertools.count(1)
 """One a cluster, so that memory:// names of this process differ."""
 
@@ -83,6 +88,9 @@ class EmbeddedCluster(Lifecycle):
         self._memory = self._prefix if transport == "memory" else None
         self._namesrv_listen = namesrv or self._listen_text("namesrv")
         self._settings = dict(settings or {})
+        decided = sorted(_DECIDED & self._settings.keys())
+        if decided:
+            raise ConfigInvalid(f"settings: {', '.join(decided)}: an embedded cluster decides that itself")
         self._temporary: Path | None = None
         self.namesrv: NameServer | None = None
         self.brokers: list[Broker] = []

@@ -59,6 +59,16 @@ async def test_dev_runs_both(tmp_path: Path) -> None:
     assert await stop(process) == 0
 
 
+async def test_dev_takes_settings() -> None:
+    """Nobody could try SQL92, or any setting of a broker, without files and two processes."""
+    process, _ = await start("dev", "--listen", "127.0.0.1:0", "--set", "enablePropertyFilter=true")
+    assert process.stdout is not None
+    address = (await process.stdout.readline()).decode().split()[-1]
+    async with await RawClient.open(address) as client:
+        assert b"\nenablePropertyFilter=true\n" in (await client.call(RequestCode.GET_BROKER_CONFIG)).body
+    assert await stop(process) == 0
+
+
 async def test_a_broker_without_a_name_server_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

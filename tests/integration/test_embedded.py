@@ -113,8 +113,11 @@ async def test_a_bad_setting_is_named(value: object, says: str) -> None:
     assert str(failure.value) == says
 
 
-@pytest.mark.parametrize("wrong", [{"brokers": 0}, {"brokers": 27}, {"transport": "quic"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"brokers": 0}, {"brokers": 27}, {"transport": "quic"}, {"settings": {"listenPort": 10911}}],
+)
 def test_wrong_wishes_are_refused(wrong: dict[str, object]) -> None:
-    """Without this they would fail later, with a text about something else."""
+    """Without this they would fail later, with a text about something else, or count for nothing."""
     with pytest.raises(ConfigInvalid):
         EmbeddedCluster(**wrong)  # type: ignore[arg-type] # wrong on purpose

@@ -50,3 +50,27 @@ def test_wrong_usage_shows_the_commands_own(
     errors = capsys.readouterr().err
     assert errors.startswith(f"usage: rocketpy-broker {command}")
     assert says in errors
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("dev --listen 127.0.0.1:0 --set brokerName=x", "settings: brokerName: an embedded cluster decides"),
+        ("broker --set brokerId=1 --set listenPort=none", "command line: listenPort=none: a whole number"),
+        ("namesrv --set orderMessageEnable=maybe", "command line: orderMessageEnable=maybe: true or false"),
+        ("broker --set brokerName=a;b --name c;d", "command line: brokerName is 'c;d'"),
+    ],
+)
+def test_any_setting_may_be_on_the_command_line(
+    line: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One setting would need a file, and one that is wrong would be searched for in files."""
+    assert main(line.split()) == 1
+    assert capsys.readouterr().err.startswith(f"rocketpy-broker: {says}")
+
+
+def test_a_setting_on_the_command_line_has_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be read as an unknown key, and the broker would start without what was asked for."""
+    with pytest.raises(SystemExit):
+        main(["dev", "--set", "enablePropertyFilter"])
+    assert "KEY=VALUE is expected, not 'enablePropertyFilter'" in capsys.readouterr().err
