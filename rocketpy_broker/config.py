@@ -42,6 +42,8 @@ PERM_WRITE: Final = 2
 
 _PEER_ID = re.compile(r"[A-Za-z][0-9]{1,9}")
 _NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")
+_BEAT_LATE_MS: Final = 1000
+"""Replicas look at their clocks a few times a second, so what is due may be said that much later."""
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
@@ -244,6 +246,11 @@ class HaConfig:
     def __post_init__(self) -> None:
         _check_range("haSendHeartbeatInterval", self.heartbeat_ms, 1, 3_600_000)
         _check_range("haHousekeepingInterval", self.silence_ms, 1, 3_600_000)
+        if self.heartbeat_ms + _BEAT_LATE_MS > self.silence_ms:
+            raise ConfigInvalid(
+                f"haSendHeartbeatInterval is {self.heartbeat_ms} and haHousekeepingInterval {self.silence_ms}; "
+                f"it must be at least {_BEAT_LATE_MS} ms less, or replicas with nothing to say disconnect"
+            )
         _check_range("haTransferBatchSize", self.batch_bytes, 1, 4 << 20)
         _check_range("haSlaveFallbehindMax", self.behind_bytes_max, 0, 2**62)
 

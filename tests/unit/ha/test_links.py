@@ -2,6 +2,8 @@
 
 import pytest
 
+from rocketpy.errors import ConfigInvalid
+from rocketpy_broker.config import HaConfig
 from rocketpy_broker.ha.epochs import Epoch, EpochState
 from rocketpy_broker.ha.master import Acked, Close, MasterLink, Poll, Received
 from rocketpy_broker.ha.progress import Progress
@@ -82,6 +84,19 @@ def test_a_pair_stays_together_without_messages() -> None:
     pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog())
     pair.run(seconds=100)
     assert pair.closed == []
+
+
+@pytest.mark.parametrize(("heartbeat_ms", "stays"), [(5000, True), (19_000, True), (20_000, False)])
+def test_a_heartbeat_that_comes_too_late_is_refused_at_the_start(*, heartbeat_ms: int, stays: bool) -> None:
+    """Without this such a pair would disconnect whenever nobody sends, and copy nothing until it is back."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), LinkSettings(heartbeat_ms=heartbeat_ms))
+    pair.run(seconds=100)
+    assert (pair.closed == []) is stays
+    if stays:
+        assert HaConfig(heartbeat_ms=heartbeat_ms).heartbeat_ms == heartbeat_ms
+    else:
+        with pytest.raises(ConfigInvalid, match="haSendHeartbeatInterval is 20000"):
+            HaConfig(heartbeat_ms=heartbeat_ms)
 
 
 def test_bytes_from_elsewhere_close_the_connection() -> None:
