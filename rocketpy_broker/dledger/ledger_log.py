@@ -258,7 +258,7 @@ class LedgerLog:
         cursor = self._table[message.topic, message.queue_id]
         size = FIXED_BYTES + len(body) + len(cursor.topic_bytes) + len(properties)
         sys_flag, size = with_hosts(message.sys_flag, size, message.born_host, self._store_flag)
-        if size > self._message_bytes_max or len(properties) > MAX_PROPERTIES_BYTES:
+        if (size > self._message_bytes_max and not message.is_copy) or len(properties) > MAX_PROPERTIES_BYTES:
             raise too_large(size, self._message_bytes_max, len(properties))
         if HEADER_BYTES + size + MIN_BLANK_BYTES > self.files.segment_bytes:
             raise MessageTooLarge(f"{size} bytes do not fit into a file of {self.files.segment_bytes}")

@@ -72,7 +72,8 @@ class TransactionHandler:
             remark = f"there is no message of {CHECK_MAX_TOPIC} at {offset}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         properties = props.decode(record.properties)
-        properties[props.PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
+        if props.PROPERTY_TRANSACTION_CHECK_TIMES in properties:  # not where it left no room for that
+            properties[props.PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
         properties.pop(props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # that name is no longer known
         message = copy_of(record, HALF_TOPIC, 0)
         message.properties = props.encode(properties).encode()

@@ -88,7 +88,10 @@ def real_place(properties: bytes) -> tuple[str, int]:
 
 
 def copy_of(record: Record, topic: str, queue_id: int) -> MessageInner:
-    """Return a stored message on its way into another queue; everything else is as it was."""
+    """Return a stored message on its way into another queue; everything else is as it was.
+
+    A longer name of its topic, or a property that says why it is on its way, cannot make it too large.
+    """
     return MessageInner(
         topic,
         queue_id,
@@ -99,4 +102,5 @@ def copy_of(record: Record, topic: str, queue_id: int) -> MessageInner:
         record.born_timestamp,
         record.born_host,
         record.reconsume_times,
+        is_copy=True,
     )

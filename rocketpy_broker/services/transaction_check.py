@@ -189,9 +189,9 @@ class TransactionChecker:
             self._make_topic(topic)
         elif verdict is Verdict.ASK:
             times = check_times(properties) + 1
-            properties[props.PROPERTY_TRANSACTION_CHECK_TIMES] = str(times)
-        else:
-            properties.setdefault(props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.offset))
+            _set_if_room(properties, props.PROPERTY_TRANSACTION_CHECK_TIMES, str(times))
+        elif props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET not in properties:
+            _set_if_room(properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.offset))
         message = copy_of(half.record, topic, 0)
         message.properties = props.encode(properties).encode()
         return message
@@ -241,7 +241,9 @@ class TransactionChecker:
 def _as_asked(record: Record, receipt: AppendReceipt, properties: dict[str, str]) -> Record:
     """Return the message as its producer knows it: in its own topic; where it is now (QUIRKS 27)."""
     topic, queue_id = real_place(record.properties)
-    text = props.encode({**properties, props.PROPERTY_WAIT_STORE_MSG_OK: "false"})
+    shown = properties.copy()
+    _set_if_room(shown, props.PROPERTY_WAIT_STORE_MSG_OK, "false")
+    text = props.encode(shown)
     return msgspec.structs.replace(
         record,
         topic=topic,
@@ -250,3 +252,14 @@ def _as_asked(record: Record, receipt: AppendReceipt, properties: dict[str, str]
         physical_offset=receipt.physical_offset,
         properties=text.encode(),
     )
+
+
+def _set_if_room(properties: dict[str, str], name: str, value: str) -> None:
+    """Set a property, unless a record could not hold it beside the others.
+
+    Of a message that is as large as can be it is then not counted how often its producer was asked: that
+    ends by its age alone.
+    """
+    text = props.encode({**properties, name: value})
+    if len(text.encode()) <= props.MAX_PROPERTIES_BYTES:
+        properties[name] = value

@@ -206,7 +206,7 @@ class CommitLog:
         size = FIXED_BYTES + len(body) + len(topic) + len(properties)
         if self._store_flag or len(born_host) != 8:
             sys_flag, size = with_hosts(sys_flag, size, born_host, self._store_flag)
-        if size > self._message_bytes_max or len(properties) > MAX_PROPERTIES_BYTES:
+        if (size > self._message_bytes_max and not message.is_copy) or len(properties) > MAX_PROPERTIES_BYTES:
             raise too_large(size, self._message_bytes_max, len(properties))
         if b"\0" in properties:
             raise MessageInvalid(NUL_IN_PROPERTIES)

@@ -16,6 +16,7 @@ class MessageInner(msgspec.Struct, gc=False):
 
     properties: their text in UTF-8, as stored. born_host: address and port, 8 or 20 bytes. The IPv6 bits
     of sys_flag are the store's to set; its transaction bits decide whether the message enters its queue.
+    is_copy: of a message that was taken before, so that maxMessageSize is not asked again.
     """
 
     topic: str
@@ -28,6 +29,7 @@ class MessageInner(msgspec.Struct, gc=False):
     born_host: bytes = b"\x00" * 8
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    is_copy: bool = False
 
 
 class AppendReceipt(NamedTuple):

@@ -260,6 +260,65 @@ async def test_who_is_never_answered_gives_up(tmp_path: Path) -> None:
         assert props.decode(record.properties)["TRANSACTION_CHECK_TIMES"] == "2"
 
 
+@pytest.mark.parametrize("room", [0, 10, 27, 60])
+async def test_a_producer_is_asked_about_a_message_as_large_as_can_be(client: RawClient, room: int) -> None:
+    """A transaction whose properties leave no room for how often it was asked about would be forgotten."""
+    await half(client, b"small", "PAD\x01\x02")
+    (small,) = await records(client, "RMQ_SYS_TRANS_HALF_TOPIC")
+    pad = 32767 - room - len(small.properties) - len("PAD\x01\x02")
+    await produce_as(client, "g")
+    await half(client, b"large", f"PAD\x01{'x' * pad}\x02")
+    async with asyncio.timeout(10):
+        while True:
+            question = await client.next()
+            asked = question.header_as(CheckTransactionStateRequestHeader)
+            if asked.msg_id == "id-large":
+                break
+    assert len(props.decode(decode(question.body).properties)["PAD"]) == pad
+    answer = EndTransactionRequestHeader(
+        producer_group="g",
+        tran_state_table_offset=asked.tran_state_table_offset,
+        commit_log_offset=asked.commit_log_offset,
+        commit_or_rollback=COMMIT,
+        msg_id="id-large",
+    )
+    oneway(client, RequestCode.END_TRANSACTION, answer)
+    assert [record.body for record in await arrive(client, 1)] == [b"large"]
+
+
+async def test_what_was_taken_fits_the_topic_it_is_for(tmp_path: Path) -> None:
+    """A message is stored under a shorter topic first: with its own it would be too large, and lost."""
+    topic = "T" * 127
+    async with (
+        EmbeddedCluster(tmp_path / "store", settings=SETTINGS | {"maxMessageSize": "4096"}) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        late = await _largest(client, "DELAY\x011\x02", topic)
+        whole = await _largest(client, "TRAN_MSG\x01true\x02PGROUP\x01g\x02", topic, sys_flag=4)
+        fields = whole.ext_fields()
+        end = EndTransactionRequestHeader(
+            producer_group="g",
+            tran_state_table_offset=int(fields["queueOffset"]),
+            commit_log_offset=decode_message_id(fields["msgId"])[1],
+            commit_or_rollback=COMMIT,
+            msg_id="whole",
+        )
+        assert late.code == 0
+        assert (await client.call(RequestCode.END_TRANSACTION, end)).code == 0
+        await arrive(client, 2, topic)
+
+
+async def _largest(client: RawClient, text: str, topic: str, **header: object) -> Command:
+    """Send the largest message of that kind that is taken."""
+    size = 4096
+    while True:
+        size -= 1
+        answer = await send(client, b"x" * size, text, topic=topic, **header)
+        if answer.code == 0:
+            return answer
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+
 async def test_an_operator_has_a_producer_asked_again(tmp_path: Path) -> None:
     """A transaction that was given up while its producer was away could never be ended."""
     settings = SETTINGS | {"transactionCheckMax": "1", "transactionCheckInterval": "50"}
