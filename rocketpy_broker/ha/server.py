@@ -20,6 +20,8 @@ _TICK_S = 0.5
 _ROOM_BYTES = 512 * 1024
 """Sent in one turn of the event loop to one slave."""
 _CONNECTIONS_MAX = 64
+_CLOSE_WAIT_S = 1.0
+"""A slave has this long to take what was sent before its connection was closed."""
 
 
 class HaServer:
@@ -110,6 +112,8 @@ class _Slave(StreamProtocol):
         self._address = "?"
         self._is_full = False
         self._again: asyncio.Handle | None = None
+        self._ending: asyncio.Handle | None = None
+        """Set while it closes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -132,8 +136,9 @@ class _Slave(StreamProtocol):
         self.poll()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._again is not None:
-            self._again.cancel()
+        for handle in (self._again, self._ending):
+            if handle is not None:
+                handle.cancel()
         if self._link is not None:
             self._server.closed_link(self, self._link)
             self._link = None
@@ -152,13 +157,14 @@ class _Slave(StreamProtocol):
         self.poll()
 
     def close(self, reason: str) -> None:
-        """Close the connection."""
-        if self._transport is not None:
+        """Close the connection: a slave that hangs would never take what is still to be sent to it."""
+        if self._transport is not None and self._ending is None:
             log.info("HA connection from %s is closed: %s", self._address, reason)
             self._transport.close()
+            self._ending = asyncio.get_running_loop().call_later(_CLOSE_WAIT_S, self._transport.abort)
 
     def _step(self, event: Received | Poll) -> None:
-        if self._link is None or self._transport is None:
+        if self._link is None or self._transport is None or self._ending is not None:
             return
         acked = False
         for effect in self._link.step(event, _now_ms()):
