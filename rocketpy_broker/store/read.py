@@ -21,7 +21,9 @@ Accepts = Callable[[bytes], bool]
 
 # Size, magic, queue id, queue offset, physical offset of a record.
 _RECORD_PLACE = Struct(">iI4xi4xqq")
-_SCANNED_BYTES_MIN = 16_000
+_SCANNED_MIN = 16_000 // UNIT_BYTES
+_SCANNED_MAX = 1024
+"""Java's clients ask for no more messages than this at once. 4.6.0 has no bound but the end of the file."""
 _READ_BYTES_MAX = 1 << 20
 _SPAN_BYTES_MAX = 1 << 18
 
@@ -74,6 +76,7 @@ class QueueReader:
         self._log = log
         self._config = config
         self._memory_window = config.memory_window_bytes
+        self._scanned_max = max(_SCANNED_MAX, config.memory_count_max, config.disk_count_max)
 
     def read(
         self,
@@ -113,8 +116,10 @@ class QueueReader:
         tag_codes: AbstractSet[int] | None,
         accepts: Accepts | None,
     ) -> GetMessageResult:
-        """Walk the units from `offset` on: at most 800 of them, within one file, as 4.6.0 does."""
-        scanned = max(_SCANNED_BYTES_MIN // UNIT_BYTES, count_max)
+        """Walk the units from `offset` on: 800 of them, or as many as are wanted, within one file, as 4.6.0
+        does; but at most 1024, or what one pull may get: nobody else is served meanwhile.
+        """
+        scanned = min(max(_SCANNED_MIN, count_max), self._scanned_max)
         is_filtered = tag_codes is not None or accepts is not None
         units = queue.read_units(offset, scanned if is_filtered else min(scanned, count_max + 1))
         if not units:

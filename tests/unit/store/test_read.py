@@ -9,6 +9,7 @@ from rocketpy.protocol.java import string_hash
 from rocketpy.protocol.record import decode_all
 from rocketpy_broker.store import (
     CommitLogConfig,
+    ConsumeQueueConfig,
     GetMessageStatus,
     IndexConfig,
     MessageInner,
@@ -141,6 +142,23 @@ def test_filter_looks_at_no_more_than_a_file_and_800_units(tmp_path: Path) -> No
     put(store, *range(120))
     result = store.get_message("T", 0, 10, 32, tag_codes={12345})
     assert (result.status, result.next_begin_offset) == (S.NO_MATCHED_MESSAGE, 50)
+    store.close()
+
+
+def test_whoever_wants_very_many_has_no_more_looked_at(tmp_path: Path) -> None:
+    """One request for a rare tag would stop the broker for a second: a file of a queue has 300,000 units."""
+    store = MessageStore(small_config(tmp_path, consume_queue=ConsumeQueueConfig()))
+    store.open()
+    for number in range(1500):
+        store.append(message(number))
+    store.write_out()
+    store.dispatch()
+    for wanted, looked_at in (
+        (1, 800), (32, 800), (900, 900), (1024, 1024), (1025, 1024), (2**31 - 1, 1024)
+    ):  # fmt: skip
+        result = store.get_message("T", 0, 0, wanted, tag_codes={12345})
+        assert (result.status, result.next_begin_offset) == (S.NO_MATCHED_MESSAGE, looked_at)
+        assert store.get_message("T", 0, 0, wanted).count == min(wanted, 32)
     store.close()
 
 
