@@ -2,7 +2,11 @@
 
 A pull that finds nothing may be held until a message arrives (long polling): it is parked, and answered by
 `arrived`, by `sweep` when its time is over, or never when its channel closes.
-Source: PullMessageProcessor, PullRequestHoldService of RocketMQ 4.6.0.
+
+A slave moves no consumer: the offset that it does not have its master may have. Such a pull is answered
+PULL_RETRY_IMMEDIATELY with the offset it came with.
+Source: PullMessageProcessor, PullRequestHoldService of RocketMQ 4.6.0. Differs: there a slave answers those at
+once, so a consumer whose master is away asks again and again without a pause.
 """
 
 from __future__ import annotations
@@ -47,6 +51,11 @@ _CODES: Final = {
     GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
 """QUIRKS 34."""
+
+_WITH_MESSAGES: Final = frozenset(
+    {GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING}
+)
+"""Of reads that found the offset in the queue."""
 
 _MASTER_ID: Final = 0
 _SUSPEND_MS_MAX: Final = 120_000
@@ -106,18 +115,28 @@ class PullHandler:
         if isinstance(wanted, tuple):
             code, remark = wanted
             return request.reply(code, remark=remark)
-        if header.sys_flag & PullSysFlag.COMMIT_OFFSET and self._store.refusals[A_COPY] is None:
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET and not self._is_slave:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         pull = _Pull(request, header, wanted)
         result = self._read(pull, header.queue_offset)
         code = _code(result.status, header.queue_offset)
-        if code == ResponseCode.PULL_NOT_FOUND and self._hold(channel, pull):
+        if self._may_come(code) and self._hold(channel, pull, code):
             return None
         return self._answer(pull, code, result)
 
+    @property
+    def _is_slave(self) -> bool:
+        return self._store.refusals[A_COPY] is not None
+
+    def _may_come(self, code: int) -> bool:
+        """Whether there may be something soon: at a slave also where there is nothing now."""
+        return code == ResponseCode.PULL_NOT_FOUND or (
+            code == ResponseCode.PULL_OFFSET_MOVED and self._is_slave
+        )
+
     def _read(self, pull: _Pull, offset: int) -> GetMessageResult:
         header, wanted = pull.header, pull.wanted
-        return self._store.get_message(
+        result = self._store.get_message(
             header.topic,
             header.queue_id,
             offset,
@@ -125,17 +144,23 @@ class PullHandler:
             tag_codes=wanted.tag_codes,
             accepts=wanted.accepts,
         )
+        if result.status not in _WITH_MESSAGES and self._is_slave:
+            result.next_begin_offset = offset
+        return result
 
     def _answer(self, pull: _Pull, code: int, result: GetMessageResult) -> Command:
         header = pull.header
         body = b""
+        broker_id = self._broker_for(header.consumer_group, result)
         if code == ResponseCode.SUCCESS:
             body = b"".join(result.chunks)
             self._stats.got(header.topic, header.consumer_group, result.count, len(body))
+        elif code == ResponseCode.PULL_OFFSET_MOVED and self._is_slave:
+            code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, self._preferred(header.consumer_group)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             self._on_offset_moved(header, result.next_begin_offset)
         answer = PullMessageResponseHeader(
-            suggest_which_broker_id=self._broker_for(header.consumer_group, result),
+            suggest_which_broker_id=broker_id,
             next_begin_offset=result.next_begin_offset,
             min_offset=result.min_offset,
             max_offset=result.max_offset,
@@ -151,15 +176,23 @@ class PullHandler:
             return _MASTER_ID
         return settings.which_broker_when_consume_slowly if result.suggest_slave else settings.broker_id
 
+    def _preferred(self, group: str) -> int:
+        """Return the broker that a group reads from."""
+        settings = self._groups.find(group)
+        return settings.broker_id if settings is not None else _MASTER_ID
+
     # -- long polling -------------------------------------------------------------------------
 
-    def _hold(self, channel: Channel, pull: _Pull) -> bool:
-        """Keep a pull until there is something; False when it does not want that or may not."""
+    def _hold(self, channel: Channel, pull: _Pull, code: int) -> bool:
+        """Keep a pull until there is something; False when it does not want that or may not.
+
+        One from an offset that a slave does not have is kept for a moment: its master may be there again.
+        """
         header = pull.header
         if not header.sys_flag & PullSysFlag.SUSPEND or pull.command.is_oneway:
             return False
         wait_ms = self._config.short_polling_ms
-        if self._config.long_polling:
+        if self._config.long_polling and code == ResponseCode.PULL_NOT_FOUND:
             wait_ms = min(header.suspend_timeout_millis, _SUSPEND_MS_MAX)
         deadline_ms = self._now_ms() + wait_ms
         held = HeldPull(channel, header.topic, header.queue_id, header.queue_offset, deadline_ms, pull)
@@ -182,7 +215,7 @@ class PullHandler:
             if answer is None:
                 result = self._read(pull, held.offset)
                 code = _code(result.status, held.offset)
-                if code == ResponseCode.PULL_NOT_FOUND:
+                if self._may_come(code):
                     return
                 if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
                     held.offset = result.next_begin_offset

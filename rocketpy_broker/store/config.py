@@ -143,8 +143,6 @@ class ReadConfig:
         default_factory=lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     )
     """Memory of this machine."""
-    correct_offsets: bool = True
-    """False on a slave without offsetCheckInSlave: a pull out of range keeps the offset it asked for."""
 
     @property
     def memory_window_bytes(self) -> int:

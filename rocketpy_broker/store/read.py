@@ -89,20 +89,19 @@ class QueueReader:
     ) -> GetMessageResult:
         """Messages of `queue` from `offset` on; see `MessageStore.get_message`."""
         if queue is None or queue.next_offset == 0:
-            return self._nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, queue, offset, 0)
+            return self._nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, queue, 0)
         if offset < queue.min_offset:
-            return self._nothing(GetMessageStatus.OFFSET_TOO_SMALL, queue, offset, queue.min_offset)
+            return self._nothing(GetMessageStatus.OFFSET_TOO_SMALL, queue, queue.min_offset)
         if offset == queue.next_offset:
-            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, queue, offset, offset)
+            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, queue, offset)
         if offset > queue.next_offset:
             to = queue.next_offset if queue.min_offset else 0
-            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, offset, to)
+            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, to)
         return self._read_units(queue, offset, max(count_max, 0), bytes_max, tag_codes, accepts)
 
     def _nothing(
-        self, status: GetMessageStatus, queue: ConsumeQueue | None, offset: int, corrected: int
+        self, status: GetMessageStatus, queue: ConsumeQueue | None, following: int
     ) -> GetMessageResult:
-        following = corrected if self._config.correct_offsets else offset
         if queue is None:
             return GetMessageResult(status, following, 0, 0)
         return GetMessageResult(status, following, queue.min_offset, queue.next_offset)
@@ -124,7 +123,7 @@ class QueueReader:
         units = queue.read_units(offset, scanned if is_filtered else min(scanned, count_max + 1))
         if not units:
             following = queue.roll_next_file(offset)
-            return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, queue, offset, following)
+            return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, queue, following)
         if not is_filtered:
             plain = self._read_plain(queue, offset, units, count_max, bytes_max)
             if plain is not None:

@@ -20,8 +20,15 @@ from rocketpy import (
 from rocketpy.errors import TransportError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
-from rocketpy.protocol.headers import SendMessageRequestHeaderV2
+from rocketpy.protocol.headers import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+)
+from rocketpy.protocol.record import decode_all
+from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.transport import connect
+from rocketpy_broker.broker import Broker
 from rocketpy_broker.ha.client import HaClientState
 from rocketpy_broker.store import MessageStore
 from tests.integration.ha_pair import Pair, caught_up, log_bytes, pair, until
@@ -140,6 +147,70 @@ async def test_consumers_read_from_the_slave_when_the_master_is_gone(brokers: Pa
                 bodies |= {message.body for message in result.messages}
                 offset = result.next_offset
     assert len(bodies) == 50
+
+
+async def _put(broker: Broker, count: int) -> None:
+    """Store so many messages in queue 0."""
+    header = SendMessageRequestHeaderV2(
+        producer_group="g", topic="HaTopic", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+        sys_flag=0, born_timestamp=0, flag=0, properties="WAIT\x01true\x02", reconsume_times=0,
+    )  # fmt: skip
+    channel = await connect(broker.address, Peer())
+    for number in range(count):
+        request = Command.request(RequestCode.SEND_MESSAGE_V2, header, b"%d" % number)
+        assert (await channel.request(request, 3000)).code == 0
+    channel.close()
+
+
+async def _pull_at(broker: Broker, offset: int, *, suspend: bool = False, topic: str = "HaTopic") -> Command:
+    """A consumer's pull, of queue 0."""
+    header = PullMessageRequestHeader(
+        consumer_group="readers", topic=topic, queue_id=0, queue_offset=offset, max_msg_nums=32,
+        sys_flag=PullSysFlag.build(commit_offset=False, suspend=suspend, subscription=True), commit_offset=0,
+        suspend_timeout_millis=20_000, sub_version=0, subscription="*", expression_type="TAG",
+    )  # fmt: skip
+    channel = await connect(broker.address, Peer())
+    answer = await channel.request(Command.request(RequestCode.PULL_MESSAGE, header), 10_000)
+    channel.close()
+    return answer
+
+
+@pytest.mark.parametrize("suspend", [False, True])
+async def test_a_slave_moves_no_consumer(brokers: Pair, *, suspend: bool) -> None:
+    """Without this a slave that is a little behind would send the readers of a dead master back to what they
+    have handled, or to the queue's first message (PullMessageProcessor, offsetCheckInSlave=false).
+    """
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await _put(master, 5)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    await brokers.stop(master)
+    for offset in (6, 10**9, -1):
+        answer = await _pull_at(slave, offset, suspend=suspend)
+        found = answer.header_as(PullMessageResponseHeader)
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert (found.next_begin_offset, found.suggest_which_broker_id) == (offset, 0)
+    assert (await _pull_at(slave, 5)).code == ResponseCode.PULL_NOT_FOUND
+    assert (await _pull_at(slave, 0)).code == ResponseCode.SUCCESS
+    assert slave.store.max_offset_in_queue("OFFSET_MOVED_EVENT", 0) == 0
+
+
+async def test_a_reader_behind_whom_a_slave_is_gets_what_comes(brokers: Pair) -> None:
+    """Without this a reader that was further than the slave would ask it without a pause, or lose what its
+    master still had when it is back.
+    """
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await _put(master, 5)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    waiting = asyncio.create_task(_pull_at(slave, 6, suspend=True))
+    await until(lambda: ("HaTopic", 0) in slave.consumers.holds.queues)
+    await _put(master, 2)
+    answer = await waiting
+    assert answer.code == ResponseCode.SUCCESS
+    assert [record.body for record in decode_all(answer.body)] == [b"1"]
 
 
 @pytest.mark.parametrize(("percent", "chosen"), [("0", 1), ("40", 0)])

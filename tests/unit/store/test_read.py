@@ -61,15 +61,6 @@ def test_statuses_and_next_offsets_are_those_of_4_6_0(store: MessageStore) -> No
     store.close()
 
 
-def test_slave_keeps_the_offset_it_was_asked_for(tmp_path: Path) -> None:
-    """A consumer reading from a slave that lags would be thrown back."""
-    store = MessageStore(small_config(tmp_path, read=ReadConfig(correct_offsets=False)))
-    store.open()
-    put(store, 1)
-    assert status(store, 9)[:2] == (S.OFFSET_OVERFLOW_BADLY, 9)
-    store.close()
-
-
 def test_batches_end_at_counts_and_bytes(tmp_path: Path) -> None:
     """One pull would be answered with more than a client takes."""
     read = ReadConfig(memory_bytes_max=2000, memory_count_max=8)
