@@ -34,7 +34,7 @@ from pyspark_rocketmq.planning import Planner
 from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.reading import read_range
 from pyspark_rocketmq.sending import Report, TaskPlace, send_rows
-from rocketpy.errors import ConfigInvalid
+from rocketpy.errors import ConfigInvalid, Retry, RocketError
 from rocketpy.protocol import properties
 from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -190,6 +190,8 @@ async def test_offsets_that_are_gone_are_told_or_left_out(fails: bool) -> None:
     def script(_channel: Channel, request: Command) -> Command:
         if request.code == RequestCode.GET_MIN_OFFSET:
             return request.reply(header=GetMinOffsetResponseHeader(offset=5))
+        if request.code == RequestCode.GET_MAX_OFFSET:
+            return request.reply(header=GetMaxOffsetResponseHeader(offset=9))
         header = PullMessageResponseHeader(
             suggest_which_broker_id=0, next_begin_offset=5, min_offset=5, max_offset=9
         )
@@ -379,8 +381,8 @@ async def test_a_task_waits_for_a_slave_that_is_behind(chosen: dict[str, str]) -
 
     def script(_channel: Channel, request: Command) -> Command:
         nonlocal asked
-        if request.code != RequestCode.PULL_MESSAGE:
-            return stored(request)
+        if request.code == RequestCode.GET_MAX_OFFSET:
+            return request.reply(header=GetMaxOffsetResponseHeader(offset=1))
         asked += 1
         at = request.header_as(PullMessageRequestHeader).queue_offset
         header = PullMessageResponseHeader(
@@ -400,6 +402,36 @@ async def test_a_task_waits_for_a_slave_that_is_behind(chosen: dict[str, str]) -
         part = QueueRange(QueueName("T", "a", 0), 0, 1)
         batches = await asyncio.to_thread(lambda: list(read_range(part, ["body"], source)))
     assert [body for batch in batches for body in batch["body"].to_pylist()] == [b"x"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize(
+    "says", [ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED]
+)
+async def test_a_slave_cannot_say_that_messages_are_lost(says: int, fails: bool) -> None:
+    """With failOnDataLoss=false, messages that the master still has would be left out while it restarts."""
+
+    def script(_channel: Channel, request: Command) -> Command:
+        if request.code == RequestCode.GET_MAX_OFFSET:
+            return request.reply(header=GetMaxOffsetResponseHeader(offset=3))
+        at = request.header_as(PullMessageRequestHeader).queue_offset
+        header = PullMessageResponseHeader(
+            suggest_which_broker_id=0,
+            next_begin_offset=0 if says == ResponseCode.PULL_OFFSET_MOVED else at,
+            min_offset=0,
+            max_offset=3,
+        )
+        return request.reply(says, header=header)
+
+    async with Peer(script) as slave, Names() as names:
+        names.routes["T"] = {"a": slave.address}
+        names.broker_id = 1
+        given = {"nameServer": names.address, "topic": "T", "pullTimeoutMs": 300, "failOnDataLoss": fails}
+        source = SourceOptions.read(given, streaming=False)
+        part = QueueRange(QueueName("T", "a", 0), 7, 9)
+        with pytest.raises(RocketError) as failure:
+            await asyncio.to_thread(lambda: list(read_range(part, ["body"], source)))
+    assert failure.value.retry is not Retry.NONE
 
 
 async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:

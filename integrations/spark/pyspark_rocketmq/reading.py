@@ -26,6 +26,7 @@ _ARROW_BYTES: Final = 8 << 20
 _AHEAD: Final = 16
 """Pulls on their way at a time."""
 _PAUSE_S: Final = 0.2
+_NOTHING: Final = frozenset({PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL})
 
 
 def read_range(part: QueueRange, names: Sequence[str], options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -128,19 +129,29 @@ def _pull(
     options: SourceOptions,
     begun: Future[PullResult] | None,
 ) -> PullResult:
-    """One pull, which may have begun already, and as many more as it takes to get an answer."""
+    """One pull, which may have begun already, and as many more as it takes to get an answer.
+
+    That there is nothing at an offset is believed once there is a master to ask: a slave may be behind, or
+    have deleted more. Raises RocketError while there is none.
+    """
     until = monotonic() + options.pull_timeout_ms / 1000
+    has_master = False
     while True:
         try:
             result = (begun or _ask(consumer, queue, offset, count, options)).result()
+            # What a slave of 4.6 says that does not have the offset.
+            again = result.status is PullStatus.NO_MATCHED_MSG and result.next_offset <= offset
+            begun = None
+            if (again or result.status in _NOTHING) and not has_master:
+                consumer.max_offset(queue, of_master=True)
+                has_master = True
+                continue
         except RocketError as error:
             if error.retry is Retry.NONE or monotonic() > until:
                 raise
         else:
             # A consume queue is written a moment after the log, so an end may be early; a hole stays one.
             early = result.status is PullStatus.NO_NEW_MSG
-            # What a slave of 4.6 says that is behind, while its master is away.
-            again = result.status is PullStatus.NO_MATCHED_MSG and result.next_offset <= offset
             if not (early or again) or monotonic() > until:
                 return result
         begun = None
