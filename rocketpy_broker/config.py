@@ -248,8 +248,8 @@ class HaConfig:
         _check_range("haHousekeepingInterval", self.silence_ms, 1, 3_600_000)
         if self.heartbeat_ms + _BEAT_LATE_MS > self.silence_ms:
             raise ConfigInvalid(
-                f"haSendHeartbeatInterval is {self.heartbeat_ms} and haHousekeepingInterval {self.silence_ms}; "
-                f"it must be at least {_BEAT_LATE_MS} ms less, or replicas with nothing to say disconnect"
+                f"haSendHeartbeatInterval is {self.heartbeat_ms}; it must be at least {_BEAT_LATE_MS} ms "
+                f"below haHousekeepingInterval, {self.silence_ms}, or replicas with nothing to say disconnect"
             )
         _check_range("haTransferBatchSize", self.batch_bytes, 1, 4 << 20)
         _check_range("haSlaveFallbehindMax", self.behind_bytes_max, 0, 2**62)

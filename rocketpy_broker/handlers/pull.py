@@ -5,8 +5,8 @@ A pull that finds nothing may be held until a message arrives (long polling): it
 
 A slave moves no consumer: the offset that it does not have its master may have. Such a pull is answered
 PULL_RETRY_IMMEDIATELY with the offset it came with.
-Source: PullMessageProcessor, PullRequestHoldService of RocketMQ 4.6.0. Differs: there a slave answers those at
-once, so a consumer whose master is away asks again and again without a pause.
+Source: PullMessageProcessor, PullRequestHoldService of RocketMQ 4.6.0. Differs: there a slave answers those
+at once, so a consumer whose master is away asks again and again without a pause.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class StoreReads:
 
         max_count, max_bytes: limits besides those of `ReadConfig`; the first message always fits. tag_codes:
         only messages with one of these tags codes. accepts: only messages whose properties it accepts.
-        At most 1024 are looked at, or what `ReadConfig` lets through. Returns whole records as they are stored.
+        At most 1024 are looked at, or what `ReadConfig` lets through. Returns whole records, as stored.
         Raises StoreError when the disk cannot be read.
         """
         queue = self._queue(topic, queue_id)

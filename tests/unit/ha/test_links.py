@@ -95,7 +95,9 @@ def test_a_heartbeat_that_comes_too_late_is_refused_at_the_start(*, heartbeat_ms
     if stays:
         assert HaConfig(heartbeat_ms=heartbeat_ms).heartbeat_ms == heartbeat_ms
     else:
-        with pytest.raises(ConfigInvalid, match="haSendHeartbeatInterval is 20000"):
+        with pytest.raises(
+            ConfigInvalid, match="haSendHeartbeatInterval is 20000; it must be at least 1000 ms below"
+        ):
             HaConfig(heartbeat_ms=heartbeat_ms)
 
 

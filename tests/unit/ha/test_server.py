@@ -1,6 +1,5 @@
 """A master's HA port, on a socket."""
 
-import asyncio
 import socket
 
 from rocketpy.transport import Address, ChannelOptions
@@ -8,6 +7,7 @@ from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.server import HaServer
 from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.ha.wire import REPORT
+from tests.integration.ha_pair import until
 from tests.unit.ha.logs import MemoryLog
 
 
@@ -20,9 +20,6 @@ async def test_a_slave_that_hangs_is_let_go() -> None:
     assert server.address is not None
     with socket.create_connection((server.address.host, server.address.port)) as hanging:
         hanging.sendall(REPORT.pack(1))
-        async with asyncio.timeout(10):
-            while not progress.states(source.max_offset):
-                await asyncio.sleep(0.01)
-            while progress.states(source.max_offset):
-                await asyncio.sleep(0.01)
+        await until(lambda: bool(progress.states(source.max_offset)))
+        await until(lambda: not progress.states(source.max_offset))
     await server.close()
