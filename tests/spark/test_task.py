@@ -8,9 +8,11 @@ import pickle
 import subprocess
 from collections.abc import Mapping
 from functools import partial
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -149,6 +151,19 @@ def test_a_row_that_makes_no_body_is_named(column: pa.Array, words: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("format_", "values"), [("json", [None] * 3 + [1.5]), ("msgpack", [nan, inf, -inf, 1.5])]
+)
+def test_what_becomes_of_numbers_that_json_lacks(format_: str, values: list[float | None]) -> None:
+    """A NaN would make a body that no reader of JSON takes; that it becomes null is said in the guide."""
+    sink = SinkOptions.read({"nameServer": "127.0.0.1:1", "topic": "T", "format": format_})
+    columns = Columns([("value", "double")], sink)
+    batch = pa.record_batch({"value": pa.array([nan, inf, -inf, 1.5])})
+    decode = msgspec.json.decode if format_ == "json" else msgspec.msgpack.decode
+    found = [decode(row.message.body)["value"] for row in columns.rows(batch, "", 0)]
+    assert repr(found) == repr(values)
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"tlsCaFile": "ca.pem"}, "option tlsCaFile is set, but option tls is not true"),
@@ -162,6 +177,30 @@ def test_what_would_leave_a_connection_open_to_others_is_refused(given: dict[str
     for read in (SinkOptions.read, partial(SourceOptions.read, streaming=False)):
         with pytest.raises(ConfigInvalid, match=words):
             read({"nameServer": "127.0.0.1:1", "topic": "T", **given})
+
+
+@pytest.mark.parametrize("fault", ["away", "empty"])
+@pytest.mark.parametrize("name", ["tlsCaFile", "tlsCertFile", "tlsKeyFile"])
+def test_a_file_of_tls_that_is_none_is_named(tmp_path: Path, name: str, fault: str) -> None:
+    """Nobody would know which file is not there, or on which machine: Python names none."""
+    given = {"nameServer": "127.0.0.1:1", "topic": "T", "tls": "true"}
+    for other in ("tlsCertFile", "tlsKeyFile") if name != "tlsCaFile" else ():
+        (tmp_path / other).touch()
+        given[other] = str(tmp_path / other)
+    path = tmp_path / name
+    path.touch()
+    given[name] = str(path)
+    if fault == "away":
+        path.unlink()
+        words = f"option {name} is '{path}', which cannot be read on this machine: No such file"
+    else:
+        words = {"tlsCaFile": "option tlsCaFile"}.get(name, "options tlsCertFile and tlsKeyFile")
+    source = SourceOptions.read(given, streaming=False)  # a driver of other machines may not have the files
+    with pytest.raises(ConfigInvalid, match=words):
+        BatchReader(["body"], source).partitions()
+    columns = Columns([("body", "string")], SinkOptions.read(given))
+    with pytest.raises(ConfigInvalid, match=words):
+        send_rows([rows_of(3)], columns, SinkOptions.read(given), PLACE)
 
 
 async def test_a_workers_tasks_share_a_connection() -> None:

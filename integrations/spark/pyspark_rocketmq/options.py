@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final
 
 from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, read_offsets
@@ -24,7 +25,6 @@ from rocketpy import (
 )
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import check_group, check_topic
-from rocketpy.transport import ChannelOptions
 
 __all__ = ["ROW_ID_PROPERTY", "Connection", "Options", "SinkOptions", "SourceOptions"]
 
@@ -137,12 +137,13 @@ class Connection:
         return connection
 
     def client_config(self) -> ClientConfig:
-        """The SDK's settings; made where they are used, since a TLS context cannot travel."""
-        defaults = ClientConfig(namesrv=self.name_server)
-        channel = defaults.channel
+        """The SDK's settings; made where they are used, since a TLS context cannot travel.
+
+        Raises ConfigInvalid for a file of TLS that cannot be used on this machine: that of a sink's driver
+        needs none.
+        """
         addresses = self.name_server.replace(",", ";").split(";")
         if self.tls:
-            channel = ChannelOptions(max_header_bytes=channel.max_header_bytes, ssl=self._ssl_context())
             addresses = [text if "://" in text else f"tls://{text.strip()}" for text in addresses]
         credentials = None
         if self.access_key:
@@ -155,15 +156,43 @@ class Connection:
             namesrv=";".join(addresses),
             namespace=self.namespace,
             credentials=credentials,
-            channel=channel,
+            ssl=self._ssl_context() if self.tls else None,
             request_timeout_ms=self.request_timeout_ms,
         )
 
     def _ssl_context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.tls_ca_file or None)
+        for name, path in (
+            ("tlsCaFile", self.tls_ca_file),
+            ("tlsCertFile", self.tls_cert_file),
+            ("tlsKeyFile", self.tls_key_file),
+        ):
+            if path:
+                _check_readable(name, path)
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca_file or None)
+        except ssl.SSLError as error:
+            raise ConfigInvalid(
+                f"option tlsCaFile is {self.tls_ca_file!r}, which holds no certificates: {error}"
+            ) from error
         if self.tls_cert_file:
-            context.load_cert_chain(self.tls_cert_file, self.tls_key_file or None)
+            try:
+                context.load_cert_chain(self.tls_cert_file, self.tls_key_file or None)
+            except ssl.SSLError as error:
+                raise ConfigInvalid(
+                    f"options tlsCertFile and tlsKeyFile are {self.tls_cert_file!r} and "
+                    f"{self.tls_key_file!r}, which are no certificate and its key: {error}"
+                ) from error
         return context
+
+
+def _check_readable(name: str, path: str) -> None:
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigInvalid(
+            f"option {name} is {path!r}, which cannot be read on this machine: {error.strerror}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
