@@ -139,6 +139,18 @@ async def test_a_pull_that_fails_shows(recorder: Recorder) -> None:
     assert (point["error.type"], count) == ("NO_PERMISSION", 1)
 
 
+def test_no_messages_are_no_span(recorder: Recorder) -> None:
+    """An empty pull would end the application's loop by an IndexError, for the sake of a span."""
+    with recorder.tracers.get_tracer("app").start_as_current_span("poll") as poll:
+        with recorder.telemetry().process([], group="billing") as span:
+            assert not span.is_recording()
+            assert trace.get_current_span() is poll
+        with pytest.raises(ValueError, match="oops"), recorder.telemetry().process([]):
+            raise ValueError("oops")
+    assert [span.name for span in recorder.spans()] == ["poll"]
+    assert recorder.points("messaging.process.duration") == []
+
+
 async def test_processing_is_a_span_of_its_own(recorder: Recorder) -> None:
     """What an application does with a message would hang in the air."""
     telemetry = recorder.telemetry()

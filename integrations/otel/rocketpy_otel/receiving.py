@@ -113,6 +113,9 @@ class Processing:
         self, messages: Sequence[MessageExt], group: str | None, consumption_model: str | None
     ) -> Iterator[Span]:
         """Current while entered; failed when what is inside raises. See `OpenTelemetry.process`."""
+        if not messages:
+            yield trace.INVALID_SPAN
+            return
         span = self._start(messages, group, consumption_model, None)
         token = attach(trace.set_span_in_context(span))
         running = _Running(span, token, time.perf_counter())

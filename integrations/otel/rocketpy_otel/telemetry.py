@@ -110,7 +110,7 @@ class OpenTelemetry:
 
         For messages that you pulled; push consumers do it by themselves. as_child: `process_as_child` for
         this span; None for what that says. consumption_model: clustering or broadcasting. An exception that
-        comes out marks the span as failed.
+        comes out marks the span as failed. Without messages, as a pull may come back, nothing is reported.
         """
         child = self._process_as_child if as_child is None else as_child
         processing = self._processing.get((namespace, child))
