@@ -57,6 +57,29 @@ async def stored_properties(cluster: EmbeddedCluster, topic: str) -> list[dict[s
         ]
 
 
+class Broken(TraceContextTextMapPropagator):
+    """One that cannot write."""
+
+    def inject(self, *_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize("create", [False, True])
+async def test_a_propagator_that_raises_costs_no_span(
+    cluster: EmbeddedCluster, recorder: Recorder, create: bool
+) -> None:
+    """The spans of sends would never end, and be missing where they are looked for."""
+    telemetry = recorder.telemetry(propagator=Broken(), batch_create_spans=create)
+    async with Producer("orders", cluster.namesrv_address, telemetry=telemetry) as producer:
+        await producer.send(Message("T", b"single"))
+        await producer.send_batch([Message("T", b"1"), Message("T", b"2")])
+    assert [span.status.status_code for span in recorder.spans("send T")] == [StatusCode.UNSET] * 2
+    assert len(recorder.spans("create T")) == (2 if create else 0)
+    ((_, count),) = recorder.points("messaging.client.sent.messages")
+    assert count == 3
+    assert len(await stored_properties(cluster, "T")) == 3
+
+
 async def test_a_send_is_one_span_with_every_attribute(cluster: EmbeddedCluster, recorder: Recorder) -> None:
     """Dashboards built on the conventions would miss what they filter by."""
     host, port = cluster.brokers[0].address.host, cluster.brokers[0].address.port

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from opentelemetry import trace
-from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 from rocketpy.hooks import FailedAttempt, SendEvent
@@ -59,17 +58,25 @@ class SendSpans:
         else:
             attributes[names.BATCH_COUNT] = len(messages)
         created = not single and self._batch_create_spans
+        contexts = self._tracing.contexts
+        # The contexts that the application itself has put into messages stay as they are.
+        bare = [
+            (message, extra)
+            for message, extra in zip(messages, event.extra_properties, strict=True)
+            if not contexts.are_in(message.properties)
+        ]
+        creators = [self._create(event, message) for message, _ in bare] if created else []
+        links = contexts.links(message.properties for message in messages)
         span = self._tracing.tracer.start_span(
             f"send {messages[0].topic}",
             kind=SpanKind.CLIENT if created else SpanKind.PRODUCER,
             attributes=attributes,
-            links=self._create(event) if created else self._links(messages),
+            links=links + [Link(creator.get_span_context()) for creator in creators],
         )
-        if not created:
-            context = trace.set_span_in_context(span)
-            for message, extra in zip(messages, event.extra_properties, strict=True):
-                self._inject(message, extra, context)
         event.state[self] = _Started(span, time.perf_counter())
+        # Last, since a propagator may raise: the span is ended all the same.
+        for (_, extra), creator in zip(bare, creators if created else [span] * len(bare), strict=True):
+            contexts.put(extra, trace.set_span_in_context(creator))
 
     def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
         """End the span of a send that was answered, or written if nobody answers it."""
@@ -105,34 +112,20 @@ class SendSpans:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _create(self, event: SendEvent) -> list[Link]:
-        """A span a message of a batch; its context goes into the message. Returns links to them."""
-        links = self._links(event.messages)
-        for message, extra in zip(event.messages, event.extra_properties, strict=True):
-            if self._tracing.contexts.are_in(message.properties):
-                continue
-            span = self._tracing.tracer.start_span(
-                f"create {message.topic}",
-                kind=SpanKind.PRODUCER,
-                attributes={
-                    **operation("create", "create", message.topic),
-                    names.CLIENT_ID: event.client_id,
-                    names.NAMESPACE: self._tracing.namespace,
-                    **message_attributes(message),
-                },
-            )
-            self._inject(message, extra, trace.set_span_in_context(span))
-            span.end()
-            links.append(Link(span.get_span_context()))
-        return links
-
-    def _links(self, messages: Sequence[Message]) -> list[Link]:
-        """To the contexts that the application itself has put into messages, which stay as they are."""
-        return self._tracing.contexts.links(message.properties for message in messages)
-
-    def _inject(self, message: Message, extra: dict[str, str], context: Context) -> None:
-        if not self._tracing.contexts.are_in(message.properties):
-            self._tracing.contexts.put(extra, context)
+    def _create(self, event: SendEvent, message: Message) -> Span:
+        """A span of one message of a batch."""
+        span = self._tracing.tracer.start_span(
+            f"create {message.topic}",
+            kind=SpanKind.PRODUCER,
+            attributes={
+                **operation("create", "create", message.topic),
+                names.CLIENT_ID: event.client_id,
+                names.NAMESPACE: self._tracing.namespace,
+                **message_attributes(message),
+            },
+        )
+        span.end()
+        return span
 
     def _measure(self, event: SendEvent, address: str | None, started: _Started, error: str | None) -> None:
         seconds = time.perf_counter() - started.started_s
