@@ -27,6 +27,7 @@ from rocketpy_broker.services.transaction_check import TransactionChecker
 from rocketpy_broker.services.transactions import Transactions
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.driver import StoreDriver
+from rocketpy_broker.store.replica import A_COPY
 
 __all__ = ["DeferredSide"]
 
@@ -150,10 +151,14 @@ class DeferredSide:
             self._transactions.load()
 
     async def close(self) -> None:
-        """Deliver and check no more; note how far both are."""
-        await self.delay.close()
+        """Deliver and check no more; note how far both are.
+
+        Who does not lead its group any more notes nothing: the next leader goes on from what was noted last.
+        """
+        leads = self._store.refusals[A_COPY] is None
+        await self.delay.close(saves=leads)
         if self._checker is not None:
-            await self._checker.close()
+            await self._checker.close(saves=leads)
 
     # The registry knows channels as any object that stands for a connection; a broker puts channels in.
 

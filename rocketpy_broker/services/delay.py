@@ -101,16 +101,21 @@ class DelayService:
         """Take note that a message of a level was appended now."""
         self._wake_at(self._clock() + self.levels.delays_ms[level - 1])
 
-    async def close(self) -> None:
-        """Deliver no more, and save how far it is; failures are logged. The store must still be open."""
+    async def close(self, *, saves: bool = True) -> None:
+        """Deliver no more, and save how far it is; failures are logged. The store must still be open.
+
+        saves: False where that is not for this broker to say any more.
+        """
         if self._saving is None:
             return
         self._saving.cancel()
         await asyncio.wait({self._saving})
+        self._saving = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        await self._save()
+        if saves:
+            await self._save()
 
     # -- delivering ---------------------------------------------------------------------------
 

@@ -92,13 +92,15 @@ class TransactionChecker:
         """Check from now on."""
         self._task = asyncio.create_task(self._check_periodically())
 
-    async def close(self) -> None:
-        """Check no more, and note how far it is. The store must still be open."""
+    async def close(self, *, saves: bool = True) -> None:
+        """Check no more, and note how far it is; see `DelayService.close`. The store must still be open."""
         if self._task is None:
             return
         self._task.cancel()
         await asyncio.wait({self._task})
-        await self._save_progress()
+        self._task = None
+        if saves:
+            await self._save_progress()
 
     async def _check_periodically(self) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -175,6 +176,24 @@ async def test_batches_delays_and_transactions(tmp_path: Path) -> None:
             second = await group.master()
             wanted = {message.body for message in (*batch, *delayed)}
             await until(lambda: bodies_of(second) == wanted)
+
+
+async def test_who_led_and_stops_tells_of_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator would look for lost delays and transactions, which the next leader goes on with."""
+    settings = {"messageDelayLevel": "1s 1h", "transactionCheckInterval": "100000"}
+    async with ledger_group(tmp_path, settings=settings) as group:
+        master = await group.master()
+        async with Producer("g", namesrv=group.namesrv_address) as producer:
+            await producer.send(Message("T", b"late", delay_level=1))
+            await until(lambda: master.deferred.delay.waiting() == {1: 0})
+        for name in [name for name, broker in group.running.items() if broker is not master]:
+            await group.stop(name)
+        await until(lambda: not master.is_master)
+        await group.stop(group.name_of(master))
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [text for text in told if "not saved" in text or "not noted" in text] == []
 
 
 async def test_consumers_go_on_with_the_next_master(tmp_path: Path) -> None:
