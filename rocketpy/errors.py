@@ -108,6 +108,14 @@ class RocketError(Exception):
         self.outcome = self.default_outcome if outcome is None else outcome
         self.retry = self.default_retry if retry is None else retry
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # `Exception` would call the class with its text alone, which some of these cannot be made of.
+        return _made_anew, (type(self), self.args), self.__dict__
+
+
+def _made_anew(kind: type[RocketError], args: tuple[object, ...]) -> RocketError:
+    return kind.__new__(kind, *args)
+
 
 class UsageError(RocketError):
     """The caller's mistake, found before anything was sent."""

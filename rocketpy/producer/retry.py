@@ -21,6 +21,7 @@ sends are not repeated after a response; both kinds are treated alike here.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -217,10 +218,8 @@ def _no_route(known: RouteView, rules: SendRules) -> RocketError:
 
 def copy_of(error: RocketError) -> RocketError:
     """The same error for one send alone: its end writes into it, and so does raising it."""
-    copy = error.__class__.__new__(error.__class__, *error.args)
-    copy.args = error.args
-    copy.__dict__.update(error.__dict__)
+    own = copy.copy(error)
     if notes := getattr(error, "__notes__", None):
-        copy.__notes__ = list(notes)
-    copy.__cause__ = error.__cause__
-    return copy
+        own.__notes__ = list(notes)
+    own.__cause__ = error.__cause__
+    return own
