@@ -32,7 +32,7 @@ class Background:
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._calls: deque[Callable[[], None]] = deque()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="rocketpy", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="rocketpy", daemon=True)
         self._thread.start()
 
     @classmethod
@@ -42,6 +42,16 @@ class Background:
             if cls._current is None or cls._current.pid != os.getpid():
                 cls._current = cls()
             return cls._current
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # A callback's sys.exit(), say: all others would wait for ever for what this loop does.
+                log.exception("a callback wanted to end the thread that all clients share; it goes on")
+            else:
+                return
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine. Ctrl-C while waiting cancels it."""
@@ -75,7 +85,7 @@ class Background:
         while self._calls:
             try:
                 self._calls[0]()
-            except Exception:
+            except BaseException:
                 # What waits behind it would wait for ever: nobody schedules this while there is something.
                 log.exception("a call from another thread failed")
             finally:

@@ -19,7 +19,7 @@ from rocketpy.consumer.runners import Ended, Runner, is_async, is_end_of_task
 from rocketpy.consumer.sending_back import SendBack
 from rocketpy.consumer.settings import MessageModel, PushConfig
 from rocketpy.consumer.stats import ConsumerStats
-from rocketpy.consumer.thread_runner import ThreadRunner
+from rocketpy.consumer.thread_runner import ThreadRunner, verdict_on_thread
 from rocketpy.errors import RocketError
 from rocketpy.message import MessageExt
 from rocketpy.tasks import Tasks
@@ -84,14 +84,13 @@ class Callee:
     async def verdict(self, messages: Sequence[MessageExt], *, threads: bool) -> Verdict:
         """Call it here and now, on a thread if need be, whatever else is going on."""
         try:
-            said: Any
-            if self.is_async or not threads:
-                said = self(messages)
-            else:
-                said = await asyncio.to_thread(self, messages)
+            if threads and not self.is_async:
+                loop = asyncio.get_running_loop()
+                return await asyncio.to_thread(verdict_on_thread, self, messages, loop)
+            said: Any = self(messages)
             if inspect.isawaitable(said):
                 said = await said
-        except (Exception, asyncio.CancelledError) as error:  # the application's code
+        except BaseException as error:  # the application's code
             if is_end_of_task(error):
                 raise
             log.exception("a handler failed on %s", messages)

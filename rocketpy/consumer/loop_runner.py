@@ -221,15 +221,12 @@ class LoopRunner:
                     self._keep_one(worker)
                     verdict = verdict_of(said)
                     break
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             self._keep_one(worker)
             if is_end_of_task(error):
                 raise
             log.exception("a handler failed on %s; they come again", worker.messages)
             verdict = verdict_of_error(error)
-        except BaseException:
-            self._keep_one(worker)
-            raise
         was_held_up = worker.is_held_up
         self._ended(worker, verdict)
         return was_held_up

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
@@ -137,9 +138,15 @@ def is_async(handler: object) -> bool:
 
 
 def is_end_of_task(error: BaseException) -> bool:
-    """Whether an error ends the task it comes up in. A cancellation that nobody asked this task for does not.
+    """Whether an error ends the task it comes up in; any other one is a handler's failure.
 
-    That one is the handler's, which waited for something that was cancelled: a failure like any other.
+    A cancellation that nobody asked this task for is the handler's, which waited for something that was
+    cancelled. sys.exit() and Ctrl-C end the program from its main thread, as everywhere in Python; the event
+    loop of another thread they would end in silence.
     """
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return threading.current_thread() is threading.main_thread()
+    return isinstance(error, GeneratorExit)

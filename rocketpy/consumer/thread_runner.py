@@ -201,7 +201,7 @@ class ThreadRunner:
             try:
                 said = call(argument)
                 verdict = ACKNOWLEDGED if said is None or said is _DONE else self._verdict(said)
-            except (Exception, asyncio.CancelledError) as error:
+            except BaseException as error:  # sys.exit() as well: here it would only end this thread
                 log.exception("a handler failed on %s; they come again", part.messages_of([argument]))
                 verdict = verdict_of_error(error)
             now_ms = clock()
@@ -292,8 +292,8 @@ def verdict_on_thread(
     """Call a handler on the thread that this runs on. What it returns to wait for is awaited in the loop."""
     try:
         said = _awaited_in(loop, call(messages))
-    except (Exception, asyncio.CancelledError) as error:
-        log.exception("a handler failed on %s; they come again", messages)
+    except BaseException as error:  # see `ThreadRunner`
+        log.exception("a handler failed on %s", messages)
         return verdict_of_error(error)
     return verdict_of(said)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import Message, ProducerConfig, PullStatus, SendResult, SendStatus
+from rocketpy import Message, MessageExt, ProducerConfig, PullStatus, PushConfig, SendResult, SendStatus
 from rocketpy import Producer as AsyncProducer
 from rocketpy import PullConsumer as AsyncPullConsumer
 from rocketpy.embedded import _find_open, lease
 from rocketpy.errors import ClientClosed, ConfigInvalid, FlowControlled, MessageTooLarge
-from rocketpy.sync import Producer, PullConsumer
+from rocketpy.sync import Producer, PullConsumer, PushConsumer
+from tests.integration.sdk_groups import FIRST
 
 
 @pytest.fixture
@@ -149,6 +151,32 @@ def test_a_blocking_call_in_a_callback_is_refused(producer: Producer) -> None:
     producer.send_async(Message("Callback", b"x"), call_again).result(timeout=10)
     producer.send(Message("Callback", b"x"))  # the callback has run by now
     assert "wait for itself" in str(errors[0])
+
+
+@pytest.mark.parametrize("where", ["handler", "callback"])
+def test_a_wish_to_end_the_program_ends_no_client(producer: Producer, where: str) -> None:
+    """Every blocking call of the process would wait for ever: they share the loop that was ended."""
+    handled = threading.Event()
+
+    async def handle(message: MessageExt) -> None:
+        if message.body == b"exit":
+            sys.exit(3)
+        if message.body == b"after":
+            handled.set()
+
+    def called(_: object) -> None:
+        sys.exit(3)
+
+    consumer = PushConsumer("g", "embedded:", handle, config=PushConfig(consume_from=FIRST))
+    consumer.subscribe("Exit")
+    with consumer:
+        if where == "callback":
+            producer.send_async(Message("Exit", b"x"), called).result(10)
+        else:
+            producer.send(Message("Exit", b"exit"))
+        producer.send(Message("Exit", b"after"))
+        assert handled.wait(10)
+        assert consumer.health().ok
 
 
 def test_use_before_start() -> None:

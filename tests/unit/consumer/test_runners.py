@@ -167,6 +167,21 @@ async def test_a_handler_whose_own_work_was_cancelled_has_failed(rig: Rig) -> No
     await rig.until(lambda: rig.done == [0, 2, 4, 5, 6, 7, 8])
 
 
+class Stop(BaseException):
+    """What test runners and some frameworks raise so that nobody catches it."""
+
+
+async def test_a_handler_that_raises_no_exception_has_failed_too(rig: Rig) -> None:
+    """Its message would be held for ever, and nobody hear of it."""
+    error = Stop() if isinstance(rig.runner, LoopRunner) else SystemExit(3)
+    rig.says = {1: error, 3: error}
+    rig.submit(*range(5))
+    await rig.until(lambda: sum(len(ended.messages) for ended in rig.ended) == 5)
+    assert rig.done == [0, 2, 4]
+    rig.submit(*range(5, 9))
+    await rig.until(lambda: rig.done == [0, 2, 4, 5, 6, 7, 8])
+
+
 async def test_what_another_member_owns_is_left_alone(rig: Rig) -> None:
     """Messages of a queue that was given away would be handled here as well, long after."""
     rig.held_up = {1, 2}
