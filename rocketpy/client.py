@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 from rocketpy.config import CODECS, ClientConfig, Credentials
 from rocketpy.embedded import Lease, is_embedded, lease
 from rocketpy.errors import ClientClosed, ConfigInvalid, ConnectionLost, RocketError, RouteNotFound
+from rocketpy.heartbeats import HeartbeatAnswers
 from rocketpy.links import Link, Links
 from rocketpy.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.name_servers import NameServers, split_addresses
@@ -110,6 +111,7 @@ class ClientInstance:
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._parts: dict[object, object] = {}
+        self._heartbeats = HeartbeatAnswers()
         self._introduced: set[tuple[str, tuple[str, ...]]] = set()
         self._pid = os.getpid()
         self.forked: list[Callable[[RocketError], None]] = []
@@ -220,6 +222,7 @@ class ClientInstance:
             for address, link in brokers.items()
             if link.channel is None and link.last_error is not None
         ]
+        problems += self._heartbeats.problems(brokers)
         return Health(
             ok=not problems and not self._closed,
             problems=tuple(problems),
@@ -458,7 +461,8 @@ class ClientInstance:
         """Tell the brokers that we know which groups live here; slaves hear of consumers only."""
         if self._producers or self._consumers:
             links = [self.links.to(address) for address in self._told_addresses()]
-            await self._tell(links, self._heartbeat_command, self.config.request_timeout_ms)
+            timeout_ms = self.config.request_timeout_ms
+            await self._tell(links, self._heartbeat_command, timeout_ms, self._heartbeats.heard)
 
     def _told_addresses(self) -> list[str]:
         return self._addresses(masters_only=not self._consumers)
@@ -481,8 +485,14 @@ class ClientInstance:
             answer = link.put(self._heartbeat_command(), self.config.request_timeout_ms)
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def _tell(self, links: list[Link], make: Callable[[], Command], timeout_ms: float) -> None:
-        """Send to each and wait; whoever does not answer is logged."""
+    async def _tell(
+        self,
+        links: list[Link],
+        make: Callable[[], Command],
+        timeout_ms: float,
+        heard: Callable[[str, Command], None] = lambda _address, _answer: None,
+    ) -> None:
+        """Send to each and wait; whoever does not answer is logged. heard: told of each answer."""
         answers = await asyncio.gather(
             *(link.request(make(), timeout_ms) for link in links), return_exceptions=True
         )
@@ -491,6 +501,8 @@ class ClientInstance:
                 log.info("broker %s: %s", link.address, answer)
             elif isinstance(answer, BaseException):
                 raise answer
+            else:
+                heard(link.address, answer)
 
     def _addresses(self, *, masters_only: bool = False) -> list[str]:
         """Addresses of the brokers that some route names."""

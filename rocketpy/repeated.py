@@ -32,6 +32,10 @@ class RepeatedLog:
         """The same for information."""
         self._write(logging.INFO, key, text, values)
 
+    def error(self, key: str, text: str, *values: Any) -> None:
+        """The same for an error."""
+        self._write(logging.ERROR, key, text, values)
+
     def exception(self, key: str, text: str, *values: Any) -> None:
         """The same for the exception that is being handled, with its traceback."""
         self._write(logging.ERROR, key, text, values, exc_info=True)

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from rocketpy.client import ClientInstance
-from rocketpy.errors import RocketError, RouteNotFound
+from rocketpy.errors import BrokerError, Retry, RocketError, RouteNotFound
 from rocketpy.protocol.bodies import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
@@ -39,7 +39,7 @@ from rocketpy.questions import Questions, checked, refusal
 from rocketpy.results import PullStatus
 from rocketpy.routing.routes import MASTER_ID
 
-__all__ = ["Asking", "Pulled", "by_broker", "pulled"]
+__all__ = ["UNKNOWN_SUBSCRIPTION", "Asking", "Pulled", "by_broker", "is_refusal", "pulled"]
 
 STATUSES: Final[dict[int, PullStatus]] = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
@@ -49,6 +49,18 @@ STATUSES: Final[dict[int, PullStatus]] = {
 }
 """What a response code of a pull means. Source: RocketMQ MQClientAPIImpl processPullResponse."""
 
+UNKNOWN_SUBSCRIPTION: Final = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
+    }
+)
+"""What a broker answers that has not heard of this consumer, or of its latest filter (QUIRKS 35)."""
+
+_UNKNOWN_GROUP: Final = "no consumer for this group"
+"""How it says so when it is asked for the group's members."""
 _LOCK_TIMEOUT_MS: Final = 1000
 """RocketMQ: 1000, fixed."""
 _OFFSET_TIMEOUT_MS: Final = 5000
@@ -192,6 +204,16 @@ def pulled(answer: Command, broker: str) -> Pulled:
     if status is None:
         raise refusal(answer, broker)
     return Pulled(status, answer.header_as(PullMessageResponseHeader), answer.body)
+
+
+def is_refusal(error: RocketError) -> bool:
+    """Whether a broker will go on refusing until somebody changes something: keys, say, or permissions."""
+    return (
+        isinstance(error, BrokerError)
+        and error.retry is Retry.NONE
+        and error.code not in UNKNOWN_SUBSCRIPTION
+        and not (error.remark or "").startswith(_UNKNOWN_GROUP)
+    )
 
 
 def by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:

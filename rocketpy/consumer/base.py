@@ -18,13 +18,16 @@ from rocketpy.consumer.sending_back import retry_topic
 from rocketpy.consumer.subscription import ALL, Expression, subscription_data
 from rocketpy.errors import ClientClosed, ConfigInvalid
 from rocketpy.lifecycle import Lifecycle
-from rocketpy.message import MessageExt, MessageQueue, check_group
+from rocketpy.message import MessageExt, MessageQueue, check_group, check_topic
 from rocketpy.namespace import unwrap_queue, wrap, wrap_queue
 from rocketpy.protocol.bodies import ConsumerRunningInfo
 
 __all__ = ["GroupConsumer"]
 
 log = logging.getLogger("rocketpy.consumer")
+
+_SOON_S: Final = 1.0
+"""An application that starts a consumer first and subscribes then has done so by now."""
 
 
 class GroupConsumer(Lifecycle):
@@ -80,9 +83,15 @@ class GroupConsumer(Lifecycle):
             for topic, expression in self._subscriptions.items():
                 member.subscribe(wrap(member.namespace, topic), expression)
             await member.start(self._make_consumption(member))
+            member.tasks.spawn(self._look_for_work(member), "look for work")
         except BaseException:
             await self.close()
             raise
+
+    async def _look_for_work(self, member: GroupMember) -> None:
+        await asyncio.sleep(_SOON_S)
+        if not self._subscriptions and member.rebalances:
+            log.warning("consumer %s gets no messages before it subscribes to a topic", self.group)
 
     async def close(self) -> bool:
         """Begin no more, wait for handlers, store offsets, leave the group, disconnect.
@@ -123,6 +132,7 @@ class GroupConsumer(Lifecycle):
             for topic in member.subscriptions
             if topic not in member.queues_of and topic != retry_topic(member.group)
         ]
+        problems += member.refusals()
         return replace(health, ok=not problems, problems=tuple(problems))
 
     # -- what to consume ----------------------------------------------------------------------
@@ -131,9 +141,9 @@ class GroupConsumer(Lifecycle):
         """Want a topic's messages: all of them, those with one of some tags (``a || b``), or by `Sql`.
 
         Before the start, or later: brokers hear of it soon. Again for a topic: the new expression counts.
-        All members of a group must subscribe to the same. Raises ConfigInvalid.
+        All members of a group must subscribe to the same. Raises TopicInvalid, ConfigInvalid.
         """
-        subscription_data(topic, expression, 0)
+        subscription_data(check_topic(topic), expression, 0)
         self._subscriptions[topic] = expression
         if self._member is not None and not self._closed:
             name = wrap(self._member.namespace, topic)

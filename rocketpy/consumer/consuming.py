@@ -22,6 +22,7 @@ from rocketpy.consumer.stats import ConsumerStats
 from rocketpy.consumer.thread_runner import ThreadRunner, verdict_on_thread
 from rocketpy.errors import RocketError
 from rocketpy.message import MessageExt
+from rocketpy.repeated import RepeatedLog
 from rocketpy.tasks import Tasks
 
 __all__ = ["Callee", "ConcurrentConsumption", "Consumption"]
@@ -115,6 +116,7 @@ class ConcurrentConsumption:
         self._stats = stats
         self._tasks = tasks
         self._clock = clock
+        self._trouble = RepeatedLog(log)
         self._returning: set[asyncio.Task[None]] = set()
         self._times_max = _TIMES_MAX if config.max_reconsume_times < 0 else config.max_reconsume_times
         self._runner: Runner
@@ -204,6 +206,11 @@ class ConcurrentConsumption:
         try:
             await self._send_back.send_back(message, puller.held.queue, delay_level, self._times_max)
         except RocketError as error:
-            log.error("%s could not be sent back, and is handled here again: %s", message, error)
+            self._trouble.error(
+                type(error).__name__,
+                "%s could not be sent back, and is handled here again: %s",
+                message,
+                error,
+            )
             return False
         return True

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 from rocketpy.client import ClientInstance
-from rocketpy.consumer.asking import Asking, by_broker
+from rocketpy.consumer.asking import Asking, by_broker, is_refusal
 from rocketpy.consumer.consuming import Consumption
 from rocketpy.consumer.offset_stores import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_file
 from rocketpy.consumer.process_queue import Limits, ProcessQueue
@@ -31,6 +31,7 @@ from rocketpy.message import MessageExt
 from rocketpy.namespace import unwrap, wrap
 from rocketpy.protocol import properties as names
 from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData
+from rocketpy.repeated import RepeatedLog
 from rocketpy.routing import subscribe_queues
 from rocketpy.tasks import Tasks
 
@@ -98,6 +99,10 @@ class GroupMember:
         self._retry_topic = retry_topic(self.group)
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._wanted = asyncio.Event()
+        self._trouble = RepeatedLog(log)
+        self._refused: dict[str, RocketError] = {}
+        self._taking: dict[MessageQueue, asyncio.Future[None]] = {}
+        self._renewal: asyncio.Task[None] | None = None
         self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
         self.context = PullContext(
             client=client,
@@ -112,6 +117,7 @@ class GroupMember:
             commits=commits_by_pull and stores_offsets and not self.broadcasting,
             carries_filter=carries_filter,
             pulled=self.stats.pulled,
+            trouble=self._trouble,
         )
 
     # -- life ---------------------------------------------------------------------------------
@@ -130,7 +136,7 @@ class GroupMember:
             self.every(self.config.persist_interval_ms, self.persist, "offsets")
         self.every(SAMPLE_MS, self._sample, "rates")
         if self.locks:
-            self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
+            self._renewal = self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
 
     async def close(self) -> bool:
         """Stop pulling, wait for handlers, store offsets, leave. Returns whether they ended in time."""
@@ -149,7 +155,7 @@ class GroupMember:
             if self.stores_offsets:
                 await self.persist(wait=True)
             if self.locks:
-                await self._unlock(list(self.pullers))
+                await self._unlock_all()
             for puller in self.pullers.values():
                 puller.held.drop()
         finally:
@@ -161,7 +167,7 @@ class GroupMember:
                     changed.remove(self.rebalance_soon)
         return ended
 
-    def every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> None:
+    def every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
         """Do something again and again, until the member leaves."""
 
         async def run() -> None:
@@ -169,7 +175,12 @@ class GroupMember:
                 await asyncio.sleep(interval_ms / 1000)
                 await work()
 
-        self.tasks.spawn(run(), name)
+        return self.tasks.spawn(run(), name)
+
+    def refusals(self) -> list[str]:
+        """What brokers will not let this member do, in their words."""
+        errors = [*self._refused.values(), *(puller.refusal for puller in self.pullers.values())]
+        return list(dict.fromkeys(f"refused: {error}" for error in errors if error is not None))
 
     async def _sample(self) -> None:
         self.stats.sample(self.client.now_ms())
@@ -199,6 +210,7 @@ class GroupMember:
 
     def unsubscribe(self, topic: str) -> None:
         """Want a topic no longer."""
+        self._refused.pop(topic, None)
         if self.subscriptions.pop(topic, None) is not None:
             self.client.topic(topic).changed.remove(self.rebalance_soon)
             self.rebalance_soon()
@@ -230,7 +242,8 @@ class GroupMember:
             route = await self.client.route(topic)
         except RocketError as error:
             if topic != self._retry_topic:
-                log.warning("group %s wants topic %s: %s", self.group, topic, error)
+                key = f"{type(error).__name__} {topic}"
+                self._trouble.warning(key, "group %s wants topic %s: %s", self.group, topic, error)
             return None
         self.queues_of[topic] = subscribe_queues(topic, route)
         return self.queues_of[topic]
@@ -274,12 +287,14 @@ class GroupMember:
                 try:
                     members = await self.asking.members(topic)
                 except RocketError as error:
-                    log.info("members of group %s are not known: %s", self.group, error)
+                    self._no_members(topic, error)
             complete = complete and queues is not None and (self.broadcasting or members is not None)
             changes = self._rebalance.changes(topic, queues, members, list(self.pullers))
             for queue in changes.drop:
                 self.drop(queue)
             taken = await asyncio.gather(*(self.take(queue) for queue in changes.take))
+            if members is not None and all(taken):
+                self._refused.pop(topic, None)
             complete = complete and all(taken)
             changed = changed or bool(changes.drop) or any(taken)
         if changed:
@@ -288,22 +303,61 @@ class GroupMember:
                 self.on_change()
         return complete
 
+    def _no_members(self, topic: str, error: RocketError) -> None:
+        text = "members of group %s are not known: %s"
+        if is_refusal(error):
+            self._refused[topic] = error
+            self._trouble.warning(str(error), text, self.group, error)
+        else:  # as it is until brokers have heard of us
+            self._trouble.info(type(error).__name__, text, self.group, error)
+
     async def take(self, queue: MessageQueue) -> bool:
         """Begin with a queue. Returns whether that worked."""
         if queue in self._releasing:
             return False  # a handler of ours still works on what was dropped
+        now_ms = int(self.client.now_ms())
+        if not self.locks:
+            offset = await self._offset_to_take(queue)
+            return offset is not None and self._begin_if_wanted(queue, offset)
+        self._taking[queue] = taken = asyncio.get_running_loop().create_future()
         try:
-            now_ms = int(self.client.now_ms())
-            if self.locks and queue not in await self.asking.lock([queue]):
-                log.info("%s is locked by another member of group %s still", queue, self.group)
+            if not await self._lock_new(queue):
                 return False
-            offset = await self._start_offset(queue)
-        except RocketError as error:
-            log.warning("%s cannot be taken yet: %s", queue, error)
+            offset = await self._offset_to_take(queue)
+            if offset is not None and self._begin_if_wanted(queue, offset, locked_ms=now_ms):
+                return True
+            await self._unlock([queue])  # or nobody would have it until that runs out
             return False
+        finally:
+            del self._taking[queue]
+            taken.set_result(None)
+
+    async def _lock_new(self, queue: MessageQueue) -> bool:
+        try:
+            locked = await self.asking.lock([queue])
+        except RocketError as error:
+            self._cannot_take(queue, error)
+            return False
+        if queue not in locked:
+            log.info("%s is locked by another member of group %s still", queue, self.group)
+        return queue in locked
+
+    async def _offset_to_take(self, queue: MessageQueue) -> int | None:
+        try:
+            return await self._start_offset(queue)
+        except RocketError as error:
+            self._cannot_take(queue, error)
+            return None
+
+    def _cannot_take(self, queue: MessageQueue, error: RocketError) -> None:
+        if is_refusal(error):
+            self._refused[queue.topic] = error
+        self._trouble.warning(str(error), "%s cannot be taken yet: %s", queue, error)
+
+    def _begin_if_wanted(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> bool:
         if self.closing or (self.rebalances and queue.topic not in self.subscriptions):
             return False
-        self.begin(queue, offset, locked_ms=now_ms if self.locks else None)
+        self.begin(queue, offset, locked_ms=locked_ms)
         return True
 
     def begin(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
@@ -378,12 +432,22 @@ class GroupMember:
         try:
             locked = await self.asking.lock(queues)
         except RocketError as error:
-            log.warning("locks of %d queues were not renewed: %s", len(queues), error)
+            self._trouble.warning(
+                f"locks {type(error).__name__}", "locks of %d queues were not renewed: %s", len(queues), error
+            )
             return
         for queue in queues:
             puller = self.pullers.get(queue)
             if puller is not None:
                 puller.held.locked_ms = now_ms if queue in locked else None
+
+    async def _unlock_all(self) -> None:
+        """Give back all locks, also those that are asked for just now."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self._taking:
+            await asyncio.wait(set(self._taking.values()), timeout=1)
+        await self._unlock([*self.pullers, *self._taking])
 
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:
         for some in by_broker(queues).values():

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from rocketpy.consumer.asking import Asking
 from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError
 from rocketpy.protocol.bodies import MessageQueue, OffsetSerializeWrapper
+from rocketpy.repeated import RepeatedLog
 
 __all__ = ["BrokerOffsets", "LocalOffsets", "OffsetStore", "local_offsets_file"]
 
@@ -42,6 +43,7 @@ class BrokerOffsets:
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
         self._sent: dict[MessageQueue, tuple[int, str]] = {}
+        self._trouble = RepeatedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
         """See `OffsetStore`."""
@@ -59,7 +61,13 @@ class BrokerOffsets:
                 return
             self._sent[queue] = (offset, await self._asking.commit(queue, offset, wait=wait))
         except RocketError as error:
-            log.warning("offset %d of %s was not stored: %s", offset, queue, error)
+            self._trouble.warning(
+                f"{type(error).__name__} {queue.broker_name}",
+                "offset %d of %s was not stored: %s",
+                offset,
+                queue,
+                error,
+            )
 
 
 class LocalOffsets:
@@ -73,6 +81,7 @@ class LocalOffsets:
         self._file: Final = file
         self._offsets: dict[MessageQueue, int] | None = None
         self._writing = asyncio.Lock()
+        self._trouble = RepeatedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
         """See `OffsetStore`. Raises ConfigInvalid when neither file can be read."""
@@ -88,7 +97,9 @@ class LocalOffsets:
                     text = OffsetSerializeWrapper(offset_table=dict(known)).encode()
                     await asyncio.to_thread(_replace_file, self._file, text)
             except (OSError, RocketError) as error:
-                log.error("offsets were not written to %s: %s", self._file, error)
+                self._trouble.error(
+                    type(error).__name__, "offsets were not written to %s: %s", self._file, error
+                )
 
     async def _loaded(self) -> dict[MessageQueue, int]:
         if self._offsets is None:

@@ -26,6 +26,7 @@ from rocketpy.consumer.stats import ConsumerStats
 from rocketpy.consumer.thread_runner import verdict_on_thread
 from rocketpy.errors import RocketError
 from rocketpy.message import MessageExt
+from rocketpy.repeated import RepeatedLog
 from rocketpy.tasks import Tasks
 
 __all__ = ["OrderlyConsumption"]
@@ -68,6 +69,7 @@ class OrderlyConsumption:
         self._lock = lock
         self._lanes: dict[Puller, asyncio.Task[None]] = {}
         self._closing = False
+        self._trouble = RepeatedLog(log)
         self._times_max = _FOREVER if config.max_reconsume_times < 0 else config.max_reconsume_times
         on_threads = config.threads and not callee.is_async
         self._pool = ThreadPoolExecutor(config.concurrency, "rocketpy-handler") if on_threads else None
@@ -190,7 +192,12 @@ class OrderlyConsumption:
         try:
             await self._send_back.send_to_dead_letters(message, self._times_max)
         except RocketError as error:
-            log.error("%s could not be sent to the dead letters; its queue waits: %s", message, error)
+            self._trouble.error(
+                type(error).__name__,
+                "%s could not be sent to the dead letters; its queue waits: %s",
+                message,
+                error,
+            )
             return False
         return True
 

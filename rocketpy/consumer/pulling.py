@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rocketpy.client import ClientInstance
-from rocketpy.consumer.asking import Asking, Pulled, pulled
+from rocketpy.consumer.asking import UNKNOWN_SUBSCRIPTION, Asking, Pulled, is_refusal, pulled
 from rocketpy.consumer.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.settings import MemberConfig
 from rocketpy.consumer.subscription import wanted_messages
@@ -25,7 +25,6 @@ from rocketpy.decoding import decode_messages
 from rocketpy.errors import BrokerError, ConnectionLost, InvariantError, RocketError
 from rocketpy.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue, SubscriptionData
-from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.sysflag import PullSysFlag
@@ -41,15 +40,6 @@ log = logging.getLogger("rocketpy.consumer")
 _PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 3.0
 """After a failed pull, doubling. RocketMQ: 3000 ms, fixed."""
-_UNKNOWN_SUBSCRIPTION: Final = frozenset(
-    {
-        ResponseCode.SUBSCRIPTION_NOT_EXIST,
-        ResponseCode.SUBSCRIPTION_NOT_LATEST,
-        ResponseCode.FILTER_DATA_NOT_EXIST,
-        ResponseCode.FILTER_DATA_NOT_LATEST,
-    }
-)
-"""What a broker answers that has not heard of this consumer, or of its latest filter (QUIRKS 35)."""
 
 
 Observed = Callable[[MessageQueue, int, Sequence[MessageExt] | RocketError], None] | None
@@ -63,8 +53,8 @@ class PullContext:
     subscription: of a topic on the wire; None when it is not subscribed to any more. limits: of one queue,
     now. deliver: takes messages as the application is to see them. illegal: told that a queue's
     offset is outside of it, and where to go on. commits: whether pulls carry the offset to commit.
-    carries_filter: whether they carry the subscription. observed: told of each pull, if anybody
-    listens. paused: whether nothing is pulled at all.
+    carries_filter: whether they carry the subscription. trouble: for refusals, which are the same for all
+    queues. observed: told of each pull, if anybody listens. paused: whether nothing is pulled at all.
     """
 
     client: ClientInstance
@@ -79,6 +69,7 @@ class PullContext:
     commits: bool
     carries_filter: bool
     pulled: Callable[[str, int, float], None]
+    trouble: RepeatedLog
     observed: Observed = None
     paused: bool = False
 
@@ -107,11 +98,14 @@ class _Pulls:
 
 
 class Puller:
-    """Pulls one queue. `start` begins, `stop` ends, `wake` says that there may be room again."""
+    """Pulls one queue. `start` begins, `stop` ends, `wake` says that there may be room again.
+
+    refusal: of the last pull, when its broker will not let this consumer pull.
+    """
 
     __slots__ = (
         "_ahead", "_broker_id", "_context", "_pause_s", "_pulls", "_task", "_trouble", "_woken", "held",
-        "paused",
+        "paused", "refusal",
     )  # fmt: skip
 
     def __init__(self, context: PullContext, held: ProcessQueue) -> None:
@@ -125,6 +119,7 @@ class Puller:
         self._pulls: _Pulls | None = None
         self.held: Final = held
         self.paused = False
+        self.refusal: RocketError | None = None
 
     def start(self) -> None:
         """Begin."""
@@ -151,6 +146,7 @@ class Puller:
             try:
                 await self._pull()
                 self._pause_s = _PAUSE_MIN_S
+                self.refusal = None
             except RocketError as error:
                 await self._recover(error)
             except (InvariantError, asyncio.CancelledError):
@@ -282,13 +278,17 @@ class Puller:
     async def _recover(self, error: RocketError) -> None:
         """Wait a little, longer each time; learn where the queue is now, and introduce ourselves again."""
         queue, client = self.held.queue, self._context.client
-        self._trouble.info(type(error).__name__, "pulling %s: %s", queue, error)
+        if is_refusal(error):
+            self.refusal = error
+            self._context.trouble.warning(str(error), "pulling %s: %s", queue, error)
+        else:
+            self._trouble.info(type(error).__name__, "pulling %s: %s", queue, error)
         self._forget_ahead()  # it would leave out messages that could not be read
         self._broker_id = MASTER_ID
         await self._wait()
         try:
             if isinstance(error, BrokerError):
-                if error.code in _UNKNOWN_SUBSCRIPTION:
+                if error.code in UNKNOWN_SUBSCRIPTION:
                     await client.heartbeat()
             else:
                 await client.route(queue.topic, fresh=True)

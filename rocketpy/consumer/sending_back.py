@@ -24,6 +24,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.questions import checked, refusal
+from rocketpy.repeated import RepeatedLog
 from rocketpy.routing import publish_route
 from rocketpy.settling import Settlers
 
@@ -57,6 +58,7 @@ class SendBack:
         self._group = group
         self._settlers = settlers
         self._unit_mode = unit_mode
+        self._trouble = RepeatedLog(log)
 
     async def send_back(
         self, message: MessageExt, queue: MessageQueue, delay_level: int, times_max: int
@@ -70,7 +72,13 @@ class SendBack:
         try:
             address = await self._ask(message, queue, delay_level, times_max)
         except RocketError as error:
-            log.warning("%s was not taken back by %s: %s; sending it anew", message, queue.broker_name, error)
+            self._trouble.warning(
+                f"{type(error).__name__} {queue.broker_name}",
+                "%s was not taken back by %s: %s; sending it anew",
+                message,
+                queue.broker_name,
+                error,
+            )
             times = message.reconsume_times + 1 if delay_level >= 0 else times_max
             await self._send_anew(message, times, times_max, started_ns, delay_level, error)
         else:

@@ -36,10 +36,15 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
     Raises ConfigInvalid for an expression without a tag or a word of SQL.
     """
     if isinstance(expression, Sql):
-        if not expression.text.strip():
-            raise ConfigInvalid(f"the SQL92 expression for topic {topic} is empty")
+        text: object = expression.text
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigInvalid(f"the SQL92 expression for topic {topic} is {text!r}; it must be a text")
         return SubscriptionData(
             topic=topic, sub_string=expression.text, sub_version=version_ms, expression_type="SQL92"
+        )
+    if not isinstance(expression, str):
+        raise ConfigInvalid(
+            f"the expression for topic {topic} is {expression!r}; it must be a text of tags, or Sql(...)"
         )
     if expression in {"", ALL}:
         return SubscriptionData(topic=topic, sub_string=ALL, sub_version=version_ms)

@@ -1,0 +1,174 @@
+"""Consumers that cannot work as they were set up: they say so, once, and do no harm to others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+import pytest
+
+from rocketpy import ClientConfig, LitePullConsumer, PushConfig, PushConsumer
+from rocketpy.consumer import base
+from rocketpy.consumer.asking import Asking
+from rocketpy.errors import ConfigInvalid, TopicInvalid
+from rocketpy.protocol.bodies import GetConsumerListByGroupResponseBody, MessageQueue
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.command import Command
+from rocketpy.protocol.headers import QueryConsumerOffsetResponseHeader
+from rocketpy.transport import Channel
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.sdk_groups import Seen, consuming, of_topic
+from tests.integration.sdk_peers import Names, Peer, stored
+from tests.integration.test_broker import until
+
+REFUSAL = "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=me"
+SWIFT = PushConfig(rebalance_interval_ms=10)
+
+
+def warnings(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    """The lines with these words that an application sees without any setting."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and words in record.getMessage()
+    ]
+
+
+async def test_a_topic_without_a_broker_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The log would fill up with the same line while brokers are away."""
+    async with Names() as names:
+        consumer = PushConsumer("g", names.address, Seen(), config=SWIFT)
+        consumer.subscribe("T")
+        async with consumer:
+            await names.until(lambda: len(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)) > 10)
+            assert consumer.health().problems == ("topic T has no route",)
+    assert len(warnings(caplog, "group g wants topic T")) == 1
+
+
+class Strict(Peer):
+    """A broker that refuses some requests for a wrong secret, and knows the consumer else.
+
+    lets: the codes that it answers.
+    """
+
+    def __init__(self, *lets: int) -> None:
+        super().__init__(self.answer)
+        self.lets = lets
+        self.client_id = ""
+
+    def answer(self, _channel: Channel, request: Command) -> Command:
+        if request.code not in self.lets:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=REFUSAL)
+        if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            members = GetConsumerListByGroupResponseBody(consumer_id_list=[self.client_id])
+            return request.reply(body=members.encode())
+        if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            return request.reply(header=QueryConsumerOffsetResponseHeader(offset=0))
+        return stored(request)
+
+
+MEMBERS = (RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+
+
+@pytest.mark.parametrize(
+    ("lets", "refused"),
+    [
+        ((), RequestCode.GET_CONSUMER_LIST_BY_GROUP),
+        (MEMBERS, RequestCode.QUERY_CONSUMER_OFFSET),
+        ((*MEMBERS, RequestCode.QUERY_CONSUMER_OFFSET), RequestCode.PULL_MESSAGE),
+    ],
+)
+async def test_a_refusal_is_heard_of(
+    caplog: pytest.LogCaptureFixture, lets: tuple[int, ...], refused: int
+) -> None:
+    """A consumer with a wrong secret would get nothing, and nobody know why."""
+    async with Strict(*lets) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        consumer = PushConsumer("g", names.address, Seen(), config=SWIFT)
+        consumer.subscribe("T")
+        async with consumer:
+            broker.client_id = consumer.health().client_id
+            await broker.until(lambda: len(broker.requests(refused)) > 4)
+            await until(lambda: any(REFUSAL in problem for problem in consumer.health().problems))
+            assert not consumer.health().ok
+            told = [line for line in warnings(caplog, REFUSAL) if not line.startswith("a heartbeat")]
+            assert len(told) == 1
+
+
+async def test_a_refused_heartbeat_is_heard_of(caplog: pytest.LogCaptureFixture) -> None:
+    """An account that may not read the topic would belong to no group, and the log say that it is unknown."""
+    async with Strict() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        client = ClientConfig(heartbeat_ms=10)
+        async with consuming_at(names.address, client) as consumer:
+            await broker.until(lambda: len(broker.requests(RequestCode.HEART_BEAT)) > 4)
+            words = f"a heartbeat was refused: broker {broker.address} answered code 1: {REFUSAL}"
+            assert words in consumer.health().problems
+            broker.lets = (RequestCode.HEART_BEAT,)
+            await until(lambda: words not in consumer.health().problems)
+    assert warnings(caplog, "a heartbeat") == [words]
+
+
+def consuming_at(namesrv: str, client: ClientConfig) -> PushConsumer:
+    consumer = PushConsumer("g", namesrv, Seen(), client=client)
+    consumer.subscribe("T")
+    return consumer
+
+
+async def test_a_consumer_that_wants_nothing_says_so(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forgotten `subscribe` would look like a topic without messages."""
+    monkeypatch.setattr(base, "_SOON_S", 0.0)
+    words = "consumer g gets no messages before it subscribes to a topic"
+    for consumer in (
+        PushConsumer("g", cluster.namesrv_address, Seen()),
+        LitePullConsumer("g", cluster.namesrv_address),
+    ):
+        async with consumer:
+            await until(lambda: warnings(caplog, words) != [])
+        caplog.clear()
+    assigned = LitePullConsumer("g", cluster.namesrv_address)
+    await assigned.assign([MessageQueue("T", "broker-a", 0)])
+    async with consuming(cluster, Seen(), group="other"), assigned:
+        await assigned.poll(20)
+    assert not warnings(caplog, words)
+
+
+def test_what_cannot_be_subscribed_to() -> None:
+    """A slip of the pen would start, and a warning about a route come some time later."""
+    for consumer in (PushConsumer("g", "127.0.0.1:1", Seen()), LitePullConsumer("g", "127.0.0.1:1")):
+        for topic in ("a b", "", "T" * 300, 5):
+            with pytest.raises(TopicInvalid):
+                consumer.subscribe(topic)  # type: ignore[arg-type]
+        for expression in (5, None, ["a"]):
+            with pytest.raises(ConfigInvalid, match="must be a text"):
+                consumer.subscribe("T", expression)  # type: ignore[arg-type]
+
+
+async def test_a_lock_that_comes_while_the_consumer_closes_is_given_back(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could have the queue for a minute, until the broker's lock runs out."""
+    granted, closing = asyncio.Event(), asyncio.Event()
+    lock = Asking.lock
+
+    async def lock_slowly(self: Asking, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+        locked = await lock(self, queues)
+        granted.set()
+        await closing.wait()
+        return locked
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Asking, "lock", lock_slowly)
+        async with consuming(cluster, Seen(), orderly=True, name="one") as first:
+            await granted.wait()
+            member = first.member
+            close = asyncio.create_task(first.close())
+            await until(lambda: member.closing)
+            closing.set()
+            await close
+    async with consuming(cluster, Seen(), orderly=True, name="two") as second:
+        async with asyncio.timeout(10):
+            await until(lambda: len(of_topic(second)) == 4)
