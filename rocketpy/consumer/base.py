@@ -11,7 +11,7 @@ from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.consuming import Consumption
 from rocketpy.consumer.groups import ConsumerGroups, running_info
-from rocketpy.consumer.member import GroupMember
+from rocketpy.consumer.member import GroupMember, some_of
 from rocketpy.consumer.observing import Observers
 from rocketpy.consumer.outcomes import Verdict
 from rocketpy.consumer.sending_back import retry_topic
@@ -111,14 +111,15 @@ class GroupConsumer(Lifecycle):
 
     async def _close(self, client: ClientInstance, member: GroupMember) -> bool:
         try:
-            ended = await member.close()
-            if not ended:
-                log.warning("consumer %s closed while handlers were running", self.group)
+            left = await member.close()
+            if left:
+                text = "consumer %s closed while handlers were running, which are at %s; that comes again"
+                log.warning(text, self.group, some_of(left))
             await self._observers.close()
             await client.part(ConsumerGroups).remove(member.group)
         finally:
             await client.release()
-        return ended
+        return not left
 
     def health(self) -> Health:
         """How the consumer and its connections are doing. Raises ClientClosed when it does not run."""

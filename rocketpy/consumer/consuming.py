@@ -15,7 +15,7 @@ from rocketpy.consumer.listening import ProcessListeners
 from rocketpy.consumer.loop_runner import LoopRunner
 from rocketpy.consumer.outcomes import BatchHandler, Handler, Said, Verdict, verdict_of, verdict_of_error
 from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.runners import Ended, Runner, is_async, is_end_of_task
+from rocketpy.consumer.runners import Ended, Runner, in_hand, is_async, is_end_of_task
 from rocketpy.consumer.sending_back import SendBack
 from rocketpy.consumer.settings import MessageModel, PushConfig
 from rocketpy.consumer.stats import ConsumerStats
@@ -45,8 +45,11 @@ class Consumption(Protocol):
     async def released(self, puller: Puller) -> None:
         """A queue was dropped: return when no handler works on it that its next owner must not overlap."""
 
-    async def close(self, timeout_s: float) -> bool:
-        """Begin no more; wait for handlers. Returns whether all ended in time."""
+    def in_hand(self) -> Sequence[object]:
+        """What handlers are at: messages, or queues."""
+
+    async def close(self, timeout_s: float) -> Sequence[object]:
+        """Begin no more; wait for handlers. Returns what those are at that did not end in time."""
 
 
 class Callee:
@@ -134,16 +137,20 @@ class ConcurrentConsumption:
     async def released(self, puller: Puller) -> None:
         """See `Consumption`. Another member may begin at once: what is being handled here comes to it too."""
 
-    async def close(self, timeout_s: float) -> bool:
+    def in_hand(self) -> Sequence[object]:
+        """See `Consumption`."""
+        return in_hand(self._runner)
+
+    async def close(self, timeout_s: float) -> Sequence[object]:
         """See `Consumption`. What is being sent back then is waited for as well."""
         until = self._clock() + timeout_s * 1000
-        ended = await self._runner.close(timeout_s)
+        left = await self._runner.close(timeout_s)
         left_s = max(0.1, (until - self._clock()) / 1000)
         if self._returning:
             await asyncio.wait(set(self._returning), timeout=left_s)
         for task in self._returning:
             task.cancel()
-        return ended
+        return left
 
     def expire(self) -> None:
         """Send back what handlers have held for too long; called every `PushConfig.consume_timeout_ms`."""

@@ -7,7 +7,7 @@ counts as done at the next `poll`, or by `commit`; in RocketMQ at once, so a cra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from rocketpy.client import ClientInstance
@@ -278,9 +278,12 @@ class _Buffer:
     async def released(self, puller: Puller) -> None:
         self._ready.pop(puller, None)
 
-    async def close(self, timeout_s: float) -> bool:
+    def in_hand(self) -> Sequence[object]:
+        return ()
+
+    async def close(self, timeout_s: float) -> Sequence[object]:
         self.end()
-        return True
+        return ()
 
     def end(self) -> None:
         """Wake a poll that waits."""

@@ -18,7 +18,16 @@ from typing import Any, Final
 
 from rocketpy.consumer.outcomes import ACKNOWLEDGED, ConsumeResult, Verdict, verdict_of, verdict_of_error
 from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.runners import Called, Ended, Finished, Work, arguments_of, is_end_of_task, note
+from rocketpy.consumer.runners import (
+    Called,
+    Ended,
+    Finished,
+    Work,
+    arguments_of,
+    in_hand,
+    is_end_of_task,
+    note,
+)
 from rocketpy.message import MessageExt
 from rocketpy.tasks import Tasks
 
@@ -66,6 +75,10 @@ class _Worker:
         self.is_held_up = False
         self.is_abandoned = False
 
+    def in_hand(self) -> Sequence[MessageExt]:
+        """See `Work`."""
+        return self.messages
+
     def abandon(self) -> Sequence[MessageExt]:
         """See `Work`."""
         messages = () if self.is_abandoned else self.messages
@@ -112,19 +125,20 @@ class LoopRunner:
         """See `Runner`."""
         return [worker for worker in self._at_work if worker.is_held_up]
 
-    async def close(self, timeout_s: float) -> bool:
+    async def close(self, timeout_s: float) -> Sequence[MessageExt]:
         """See `Runner`."""
         self._closing = True
         self._waiting.clear()
         self._wake()
         workers = set(self._workers)
         late = (await asyncio.wait(workers, timeout=timeout_s))[1] if workers else set()
+        left = in_hand(self) if late else ()
         for worker in late:
             worker.cancel()
         if late:
             await asyncio.wait(late, timeout=1)
         self._flush()
-        return not late
+        return left
 
     # -- workers ------------------------------------------------------------------------------
 

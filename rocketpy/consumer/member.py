@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from rocketpy.client import ClientInstance
@@ -35,13 +35,16 @@ from rocketpy.repeated import RepeatedLog
 from rocketpy.routing import subscribe_queues
 from rocketpy.tasks import Tasks
 
-__all__ = ["GroupMember"]
+__all__ = ["GroupMember", "some_of"]
 
 log = logging.getLogger("rocketpy.consumer")
 
 _QUESTION_TIMEOUT_MS: Final = 6000
 _LOCK_INTERVAL_MS: Final = 20_000
 """RocketMQ: the system property rocketmq.client.rebalance.lockInterval."""
+_PATIENCE_S: Final = 1.0
+"""After so long `close` says what it waits for."""
+_SHOWN_MAX: Final = 3
 _HALF_HOUR_MS: Final = 30 * 60 * 1000
 _REBALANCE_SOON_MS: Final = 250
 """First pause after a rebalance that could not do all it should; it doubles up to the usual one."""
@@ -138,18 +141,19 @@ class GroupMember:
         if self.locks:
             self._renewal = self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
 
-    async def close(self) -> bool:
-        """Stop pulling, wait for handlers, store offsets, leave. Returns whether they ended in time."""
+    async def close(self) -> Sequence[object]:
+        """Stop pulling, wait for handlers, store offsets, leave.
+
+        Returns what those handlers are at that did not end in time: messages, or queues.
+        """
         if self.closing:
-            return True
+            return ()
         self.closing = True
         self.context.paused = True
-        ended = True
         try:
             for puller in self.pullers.values():
                 puller.stop()
-            if self.consumption is not None:
-                ended = await self.consumption.close(self.config.close_timeout_ms / 1000)
+            left = await self._end_handlers()
             if self._releasing:
                 await asyncio.wait(set(self._releasing.values()), timeout=1)
             if self.stores_offsets:
@@ -165,7 +169,17 @@ class GroupMember:
                 changed = self.client.topic(topic).changed
                 if self.rebalance_soon in changed:
                     changed.remove(self.rebalance_soon)
-        return ended
+        return left
+
+    async def _end_handlers(self) -> Sequence[object]:
+        if self.consumption is None:
+            return ()
+        timeout_s = self.config.close_timeout_ms / 1000
+        ending = asyncio.create_task(self.consumption.close(timeout_s))
+        if timeout_s > _PATIENCE_S and not (await asyncio.wait({ending}, timeout=_PATIENCE_S))[0]:
+            text = "group %s: close waits up to %.1f s for handlers, which are at %s"
+            log.warning(text, self.group, timeout_s, some_of(self.consumption.in_hand()))
+        return await ending
 
     def every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
         """Do something again and again, until the member leaves."""
@@ -536,3 +550,9 @@ class GroupMember:
         queue = puller.held.queue
         if self.pullers.get(queue) is puller:
             self.tasks.spawn(self.reset(queue.topic, {queue: offset}), f"reset {queue}")
+
+
+def some_of(things: Sequence[object]) -> str:
+    """The first of them, for a line in the log."""
+    shown = ", ".join(str(thing) for thing in things[:_SHOWN_MAX])
+    return f"{shown} and {len(things) - _SHOWN_MAX} more" if len(things) > _SHOWN_MAX else shown

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from rocketpy.consumer.consuming import Callee
+from rocketpy.consumer.handler_threads import HandlerThreads
 from rocketpy.consumer.outcomes import Verdict
 from rocketpy.consumer.pulling import Puller
 from rocketpy.consumer.sending_back import SendBack
@@ -72,7 +72,7 @@ class OrderlyConsumption:
         self._trouble = RepeatedLog(log)
         self._times_max = _FOREVER if config.max_reconsume_times < 0 else config.max_reconsume_times
         on_threads = config.threads and not callee.is_async
-        self._pool = ThreadPoolExecutor(config.concurrency, "rocketpy-handler") if on_threads else None
+        self._pool = HandlerThreads(config.concurrency) if on_threads else None
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
         """See `Consumption`."""
@@ -87,16 +87,21 @@ class OrderlyConsumption:
         if lane is not None:
             await asyncio.wait({lane})
 
-    async def close(self, timeout_s: float) -> bool:
+    def in_hand(self) -> Sequence[object]:
+        """See `Consumption`: queues that are worked on."""
+        return [puller.held.queue for puller in self._lanes]
+
+    async def close(self, timeout_s: float) -> Sequence[object]:
         """See `Consumption`."""
         self._closing = True
         lanes = set(self._lanes.values())
         late = (await asyncio.wait(lanes, timeout=timeout_s))[1] if lanes else set()
+        left = self.in_hand() if late else ()
         for lane in late:
             lane.cancel()
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        return not late
+            self._pool.shutdown()
+        return left
 
     # -- one lane -----------------------------------------------------------------------------
 

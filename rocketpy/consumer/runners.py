@@ -27,6 +27,7 @@ __all__ = [
     "Runner",
     "Work",
     "arguments_of",
+    "in_hand",
     "is_async",
     "is_end_of_task",
     "note",
@@ -56,6 +57,9 @@ class Work(Protocol):
     @property
     def puller(self) -> Puller:
         """Of its queue."""
+
+    def in_hand(self) -> Sequence[MessageExt]:
+        """Its messages."""
 
     def abandon(self) -> Sequence[MessageExt]:
         """Take its messages away from it: what it says in the end does not count. None of them twice."""
@@ -126,8 +130,13 @@ class Runner(Protocol):
     def running(self) -> Sequence[Work]:
         """The calls that have begun and not ended."""
 
-    async def close(self, timeout_s: float) -> bool:
-        """Begin no more; wait for those that run. Returns whether all ended in time."""
+    async def close(self, timeout_s: float) -> Sequence[MessageExt]:
+        """Begin no more; wait for those that run. Returns the messages of those that did not end in time."""
+
+
+def in_hand(runner: Runner) -> Sequence[MessageExt]:
+    """The messages that handlers are at."""
+    return [message for work in runner.running() for message in work.in_hand()]
 
 
 def is_async(handler: object) -> bool:

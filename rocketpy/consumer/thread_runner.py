@@ -13,11 +13,11 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from operator import length_hint
 from threading import Lock
 from typing import Any, Final
 
+from rocketpy.consumer.handler_threads import HandlerThreads
 from rocketpy.consumer.outcomes import (
     ACKNOWLEDGED,
     ConsumeResult,
@@ -27,7 +27,7 @@ from rocketpy.consumer.outcomes import (
     verdict_of_error,
 )
 from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.runners import Called, Ended, Finished, Work, arguments_of, note
+from rocketpy.consumer.runners import Called, Ended, Finished, Work, arguments_of, in_hand, note
 from rocketpy.message import MessageExt
 
 __all__ = ["ThreadRunner", "verdict_on_thread"]
@@ -80,6 +80,11 @@ class _Part:
         """See `Work`."""
         return self.share.puller
 
+    def in_hand(self) -> Sequence[MessageExt]:
+        """See `Work`."""
+        argument = self.argument
+        return () if argument is None else self.messages_of([argument])
+
     def abandon(self) -> Sequence[MessageExt]:
         """See `Work`."""
         argument = self.argument  # the thread may come to its next call meanwhile: one or the other
@@ -130,7 +135,7 @@ class ThreadRunner:
         self._ticking: asyncio.TimerHandle | None = None
         self._pause_s = 0.0
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(width, "rocketpy-handler")
+        self._pool = HandlerThreads(width)
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
         """See `Runner`."""
@@ -144,24 +149,21 @@ class ThreadRunner:
         """See `Runner`."""
         return [part for part in list(self._parts) if not part.is_over]
 
-    async def close(self, timeout_s: float) -> bool:
+    async def close(self, timeout_s: float) -> Sequence[MessageExt]:
         """See `Runner`."""
         with self._lock:
             shares = list(self._waiting)
             self._waiting.clear()
         for share in shares:
             deque(share.arguments, maxlen=0)  # those that threads are at, too
-        in_time = True
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
-        except TimeoutError:
-            in_time = False
         if self._ticking is not None:
             self._ticking.cancel()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown()
         self._flush()
-        return in_time
+        return in_hand(self)
 
     # -- on a thread --------------------------------------------------------------------------
 

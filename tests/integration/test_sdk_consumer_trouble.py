@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
+import threading
 from collections.abc import Collection
 
 import pytest
 
-from rocketpy import ClientConfig, LitePullConsumer, PushConfig, PushConsumer
-from rocketpy.consumer import base
+from rocketpy import ClientConfig, LitePullConsumer, Message, MessageExt, Producer, PushConfig, PushConsumer
+from rocketpy.consumer import base, member
 from rocketpy.consumer.asking import Asking
 from rocketpy.errors import ConfigInvalid, TopicInvalid
 from rocketpy.protocol.bodies import GetConsumerListByGroupResponseBody, MessageQueue
@@ -147,6 +150,66 @@ def test_what_cannot_be_subscribed_to() -> None:
                 consumer.subscribe("T", expression)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_close_says_what_it_waits_for(
+    cluster: EmbeddedCluster,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    orderly: bool,
+) -> None:
+    """A program that does not end after Ctrl-C would not tell which handler is stuck."""
+    monkeypatch.setattr(member, "_PATIENCE_S", 0.01)
+    began, go = threading.Event(), threading.Event()
+
+    def handle(_: MessageExt) -> None:
+        began.set()
+        go.wait(30)
+
+    try:
+        async with consuming(cluster, handle, orderly=orderly, close_timeout_ms=100) as consumer:
+            result = await producer.send(Message("T", b"stuck"))
+            await until(began.is_set)
+            assert not await consumer.close()
+    finally:
+        go.set()
+    at = str(result.queue) if orderly else f"{result.queue}, offset=0"
+    assert any(at in line for line in warnings(caplog, "group g: close waits up to 0.1 s for handlers"))
+    assert any(at in line for line in warnings(caplog, "consumer g closed while handlers were running"))
+
+
+STUCK = """
+import asyncio, threading
+from rocketpy import Message, Producer, PushConfig, PushConsumer
+
+began = threading.Event()
+
+def handle(message):
+    began.set()
+    threading.Event().wait()
+
+async def main():
+    config = PushConfig(orderly={orderly}, close_timeout_ms=50)
+    consumer = PushConsumer("g", "embedded:", handle, config=config)
+    consumer.subscribe("T")
+    async with Producer("p", "embedded:") as producer, consumer:
+        await producer.send(Message("T", b"x"))
+        while not began.is_set():
+            await asyncio.sleep(0.01)
+
+asyncio.run(main())
+print("the end")
+"""
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_handler_that_never_ends_keeps_no_program_from_ending(orderly: bool) -> None:
+    """It would have to be killed, and whoever deploys it wait for that."""
+    program = STUCK.format(orderly=orderly)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"the end\n"
+
+
 async def test_a_lock_that_comes_while_the_consumer_closes_is_given_back(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,9 +227,9 @@ async def test_a_lock_that_comes_while_the_consumer_closes_is_given_back(
         patch.setattr(Asking, "lock", lock_slowly)
         async with consuming(cluster, Seen(), orderly=True, name="one") as first:
             await granted.wait()
-            member = first.member
+            one = first.member
             close = asyncio.create_task(first.close())
-            await until(lambda: member.closing)
+            await until(lambda: one.closing)
             closing.set()
             await close
     async with consuming(cluster, Seen(), orderly=True, name="two") as second:

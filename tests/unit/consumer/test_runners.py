@@ -220,7 +220,7 @@ async def test_closing_begins_nothing_more(rig: Rig) -> None:
     await asyncio.sleep(0)
     rig.free(1)
     rig.free(2)
-    assert await closing
+    assert not await closing
     assert sorted(rig.handled) == [0, 1, 2]
     assert rig.done == [0, 1, 2]
 
