@@ -63,7 +63,8 @@ class Callee:
         self, handler: Handler | None, batch_handler: BatchHandler | None, listeners: ProcessListeners
     ) -> None:
         self._listeners = listeners
-        self._handler = cast(Callable[[Any], Said | Awaitable[Said]], handler or batch_handler)
+        chosen = handler if handler is not None else batch_handler
+        self._handler = cast(Callable[[Any], Said | Awaitable[Said]], chosen)
         self.takes_one = handler is not None
         self.is_async = is_async(self._handler)
 
@@ -71,7 +72,7 @@ class Callee:
         """What to call now: the handler itself, with a message or a batch, or what tells listeners too."""
         if self._listeners.all:
             return self._told_one if self.takes_one else self
-        return self._handler
+        return self._handler if self.takes_one else self._call
 
     def __call__(self, messages: Sequence[MessageExt]) -> Said | Awaitable[Said]:
         """What the handler returns: a word, or something to wait for."""
@@ -80,7 +81,8 @@ class Callee:
         return self._call(messages)
 
     def _call(self, messages: Sequence[MessageExt]) -> Said | Awaitable[Said]:
-        return self._handler(messages[0] if self.takes_one else messages)
+        # What the application does with its list must not change what is known of the messages here.
+        return self._handler(messages[0] if self.takes_one else list(messages))
 
     def _told_one(self, message: MessageExt) -> Said | Awaitable[Said]:
         return self((message,))

@@ -6,7 +6,7 @@ Source: RocketMQ 4.6 ConsumeConcurrentlyStatus, ConsumeOrderlyStatus and their c
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -55,8 +55,8 @@ class Later:
 Said = ConsumeResult | Later | None
 Handler = Callable[[MessageExt], "Said | Awaitable[Said]"]
 """Gets one message. An ``async def`` runs in the event loop, a plain function on a thread."""
-BatchHandler = Callable[[Sequence[MessageExt]], "Said | Awaitable[Said]"]
-"""Gets up to `PushConfig.batch_size` messages of one queue."""
+BatchHandler = Callable[[list[MessageExt]], "Said | Awaitable[Said]"]
+"""Gets up to `PushConfig.batch_size` messages of one queue, in a list of its own."""
 
 
 @dataclass(frozen=True, slots=True)

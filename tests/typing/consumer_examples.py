@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import assert_type
 
 import rocketpy.sync
-from rocketpy import Health, MessageExt, MessageQueue, PullResult, PushConfig
+from rocketpy import ConsumeResult, Health, MessageExt, MessageQueue, PullResult, PushConfig
 
 
 def handle(message: MessageExt) -> None:
     """A handler for threads."""
     assert_type(message.body, bytes)
+
+
+def handle_list(messages: list[MessageExt]) -> None:
+    """A handler of batches as one writes it first."""
+    assert_type(messages[0], MessageExt)
+
+
+async def handle_sequence(messages: Sequence[MessageExt]) -> ConsumeResult:
+    """One that only reads its batch."""
+    assert_type(messages[0], MessageExt)
+    return ConsumeResult.SUCCESS
+
+
+def batches() -> None:
+    """Each kind of batch handler fits each kind of consumer; one for single messages does not."""
+    config = PushConfig(batch_size=16)
+    rocketpy.PushConsumer("g", batch_handler=handle_list, config=config)
+    rocketpy.PushConsumer("g", batch_handler=handle_sequence, config=config)
+    rocketpy.sync.PushConsumer("g", batch_handler=handle_list, config=config)
+    rocketpy.PushConsumer("g", batch_handler=handle)  # type: ignore[arg-type]
 
 
 def blocking_push() -> None:
