@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from rocketpy.errors import ClientClosed
+from rocketpy.errors import ClientClosed, UsageError
 
 __all__ = ["Background", "later"]
 
@@ -66,7 +66,7 @@ class Background:
         """Start a coroutine; return the future of what it returns."""
         try:
             self._check_caller()
-        except ClientClosed:
+        except UsageError:
             work.close()
             raise
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -95,9 +95,10 @@ class Background:
         if self.pid != os.getpid():
             raise ClientClosed("this client was made before a fork; make a new one in the child process")
         if threading.current_thread() is self._thread:
-            raise ClientClosed(
-                "a blocking method was called in the client's own thread, as in a callback; it would wait "
-                "for itself"
+            raise UsageError(
+                "a blocking method was called in the thread that works for all blocking clients, as in a "
+                "callback or an async handler; it would wait for itself. Take a method that returns a "
+                "future, such as send_async, or call it on a thread of your own"
             )
 
 

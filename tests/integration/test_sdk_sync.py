@@ -14,7 +14,7 @@ from rocketpy import Message, MessageExt, ProducerConfig, PullStatus, PushConfig
 from rocketpy import Producer as AsyncProducer
 from rocketpy import PullConsumer as AsyncPullConsumer
 from rocketpy.embedded import _find_open, lease
-from rocketpy.errors import ClientClosed, ConfigInvalid, FlowControlled, MessageTooLarge
+from rocketpy.errors import ClientClosed, ConfigInvalid, FlowControlled, MessageTooLarge, UsageError
 from rocketpy.sync import Producer, PullConsumer, PushConsumer
 from tests.integration.sdk_groups import FIRST
 
@@ -139,18 +139,20 @@ def test_many_threads_share_one_producer(producer: Producer) -> None:
 
 
 def test_a_blocking_call_in_a_callback_is_refused(producer: Producer) -> None:
-    """The program would stand still for ever."""
+    """The program would stand still for ever, or somebody look for what has closed the producer."""
     errors: list[BaseException] = []
 
     def call_again(_: Future[SendResult]) -> None:
         try:
             producer.send(Message("Callback", b"x"))
-        except ClientClosed as error:
+        except UsageError as error:
             errors.append(error)
 
     producer.send_async(Message("Callback", b"x"), call_again).result(timeout=10)
     producer.send(Message("Callback", b"x"))  # the callback has run by now
     assert "wait for itself" in str(errors[0])
+    assert "send_async" in str(errors[0])
+    assert not isinstance(errors[0], ClientClosed)  # nothing is closed
 
 
 @pytest.mark.parametrize("where", ["handler", "callback"])
