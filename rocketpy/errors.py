@@ -211,7 +211,7 @@ class BrokerError(RocketError):
     """The peer answered, and its answer means failure.
 
     code: the response code as it came, also when this version has no name for it.
-    remark: the peer's own words. broker: its name or address.
+    remark: the peer's own words. broker: its name or address. advice: what to do, for the text.
     """
 
     def __init__(
@@ -222,10 +222,10 @@ class BrokerError(RocketError):
         *,
         outcome: Outcome = Outcome.NOT_SENT,
         retry: Retry = Retry.NONE,
+        advice: str = "",
     ) -> None:
-        super().__init__(
-            f"{broker} answered code {code}: {remark or 'no remark'}", outcome=outcome, retry=retry
-        )
+        text = f"{broker} answered code {code}: {remark or 'no remark'}"
+        super().__init__(f"{text}; {advice}" if advice else text, outcome=outcome, retry=retry)
         self.code = code
         self.remark = remark
         self.broker = broker

@@ -38,6 +38,9 @@ _REFUSALS: Final[dict[int, Retry]] = {
     ResponseCode.SUBSCRIPTION_NOT_LATEST: Retry.SAME_BROKER,
 }
 
+_NO_SQL: Final = "does not support consumer to filter message by SQL92"
+_NO_SQL_ADVICE: Final = "set enablePropertyFilter=true in its broker.conf"
+
 
 class Questions:
     """Asks by a client. timeout_ms: for an answer."""
@@ -104,4 +107,7 @@ def checked(answer: Command, broker: str) -> Command:
 def refusal(answer: Command, broker: str) -> BrokerError:
     """The error that a broker's refusal of a question is."""
     retry = _REFUSALS.get(answer.code, Retry.NONE)
-    return BrokerError(answer.code, answer.remark, broker, outcome=Outcome.NOT_SENT, retry=retry)
+    advice = _NO_SQL_ADVICE if _NO_SQL in (answer.remark or "") else ""
+    return BrokerError(
+        answer.code, answer.remark, broker, outcome=Outcome.NOT_SENT, retry=retry, advice=advice
+    )
