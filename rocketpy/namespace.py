@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from rocketpy.errors import UsageError
 from rocketpy.message import DEFAULT_TOPIC, RETRY_TOPIC_PREFIX
 from rocketpy.protocol.bodies import MessageQueue
 
@@ -40,7 +41,10 @@ def unwrap(namespace: str, name: str) -> str:
 
 
 def wrap_queue(namespace: str, queue: MessageQueue) -> MessageQueue:
-    """A queue with its topic as it travels."""
+    """A queue with its topic as it travels. Raises UsageError for what is no queue."""
+    given: object = queue
+    if not isinstance(given, MessageQueue):
+        raise UsageError(f"{given!r} is no MessageQueue")
     return MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
 
 

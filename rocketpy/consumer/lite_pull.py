@@ -12,6 +12,7 @@ from typing import Final
 
 from rocketpy.client import ClientInstance
 from rocketpy.config import ClientConfig
+from rocketpy.consumer.arguments import check_time, check_whole
 from rocketpy.consumer.base import GroupConsumer
 from rocketpy.consumer.groups import settings_text
 from rocketpy.consumer.member import GroupMember
@@ -20,7 +21,7 @@ from rocketpy.consumer.outcomes import Verdict
 from rocketpy.consumer.pulling import Puller
 from rocketpy.consumer.settings import LitePullConfig
 from rocketpy.consumer.subscription import ALL, Expression
-from rocketpy.errors import ClientClosed, ConfigInvalid, RouteNotFound
+from rocketpy.errors import ClientClosed, ConfigInvalid, RouteNotFound, UsageError
 from rocketpy.message import MessageExt, MessageQueue
 from rocketpy.namespace import wrap, wrap_queue
 from rocketpy.routing import subscribe_queues
@@ -111,7 +112,12 @@ class LitePullConsumer(GroupConsumer):
         """
         if self._subscriptions:
             raise ConfigInvalid(f"consumer {self.group} has subscribed to topics; assign is the other way")
-        self._assigned = tuple(queues)
+        if isinstance(queues, MessageQueue):
+            raise UsageError(f"assign takes queues in a list or the like, not one: {queues!r}")
+        chosen = tuple(queues)
+        for queue in chosen:
+            wrap_queue("", queue)  # raises for what is none
+        self._assigned = chosen
         if self._member is None:
             return
         member = self.member
@@ -161,6 +167,7 @@ class LitePullConsumer(GroupConsumer):
         Those of each queue are in order. What the poll before returned counts as done from now on.
         timeout_ms: `LitePullConfig.poll_timeout_ms` when None. Raises ClientClosed.
         """
+        check_time("timeout_ms", timeout_ms)
         self._done()
         timeout_ms = self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
         loop = asyncio.get_running_loop()
@@ -206,6 +213,8 @@ class LitePullConsumer(GroupConsumer):
         """
         member = self.member
         if offsets is not None:
+            for offset in offsets.values():
+                check_whole("offset", offset)
             wire = {wrap_queue(member.namespace, queue): offset for queue, offset in offsets.items()}
             await member.offsets.write(wire, wait=True)
             return
@@ -222,6 +231,7 @@ class LitePullConsumer(GroupConsumer):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on with a queue of this member from an offset. Raises ConfigInvalid for one outside of it."""
+        check_whole("offset", offset)
         first, end = await self._range(queue)
         if not first <= offset <= end:
             raise ConfigInvalid(f"{queue} has offsets {first} to {end}, not {offset}")

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from rocketpy.config import ClientConfig, ConsumerConfig
+from rocketpy.consumer.arguments import check_time, check_whole
 from rocketpy.consumer.asking import Asking, Pulled
 from rocketpy.consumer.listening import ReceiveListeners
 from rocketpy.consumer.subscription import ALL, Expression, subscription_data, wanted_messages
@@ -83,21 +84,25 @@ class PullConsumer(Connected):
         fewer or when they are large. timeout_ms: `ConsumerConfig.pull_timeout_ms` when None.
         expression: which messages are wanted; a broker that found none in some hundreds says NO_MATCHED_MSG.
         Returns the messages and where to go on; for an offset outside the queue the status is
-        OFFSET_ILLEGAL. Raises RecordCorrupt for a body that does not match its checksum.
+        OFFSET_ILLEGAL. Raises RecordCorrupt for a body that does not match its checksum, and UsageErrors.
         """
+        name = wrap_queue(self._namespace, queue)
+        for what, number in (("offset", offset), ("max_count", max_count)):
+            check_whole(what, number)
+        check_time("timeout_ms", timeout_ms)
         self._receivers.look()
         if not self._receivers.all:
-            return await self._pull(queue, offset, max_count, timeout_ms, expression)
+            return await self._pull(queue, name, offset, max_count, timeout_ms, expression)
         client, started_ns = self._running(), time.time_ns()
         end: list[MessageExt] | BaseException
         try:
-            result = await self._pull(queue, offset, max_count, timeout_ms, expression)
+            result = await self._pull(queue, name, offset, max_count, timeout_ms, expression)
             end = result.messages
         except BaseException as error:
             end = error
             raise
         finally:
-            address = client.address_of_broker(self._wrapped(queue.topic), queue.broker_name)
+            address = client.address_of_broker(name.topic, name.broker_name)
             self._receivers.received(
                 ReceiveEvent(queue, self.group, client.client_id, started_ns, time.time_ns(), address, end)
             )
@@ -106,6 +111,7 @@ class PullConsumer(Connected):
     async def _pull(
         self,
         queue: MessageQueue,
+        name: MessageQueue,
         offset: int,
         max_count: int,
         timeout_ms: int | None,
@@ -116,7 +122,7 @@ class PullConsumer(Connected):
         config, wanted = self.config, subscription_data(queue.topic, expression, 0)
         header = PullMessageRequestHeader(
             consumer_group=self._wrapped(self.group),
-            topic=self._wrapped(queue.topic),
+            topic=name.topic,
             queue_id=queue.queue_id,
             queue_offset=offset,
             max_msg_nums=max_count,
@@ -130,7 +136,7 @@ class PullConsumer(Connected):
         timeout_ms = timeout_ms or config.pull_timeout_ms
         if config.suspend:
             timeout_ms += config.suspend_timeout_ms
-        pulled = await self._asking().pull(wrap_queue(self._namespace, queue), header, timeout_ms)
+        pulled = await self._asking().pull(name, header, timeout_ms)
         return self._pull_result(pulled, queue, wanted.tags_set)
 
     def _pull_result(self, pulled: Pulled, queue: MessageQueue, tags: Collection[str]) -> PullResult:
@@ -171,6 +177,7 @@ class PullConsumer(Connected):
 
         For those who watch the group's progress, and for a later start: nothing here reads from it.
         """
+        check_whole("offset", offset)
         await self._asking().commit(wrap_queue(self._namespace, queue), offset, wait=True)
 
     async def view_message(self, offset_message_id: str) -> MessageExt:

@@ -11,6 +11,7 @@ from typing import Final
 
 from rocketpy.client import ClientInstance
 from rocketpy.config import ClientConfig
+from rocketpy.consumer.arguments import check_whole
 from rocketpy.consumer.base import GroupConsumer
 from rocketpy.consumer.consuming import Callee, ConcurrentConsumption, Consumption
 from rocketpy.consumer.groups import settings_text
@@ -77,6 +78,9 @@ class PushConsumer(GroupConsumer):
         super().__init__(group, namesrv, client, observers)
         if (handler is None) == (batch_handler is None):
             raise ConfigInvalid(f"consumer {group} needs a handler or a batch_handler, one of them")
+        given: object = handler if handler is not None else batch_handler
+        if not callable(given):
+            raise ConfigInvalid(f"the handler of consumer {group} is {given!r}, which cannot be called")
         if handler is not None and self.config.batch_size != 1:
             raise ConfigInvalid(
                 f"batch_size is {self.config.batch_size}: batches of several messages need a batch_handler"
@@ -136,6 +140,7 @@ class PushConsumer(GroupConsumer):
 
         Handlers that run meanwhile go on; what they did is done again if it lies behind the offset.
         """
+        check_whole("offset", offset)
         name = wrap_queue(self.member.namespace, queue)
         await self.member.reset(name.topic, {name: offset})
 

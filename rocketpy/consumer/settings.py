@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rocketpy.config import MessageTraceConfig, check_number
 from rocketpy.consumer.allocation import AllocateAveragely, AllocationStrategy
+from rocketpy.errors import ConfigInvalid
 
 __all__ = ["ConsumeFrom", "LitePullConfig", "MemberConfig", "MessageModel", "PushConfig"]
 
@@ -84,6 +85,17 @@ class MemberConfig:
     """Check the CRC of each body, and its end-to-end checksum where a producer set one."""
 
     def __post_init__(self) -> None:
+        _check_choice("model", self.model, MessageModel)
+        _check_choice("consume_from", self.consume_from, ConsumeFrom)
+        if isinstance(self.allocation, type) or not callable(getattr(self.allocation, "allocate", None)):
+            raise ConfigInvalid(
+                f"allocation is {self.allocation!r}; it must be a strategy, such as AllocateAveragely()"
+            )
+        directory: object = self.offset_directory
+        if directory is not None and not isinstance(directory, Path):
+            raise ConfigInvalid(f"offset_directory is {directory!r}; it must be a pathlib.Path")
+        if self.consume_timestamp_ms is not None:
+            check_number("consume_timestamp_ms", self.consume_timestamp_ms, 0)
         check_number("pull_batch_size", self.pull_batch_size, 1, 1024)
         check_number("pull_interval_ms", self.pull_interval_ms, 0, 65_535)
         check_number("queue_messages_max", self.queue_messages_max, 1, 65_535)
@@ -131,6 +143,9 @@ class PushConfig(MemberConfig):
 
     def __post_init__(self) -> None:
         MemberConfig.__post_init__(self)
+        trace: object = self.message_trace
+        if trace is not None and not isinstance(trace, MessageTraceConfig):
+            raise ConfigInvalid(f"message_trace is {trace!r}; it must be a MessageTraceConfig()")
         check_number("batch_size", self.batch_size, 1, 1024)
         check_number("concurrency", self.concurrency, 1, 1000)
         check_number("span_max", self.span_max, 1, 65_535)
@@ -154,3 +169,8 @@ class LitePullConfig(MemberConfig):
         MemberConfig.__post_init__(self)
         check_number("poll_timeout_ms", self.poll_timeout_ms, 0)
         check_number("poll_batch_size", self.poll_batch_size, 1)
+
+
+def _check_choice(name: str, value: object, kind: type[Enum]) -> None:
+    if not isinstance(value, kind):
+        raise ConfigInvalid(f"{name} is {value!r}; choose one of {', '.join(map(str, kind))}")

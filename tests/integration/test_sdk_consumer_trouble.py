@@ -8,22 +8,37 @@ import subprocess
 import sys
 import threading
 from collections.abc import Collection
+from typing import Any, cast
 
 import pytest
 
-from rocketpy import ClientConfig, LitePullConsumer, Message, MessageExt, Producer, PushConfig, PushConsumer
+from rocketpy import (
+    AdminClient,
+    AllocateAveragely,
+    ClientConfig,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageModel,
+    Producer,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    Sql,
+)
 from rocketpy.consumer import base, member
 from rocketpy.consumer.asking import Asking
-from rocketpy.errors import ConfigInvalid, TopicInvalid
+from rocketpy.errors import BrokerError, ConfigInvalid, TopicInvalid, UsageError
 from rocketpy.protocol.bodies import GetConsumerListByGroupResponseBody, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import QueryConsumerOffsetResponseHeader
 from rocketpy.transport import Channel
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.sdk_groups import Seen, consuming, of_topic
+from tests.integration.sdk_groups import FIRST, Seen, consuming, of_topic, send, texts
 from tests.integration.sdk_peers import Names, Peer, stored
-from tests.integration.test_broker import until
+from tests.integration.test_broker import SMALL, until
 
 REFUSAL = "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=me"
 SWIFT = PushConfig(rebalance_interval_ms=10)
@@ -148,6 +163,112 @@ def test_what_cannot_be_subscribed_to() -> None:
         for expression in (5, None, ["a"]):
             with pytest.raises(ConfigInvalid, match="must be a text"):
                 consumer.subscribe("T", expression)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"consume_from": "first"},
+        {"consume_from": MessageModel.BROADCASTING},
+        {"model": "BROADCASTING"},
+        {"allocation": "AVG"},
+        {"allocation": AllocateAveragely},
+        {"offset_directory": "/tmp/offsets"},  # noqa: S108 - not made
+        {"consume_timestamp_ms": -1},
+    ],
+    ids=str,
+)
+def test_settings_of_a_wrong_kind(settings: dict[str, Any]) -> None:
+    """The start would fail with an AttributeError from somewhere inside, or the consumer be a strange one."""
+    for config in (PushConfig, LitePullConfig):
+        with pytest.raises(ConfigInvalid, match=f"{next(iter(settings))} is "):
+            config(**settings)
+    with pytest.raises(ConfigInvalid, match=r"choose one of ConsumeFrom\.LAST_OFFSET, ConsumeFrom\.FIRST"):
+        PushConfig(consume_from="first")  # type: ignore[arg-type]
+    with pytest.raises(ConfigInvalid, match="message_trace is True"):
+        PushConfig(message_trace=True)  # type: ignore[arg-type]
+
+
+def test_a_handler_that_cannot_be_called() -> None:
+    """The consumer would start, and fail on each message."""
+    for given in ({"handler": 5}, {"batch_handler": "handle"}):
+        with pytest.raises(ConfigInvalid, match="cannot be called"):
+            PushConsumer("g", "127.0.0.1:1", **given)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_batch_is_its_handlers_own_list(
+    cluster: EmbeddedCluster,
+    producer: Producer,
+    is_async: bool,
+    orderly: bool,
+) -> None:
+    """One that takes messages out of it as it goes would have them held for ever."""
+    seen: list[MessageExt] = []
+
+    def handle(messages: list[MessageExt]) -> None:
+        while messages:
+            seen.append(messages.pop())
+
+    async def handle_async(messages: list[MessageExt]) -> None:
+        handle(messages)
+
+    consumer = PushConsumer(
+        "g",
+        cluster.namesrv_address,
+        batch_handler=handle_async if is_async else handle,
+        config=PushConfig(consume_from=FIRST, batch_size=8, orderly=orderly),
+    )
+    consumer.subscribe("T")
+    await send(producer, *texts("batch", 40))
+    async with consumer:
+        await until(lambda: len(seen) == 40)
+        await until(lambda: sum(of for q, of in consumer.progress().items() if q.topic == "T") == 40)
+
+
+async def test_arguments_of_a_wrong_type(cluster: EmbeddedCluster) -> None:
+    """The application would see an AttributeError, or a TypeError, from somewhere inside."""
+    queue, wrong = MessageQueue("T", "broker-a", 0), cast(Any, "T")
+    lite = LitePullConsumer("lite", cluster.namesrv_address)
+    for given in (queue, ["T"]):
+        with pytest.raises(UsageError, match=r"assign takes queues|no MessageQueue"):
+            await lite.assign(cast(Any, given))
+    await lite.assign([queue])
+    async with PullConsumer("g", cluster.namesrv_address) as pull, lite, consuming(cluster, Seen()) as push:
+        for call in (
+            lambda: pull.pull(wrong, 0),
+            lambda: pull.pull(queue, wrong),
+            lambda: pull.pull(queue, 0, wrong),
+            lambda: pull.pull(queue, 0, timeout_ms=wrong),
+            lambda: pull.pull(queue, 0, expression=cast(Any, 5)),
+            lambda: pull.min_offset(wrong),
+            lambda: pull.commit(queue, wrong),
+            lambda: lite.poll(wrong),
+            lambda: lite.seek(queue, wrong),
+            lambda: lite.seek_to_end(wrong),
+            lambda: lite.commit({queue: wrong}),
+            lambda: lite.committed(wrong),
+            lambda: push.seek(queue, wrong),
+            lambda: push.search_offset(wrong, 0),
+        ):
+            with pytest.raises(UsageError):
+                await call()
+
+
+async def test_a_broker_without_sql_is_told_of_with_what_to_do() -> None:
+    """The broker's words name no setting, and an operator would look for one."""
+    async with EmbeddedCluster(settings=SMALL) as running:
+        async with AdminClient(running.namesrv_address) as admin:
+            await admin.create_topic("T", 1)
+        consumer = PushConsumer("g", running.namesrv_address, Seen())
+        consumer.subscribe("T", Sql("a = 1"))
+        with pytest.raises(BrokerError, match=r"SQL92; set enablePropertyFilter=true in its broker\.conf"):
+            await consumer.start()
+        async with PullConsumer("g", running.namesrv_address) as pull:
+            with pytest.raises(BrokerError, match="enablePropertyFilter=true") as refused:
+                await pull.pull(MessageQueue("T", "broker-a", 0), 0, expression=Sql("a = 1"))
+    assert refused.value.remark == "The broker does not support consumer to filter message by SQL92"
 
 
 @pytest.mark.parametrize("orderly", [False, True])

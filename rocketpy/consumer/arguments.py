@@ -1,0 +1,21 @@
+"""Checks of what applications give to consumers' methods, where a wrong type would go far before it fails."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+from rocketpy.errors import UsageError
+
+__all__ = ["check_time", "check_whole"]
+
+
+def check_whole(name: str, value: object) -> None:
+    """Raise UsageError for what is no whole number."""
+    if not isinstance(value, Integral):
+        raise UsageError(f"{name} is {value!r}; it must be a whole number")
+
+
+def check_time(name: str, value: object) -> None:
+    """Raise UsageError for what is neither a number nor None."""
+    if value is not None and not isinstance(value, Real):
+        raise UsageError(f"{name} is {value!r}; it must be a number of milliseconds, or None")
