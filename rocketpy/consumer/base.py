@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.consuming import Consumption
-from rocketpy.consumer.groups import ConsumerGroups, running_info
+from rocketpy.consumer.groups import ConsumerGroups, Direct, GroupPlace, running_info
 from rocketpy.consumer.member import GroupMember, some_of
 from rocketpy.consumer.observing import Observers
 from rocketpy.consumer.outcomes import Verdict
@@ -21,6 +22,7 @@ from rocketpy.lifecycle import Lifecycle
 from rocketpy.message import MessageExt, MessageQueue, check_group, check_topic
 from rocketpy.namespace import unwrap_queue, wrap, wrap_queue
 from rocketpy.protocol.bodies import ConsumerRunningInfo
+from rocketpy.unclosed import warn_of_unclosed
 
 __all__ = ["GroupConsumer"]
 
@@ -33,17 +35,25 @@ _SOON_S: Final = 1.0
 class GroupConsumer(Lifecycle):
     """A member of a consumer group, as applications see it. Raises GroupInvalid."""
 
+    _client: ClientInstance | None = None  # also of one that could not be made
+    _closed = False
+
     def __init__(
         self, group: str, namesrv: str | None, client: ClientConfig | None, observers: Observers
     ) -> None:
         self._observers = observers
         self.group: Final = check_group(group)
         self._client_config: Final = (client or ClientConfig()).at(namesrv)
-        self._client: ClientInstance | None = None
         self._member: GroupMember | None = None
         self._subscriptions: dict[str, Expression] = {}
-        self._closed = False
         self._closing: asyncio.Task[bool] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.group!r})"
+
+    def __del__(self) -> None:
+        # Nothing that runs holds the consumer itself, so this is when nobody can close it any more.
+        warn_of_unclosed(self, self._client, is_closed=self._closed)
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
         raise NotImplementedError
@@ -51,9 +61,13 @@ class GroupConsumer(Lifecycle):
     def _make_consumption(self, member: GroupMember) -> Consumption:
         raise NotImplementedError
 
-    async def consume_directly(self, message: MessageExt) -> Verdict:
-        """Handle a message that an operator chose, outside of its queue."""
+    def _make_direct(self) -> Direct:
+        """What handles a message that an operator chose. It must not hold the consumer."""
         raise NotImplementedError
+
+    async def consume_directly(self, message: MessageExt) -> Verdict:
+        """Handle a message that an operator chose, outside of its queue; nothing is committed by it."""
+        return await self._make_direct()(message)
 
     def running_properties(self) -> dict[str, str]:
         """Its settings, for operators."""
@@ -72,7 +86,8 @@ class GroupConsumer(Lifecycle):
         self._client = client = await ClientInstance.acquire(self._client_config)
         try:
             self._member = member = self._make_member(client)
-            client.part(ConsumerGroups).add(self)
+            place = GroupPlace(member, self._make_direct(), self.running_properties())
+            client.part(ConsumerGroups).add(place)
         except BaseException:
             self._closed = True
             await client.release()
@@ -83,15 +98,10 @@ class GroupConsumer(Lifecycle):
             for topic, expression in self._subscriptions.items():
                 member.subscribe(wrap(member.namespace, topic), expression)
             await member.start(self._make_consumption(member))
-            member.tasks.spawn(self._look_for_work(member), "look for work")
+            member.tasks.spawn(_look_for_work(member, self.group, self._subscriptions), "look for work")
         except BaseException:
             await self.close()
             raise
-
-    async def _look_for_work(self, member: GroupMember) -> None:
-        await asyncio.sleep(_SOON_S)
-        if not self._subscriptions and member.rebalances:
-            log.warning("consumer %s gets no messages before it subscribes to a topic", self.group)
 
     async def close(self) -> bool:
         """Begin no more, wait for handlers, store offsets, leave the group, disconnect.
@@ -173,7 +183,8 @@ class GroupConsumer(Lifecycle):
 
     def running_info(self) -> ConsumerRunningInfo:
         """What ``mqadmin consumerStatus`` shows of this member."""
-        return running_info(self, self.member.client)
+        place = GroupPlace(self.member, self._make_direct(), self.running_properties())
+        return running_info(place, self.member.client)
 
     @property
     def member(self) -> GroupMember:
@@ -182,3 +193,9 @@ class GroupConsumer(Lifecycle):
             state = "is closed" if self._closed else "was not started: use `async with`, or `await start()`"
             raise ClientClosed(f"the consumer {state}")
         return self._member
+
+
+async def _look_for_work(member: GroupMember, group: str, subscriptions: Collection[str]) -> None:
+    await asyncio.sleep(_SOON_S)
+    if not subscriptions and member.rebalances:
+        log.warning("consumer %s gets no messages before it subscribes to a topic", group)

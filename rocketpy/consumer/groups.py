@@ -14,9 +14,9 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import fields
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rocketpy.client import ClientInstance
 from rocketpy.consumer.member import GroupMember
@@ -43,23 +43,22 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.transport import Channel
 
-__all__ = ["ConsumerGroups", "running_info"]
+__all__ = ["ConsumerGroups", "Direct", "GroupPlace", "running_info"]
 
 _VERSION_NAME: Final = "V4_6_0"
 
 
-class Group(Protocol):
-    """A consumer, as brokers talk to it."""
+Direct = Callable[[MessageExt], Awaitable[Verdict]]
+"""Handles a message that an operator chose. Raises RocketError when nothing there handles messages."""
 
-    @property
-    def member(self) -> GroupMember:
-        """Its place in the group."""
 
-    async def consume_directly(self, message: MessageExt) -> Verdict:
-        """Handle a message that an operator chose. Raises RocketError when nothing here handles messages."""
+class GroupPlace:
+    """A consumer, as brokers talk to it: its place in the group, what handles a message, its settings."""
 
-    def running_properties(self) -> dict[str, str]:
-        """Its settings, for operators."""
+    def __init__(self, member: GroupMember, direct: Direct, properties: dict[str, str]) -> None:
+        self.member: Final = member
+        self.consume_directly: Final = direct
+        self.properties: Final = properties
 
 
 class ConsumerGroups:
@@ -67,7 +66,7 @@ class ConsumerGroups:
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, GroupPlace] = {}
         client.links.handlers.update(
             {
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
@@ -78,7 +77,7 @@ class ConsumerGroups:
             }
         )
 
-    def add(self, group: Group) -> None:
+    def add(self, group: GroupPlace) -> None:
         """Let brokers talk to a consumer, and hear of it. Raises ConfigInvalid for a group's second one."""
         self._client.add_consumer(group.member.group, group.member.describe)
         self._groups[group.member.group] = group
@@ -149,7 +148,7 @@ class ConsumerGroups:
 
         member.tasks.spawn(answer(), "consume directly")
 
-    async def _consumed(self, group: Group, message: MessageExt) -> bytes:
+    async def _consumed(self, group: GroupPlace, message: MessageExt) -> bytes:
         began_ms = self._client.now_ms()
         verdict = await group.consume_directly(message)
         result = ConsumeMessageDirectlyResult(
@@ -162,11 +161,11 @@ class ConsumerGroups:
         return result.encode()
 
 
-def running_info(group: Group, client: ClientInstance) -> ConsumerRunningInfo:
+def running_info(group: GroupPlace, client: ClientInstance) -> ConsumerRunningInfo:
     """How a consumer is doing. Names of properties: RocketMQ ConsumerRunningInfo."""
     member = group.member
     now_ms = client.now_ms()
-    properties = group.running_properties() | {
+    properties = group.properties | {
         "PROP_CONSUMEORDERLY": "true" if member.orderly else "false",
         "PROP_CONSUMER_START_TIMESTAMP": str(member.started_ms),
         "PROP_CONSUME_TYPE": member.consume_type,

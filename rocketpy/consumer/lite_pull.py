@@ -14,7 +14,7 @@ from rocketpy.client import ClientInstance
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.arguments import check_time, check_whole
 from rocketpy.consumer.base import GroupConsumer
-from rocketpy.consumer.groups import settings_text
+from rocketpy.consumer.groups import Direct, settings_text
 from rocketpy.consumer.member import GroupMember
 from rocketpy.consumer.observing import Observers
 from rocketpy.consumer.outcomes import Verdict
@@ -264,9 +264,13 @@ class LitePullConsumer(GroupConsumer):
 
     # -- for the group ------------------------------------------------------------------------
 
-    async def consume_directly(self, message: MessageExt) -> Verdict:
-        """Not possible: nothing here handles messages by itself. Raises ConfigInvalid."""
-        raise ConfigInvalid(f"group {self.group} polls; it has no handler to give {message} to")
+    def _make_direct(self) -> Direct:
+        group = self.group
+
+        async def refuse(message: MessageExt) -> Verdict:
+            raise ConfigInvalid(f"group {group} polls; it has no handler to give {message} to")
+
+        return refuse
 
     def running_properties(self) -> dict[str, str]:
         """Its settings, for operators."""

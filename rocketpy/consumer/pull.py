@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from rocketpy.client import ClientInstance
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.arguments import check_time, check_whole
 from rocketpy.consumer.asking import Asking, Pulled
@@ -27,6 +28,7 @@ from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.results import PullResult, PullStatus
 from rocketpy.routing import subscribe_queues
 from rocketpy.telemetry import TelemetryChoice, find_telemetry
+from rocketpy.unclosed import warn_of_unclosed
 
 __all__ = ["PullConsumer"]
 
@@ -43,6 +45,9 @@ class PullConsumer(Connected):
     BrokerError; all may be called again.
     """
 
+    _client: ClientInstance | None = None  # also of one that could not be made
+    _closed = False
+
     def __init__(
         self,
         group: str,
@@ -58,6 +63,12 @@ class PullConsumer(Connected):
         self.config: Final = config or ConsumerConfig()
         self._telemetry = telemetry
         self._receivers = ReceiveListeners(listeners)
+
+    def __repr__(self) -> str:
+        return f"PullConsumer({self.group!r})"
+
+    def __del__(self) -> None:
+        warn_of_unclosed(self, self._client, is_closed=self._closed)
 
     async def start(self) -> None:
         """Start, once. Raises ConfigInvalid."""

@@ -14,16 +14,16 @@ from rocketpy.config import ClientConfig
 from rocketpy.consumer.arguments import check_whole
 from rocketpy.consumer.base import GroupConsumer
 from rocketpy.consumer.consuming import Callee, ConcurrentConsumption, Consumption
-from rocketpy.consumer.groups import settings_text
+from rocketpy.consumer.groups import Direct, settings_text
 from rocketpy.consumer.member import GroupMember
 from rocketpy.consumer.observing import Observers
 from rocketpy.consumer.orderly import OrderlyConsumption
-from rocketpy.consumer.outcomes import BatchHandler, Handler, Verdict
+from rocketpy.consumer.outcomes import BatchHandler, Handler
 from rocketpy.consumer.sending_back import SendBack
 from rocketpy.consumer.settings import MessageModel, PushConfig
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import ProcessListener
-from rocketpy.message import MessageExt, MessageQueue
+from rocketpy.message import MessageQueue
 from rocketpy.namespace import unwrap_queue, wrap_queue
 from rocketpy.telemetry import TelemetryChoice
 
@@ -86,7 +86,6 @@ class PushConsumer(GroupConsumer):
                 f"batch_size is {self.config.batch_size}: batches of several messages need a batch_handler"
             )
         self._callee = Callee(handler, batch_handler, observers.listeners)
-        self._concurrent: ConcurrentConsumption | None = None
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
         config = self.config
@@ -109,15 +108,15 @@ class PushConsumer(GroupConsumer):
             return OrderlyConsumption(
                 self._callee, config, send_back, member.stats, member.tasks, client.now_ms, lock
             )
-        self._concurrent = ConcurrentConsumption(
+        concurrent = ConcurrentConsumption(
             self._callee, config, send_back, member.stats, member.tasks, client.now_ms
         )
-        member.every(config.consume_timeout_ms, self._expire, "handlers that take too long")
-        return self._concurrent
 
-    async def _expire(self) -> None:
-        if self._concurrent is not None:
-            self._concurrent.expire()
+        async def expire() -> None:
+            concurrent.expire()
+
+        member.every(config.consume_timeout_ms, expire, "handlers that take too long")
+        return concurrent
 
     def pause(self) -> None:
         """Pull no more. What was pulled is still handled. RocketMQ: suspend."""
@@ -144,9 +143,9 @@ class PushConsumer(GroupConsumer):
         name = wrap_queue(self.member.namespace, queue)
         await self.member.reset(name.topic, {name: offset})
 
-    async def consume_directly(self, message: MessageExt) -> Verdict:
-        """Call the handler for one message, outside of its queue; nothing is committed by it."""
-        return await self._callee.verdict([message], threads=self.config.threads)
+    def _make_direct(self) -> Direct:
+        callee, threads = self._callee, self.config.threads
+        return lambda message: callee.verdict([message], threads=threads)
 
     def running_properties(self) -> dict[str, str]:
         """Its settings, for operators."""

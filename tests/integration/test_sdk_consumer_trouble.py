@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from rocketpy import (
 )
 from rocketpy.consumer import base, member
 from rocketpy.consumer.asking import Asking
-from rocketpy.errors import BrokerError, ConfigInvalid, TopicInvalid, UsageError
+from rocketpy.errors import BrokerError, ConfigInvalid, GroupInvalid, TopicInvalid, UsageError
 from rocketpy.protocol.bodies import GetConsumerListByGroupResponseBody, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -356,3 +357,43 @@ async def test_a_lock_that_comes_while_the_consumer_closes_is_given_back(
     async with consuming(cluster, Seen(), orderly=True, name="two") as second:
         async with asyncio.timeout(10):
             await until(lambda: len(of_topic(second)) == 4)
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, PullConsumer])
+async def test_a_consumer_that_was_forgotten_is_told_of(cluster: EmbeddedCluster, kind: Any) -> None:
+    """It would keep its share of the queues from the others, and nothing name it."""
+    handler = {"handler": Seen()} if kind is PushConsumer else {}
+    consumers = [kind("g", cluster.namesrv_address, **handler)]
+    if kind is not PullConsumer:
+        consumers[0].subscribe("T")
+    await consumers[0].start()
+    client, member = consumers[0]._client, getattr(consumers[0], "_member", None)
+
+    def forget() -> None:
+        consumers.clear()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match=rf"unclosed {kind.__name__}\('g'\)") as found:
+        forget()
+    del found  # it has the consumer
+    if member is not None:
+        await member.close()
+    await client.release()
+
+
+async def test_a_consumer_that_was_closed_or_never_started_is_not() -> None:
+    """The warning would be no help where it comes each time."""
+    with pytest.raises(GroupInvalid):
+        PushConsumer("no group", "127.0.0.1:1", Seen())
+    with pytest.raises(GroupInvalid):
+        PullConsumer("no group", "127.0.0.1:1")
+    async with Names() as names:
+        names.routes["T"] = {}
+        consumer = PushConsumer("g", names.address, Seen())
+        consumer.subscribe("T")
+        assert repr(consumer) == "PushConsumer('g')"
+        async with consumer, PullConsumer("g", names.address):
+            pass
+        PullConsumer("g", names.address)
+        del consumer
+        gc.collect()
