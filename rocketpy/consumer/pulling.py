@@ -198,8 +198,11 @@ class Puller:
             return messages
         if answer.status is PullStatus.OFFSET_ILLEGAL:
             self._moved(answer)
-        else:
-            held.next_offset = answer.header.next_begin_offset
+            return ()
+        if answer.status is PullStatus.NO_MATCHED_MSG and answer.header.next_begin_offset <= held.next_offset:
+            # RocketMQ's slave that has less than this consumer read from its master says so at once.
+            await self._wait()
+        held.next_offset = answer.header.next_begin_offset
         return ()
 
     async def _next_answer(self, subscription: SubscriptionData) -> Pulled:

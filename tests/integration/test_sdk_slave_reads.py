@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import pytest
 
@@ -300,3 +301,28 @@ async def test_an_orderly_queue_is_kept_without_its_master(names: Names) -> None
         assert all(p.held.locked_ms is not None for q, p in held.items() if q.topic == "T")
     finally:
         await consumer.close()
+
+
+async def test_a_slave_that_is_behind_is_not_asked_without_a_pause(names: Names) -> None:
+    """RocketMQ's slave answers at once, and a consumer whose master is away took all of their time."""
+    seen: list[bytes] = []
+    master = names.members[0]
+    asked_at: list[float] = []
+
+    def answer(channel: Channel, request: Command) -> Command | bytes | None:
+        is_pull = request.code == RequestCode.PULL_MESSAGE
+        if is_pull and len(asked_at) < 4 and request.header_as(PullMessageRequestHeader).topic == "T":
+            asked_at.append(asyncio.get_running_loop().time())
+            header = PullMessageResponseHeader(
+                suggest_which_broker_id=0, next_begin_offset=1, min_offset=0, max_offset=1
+            )
+            return request.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, header=header)
+        return master.answer(channel, request)
+
+    master.script = answer
+    consumer = await start(names, seen)
+    try:
+        await until(lambda: len(seen) == 3)
+    finally:
+        await consumer.close()
+    assert all(after - before > 0.05 for before, after in pairwise(asked_at))
