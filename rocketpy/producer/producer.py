@@ -115,7 +115,9 @@ class Producer(Lookups, Lifecycle):
         listeners.observe(telemetry, client.config.namespace)
         engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
         gathers = self.config.batching and not self._checks
-        self._sends = sends = Submitter(engine, self.config, client.tasks, gathers=gathers)
+        self._sends = sends = Submitter(
+            engine, self.config, client.tasks, gathers=gathers, namespace=client.config.namespace
+        )
         self._transactions = Transactions(client, self._wire_group, sends.send_half, listeners.settlers)
         self._requests = Requests(client)
         if self._check is not None:

@@ -10,6 +10,7 @@ from rocketpy.config import COMPRESSION_TYPES, ProducerConfig
 from rocketpy.errors import BatchIncomplete, MessageInvalid, MessageTooLarge, RocketError
 from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
+from rocketpy.namespace import wrap
 from rocketpy.producer.batching import check_batch
 from rocketpy.producer.pending import OneMessage, OnewaySend, SingleSend
 from rocketpy.producer.preparing import BatchPart
@@ -33,16 +34,20 @@ class Submitter:
     """Hands one producer's messages to its engine.
 
     gathers: whether sends may travel together. tasks: where compression on a thread is waited for.
+    namespace: the client's.
     room, new_future: the engine's. Time-outs are in ms; 0 and None stand for the producer's.
     """
 
-    def __init__(self, engine: Engine, config: ProducerConfig, tasks: Tasks, *, gathers: bool) -> None:
+    def __init__(
+        self, engine: Engine, config: ProducerConfig, tasks: Tasks, *, gathers: bool, namespace: str = ""
+    ) -> None:
         self.engine: Final = engine
         self.room: Final = engine.room
         self.new_future: Final[Callable[[], asyncio.Future[Any]]] = engine.new_future
         self._config = config
         self._tasks = tasks
         self._gathers = gathers
+        self._namespace = namespace
         self._compress_above = config.compression.above_bytes
         self._gather_up_to = min(self._compress_above, config.max_message_bytes) if gathers else -1
 
@@ -90,6 +95,8 @@ class Submitter:
     ) -> list[SendResult]:
         """Send a batch in as many requests as it takes. See `Producer.send_batch`."""
         check_batch(messages)
+        if queue is not None:
+            self._check_queue(queue, messages[0].topic)
         listeners = self.engine.listeners
         listeners.look()
         event = listeners.announce(messages) if listeners.all else None
@@ -146,6 +153,8 @@ class Submitter:
         """
         size = len(message.body)
         engine = self.engine
+        if queue is not None:
+            self._check_queue(queue, message.topic)
         publisher = engine.publishers[message.topic]
         timeout_ms = timeout_ms or self._config.send_timeout_ms
         listeners = engine.listeners
@@ -199,6 +208,17 @@ class Submitter:
         except RocketError as error:
             self.engine.listeners.ended(event, error)
             raise
+
+    def _check_queue(self, queue: MessageQueue, topic: str) -> None:
+        """See to it that a queue is one of the message's topic: on the wire there is only its number."""
+        if not isinstance(queue, MessageQueue):
+            raise MessageInvalid(
+                f"queue is {queue!r}; it must be a MessageQueue, as fetch_publish_queues gives"
+            )
+        if queue.topic != topic and wrap(self._namespace, queue.topic) != wrap(self._namespace, topic):
+            raise MessageInvalid(
+                f"a message of topic {topic} cannot go to a queue of topic {queue.topic}: {queue}"
+            )
 
     def _compress(self, send: OneMessage[R]) -> None:
         """Compress its body, then begin. On a thread when it is long and no order would be lost by that."""
