@@ -16,6 +16,7 @@ import itertools
 import logging
 import os
 import random
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -89,7 +90,8 @@ class KnownTopic:
 class ClientInstance:
     """One client towards name servers and brokers. Get it by `acquire`, give it back by `release`.
 
-    forked: called in a forked child with the reason why this client is of no use there.
+    forked: called in a forked child with the reason why this client is of no use there. thread: in which its
+    event loop runs, as far as known.
     """
 
     def __init__(self, config: ClientConfig) -> None:
@@ -109,6 +111,7 @@ class ClientInstance:
         self._users = 0
         self._started = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
         self._closed = False
         self._parts: dict[object, object] = {}
         self._heartbeats = HeartbeatAnswers()
@@ -197,6 +200,26 @@ class ClientInstance:
         self.links.abandon(reason)
         for tell in self.forked:
             tell(reason)
+
+    def check_loop(self) -> None:
+        """See to it that the caller is in this client's event loop. Raises ClientClosed.
+
+        Elsewhere its futures cannot be waited for: a send would fail, and be stored all the same.
+        """
+        if self.is_foreign:
+            return  # the refusal after a fork says more
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self._loop:
+            state = " (which is closed)" if self._loop.is_closed() else ""
+            raise ClientClosed(
+                f"this client belongs to the event loop that started it{state}, and was used in "
+                f"{'another one' if running is not None else 'a thread without one'}; "
+                "make one for each loop, or use rocketpy.sync"
+            )
+        self.thread = threading.get_ident()  # a loop may go on in another thread
 
     def now_ms(self) -> float:
         """The event loop's steady clock, in ms."""

@@ -51,14 +51,21 @@ class Connected(Lifecycle):
     async def close(self) -> None:
         """Disconnect, unless others use the same connections. Safe to call again."""
         if self._client is not None and not self._closed:
+            self._client.check_loop()
             self._closed = True
             await self._client.release()
 
     def health(self) -> Health:
         """How its connections are doing. Raises ClientClosed."""
-        return self._running().health()
+        return self._open().health()
 
     def _running(self) -> ClientInstance:
+        """What asks. Raises ClientClosed, also in another event loop than its own."""
+        client = self._open()
+        client.check_loop()
+        return client
+
+    def _open(self) -> ClientInstance:
         if self._client is None or self._closed:
             state = "is closed" if self._closed else "was not started: use `async with`, or `await start()`"
             raise ClientClosed(f"{self._what} {state}")

@@ -36,7 +36,8 @@ class Accumulator:
 
     is_calm: whether the last batch was one of one message, so that a send that finds nothing in flight had
     better go at once. room: what is gathered counts at once. leave: called with each batch when it is to
-    leave. left: called when all that leave at this moment have.
+    leave. left: called when all that leave at this moment have. check_loop: called when a batch is opened
+    while the event loop does not run, which would never leave.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Accumulator:
         preparer: Preparer,
         leave: Callable[[OpenBatch], None],
         left: Callable[[], None],
+        check_loop: Callable[[], None],
     ) -> None:
         self._max_bytes = config.max_bytes
         self._max_count = config.max_gathered
@@ -55,6 +57,7 @@ class Accumulator:
         self._preparer = preparer
         self._leave = leave
         self._left = left
+        self._check_loop = check_loop
         self._open: dict[Publisher, OpenBatch] = {}
         self._given: dict[MessageQueue, OpenBatch] = {}
         self._timer: asyncio.Handle | None = None
@@ -69,7 +72,7 @@ class Accumulator:
         queue: MessageQueue | None,
         timeout_ms: int,
     ) -> None:
-        """Accept a send and let it join. Raises MessageTooLarge for its properties."""
+        """Accept a send and let it join. Raises MessageTooLarge for its properties, and ClientClosed."""
         tail = self._preparer.tail(message, event)
         batch = self._open.get(publisher) if queue is None else self._given.get(queue)
         size = len(message.body)
@@ -120,6 +123,8 @@ class Accumulator:
         self, publisher: Publisher, queue: MessageQueue | None, timeout_ms: int, *, wait: bool
     ) -> OpenBatch:
         """Open a batch, after those have left that it must not overtake."""
+        if not self._loop.is_running():
+            self._check_loop()
         if queue is None or publisher in self._open or queue in self._given:
             self.flush_topic(publisher)
         batch = OpenBatch(publisher, queue, timeout_ms, wait=wait)

@@ -56,7 +56,8 @@ class Producer(Lookups, Lifecycle):
     client: how it connects; producers and consumers with equal settings share connections. listeners,
     checks: see `rocketpy.hooks`. telemetry: None for what is installed, see `rocketpy.telemetry`.
 
-    May be made outside of an event loop; `start` (or `async with`) binds it to the running one.
+    May be made outside of an event loop; `start` (or `async with`) binds it to the running one. In any other
+    event loop or thread it raises ClientClosed: make one for each, or take `rocketpy.sync`.
     Raises GroupInvalid, ConfigInvalid.
     """
 
@@ -115,9 +116,7 @@ class Producer(Lookups, Lifecycle):
         listeners.observe(telemetry, client.config.namespace)
         engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
         gathers = self.config.batching and not self._checks
-        self._sends = sends = Submitter(
-            engine, self.config, client.tasks, gathers=gathers, namespace=client.config.namespace
-        )
+        self._sends = sends = Submitter(engine, client, self.config, gathers=gathers)
         self._transactions = Transactions(client, self._wire_group, sends.send_half, listeners.settlers)
         self._requests = Requests(client)
         if self._check is not None:
@@ -132,6 +131,9 @@ class Producer(Lookups, Lifecycle):
         """
         if self._sends is None or self._client is None or self._client.is_foreign:
             return []
+        if self._closing is not None and self._closing.done():
+            return self._closing.result()
+        self._client.check_loop()
         if self._closing is None:
             engine = self._sends.engine
             engine.refuse()
@@ -246,11 +248,11 @@ class Producer(Lookups, Lifecycle):
         MessageTooLarge, and what `send` raises. When some requests were stored before one failed, the
         error is BatchIncomplete, with the results there are.
         """
-        return await _started(self._sends).send_batch(messages, queue, timeout_ms)
+        return await self._here().send_batch(messages, queue, timeout_ms)
 
     async def drain(self) -> None:
         """Wait until there is room for another message, and the connections have taken what was written."""
-        await _started(self._sends).engine.drain()
+        await self._here().engine.drain()
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Short for `fetch_publish_message_queues`."""
@@ -266,6 +268,8 @@ class Producer(Lookups, Lifecycle):
         `LocalTransactionState`; UNKNOWN, or an exception, makes the broker ask again later. A plain function
         runs in the event loop and must not block. May be called before `start`.
         """
+        if self._client is not None:
+            self._client.check_loop()
         self._check = check
         if self._transactions is not None:
             self._transactions.check_with(check)
@@ -290,6 +294,7 @@ class Producer(Lookups, Lifecycle):
         Raises what `send` raises for the half message, ConfigInvalid without a check, MessageInvalid for a
         message with a delay.
         """
+        self._here()
         transactions = self.transactions
         if check is not None:
             self.check_transactions(check)
@@ -318,7 +323,7 @@ class Producer(Lookups, Lifecycle):
         """
         timeout_ms = max(1, round(timeout * 1000))
 
-        sends = _started(self._sends)
+        sends = self._here()
 
         async def send_singly(request: Message, left_ms: int) -> SendResult:
             return await sends.send(LoneSend, request, queue, selector, arg, left_ms)
@@ -335,7 +340,7 @@ class Producer(Lookups, Lifecycle):
         arg: object = None,
     ) -> asyncio.Future[MessageExt]:
         """`request` as a future, for callbacks or to have several on their way. Raises ClientClosed."""
-        loop = _started(self._sends).engine.loop
+        loop = self._here().engine.loop
         return loop.create_task(
             self.request(message, timeout=timeout, queue=queue, selector=selector, arg=arg)
         )
@@ -345,7 +350,14 @@ class Producer(Lookups, Lifecycle):
     def _asking(self) -> ClientInstance:
         if self._client is None or self._closing is not None:
             raise ClientClosed("the producer was not started, or is closed")
+        self._client.check_loop()
         return self._client
+
+    def _here(self) -> Submitter:
+        """What sends. Raises ClientClosed before the start, and in another event loop than the producer's."""
+        sends = _started(self._sends)
+        _started(self._client).check_loop()
+        return sends
 
     def _oneway_ended(self, future: asyncio.Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any, Final, TypeVar
 
+from rocketpy.client import ClientInstance
 from rocketpy.config import COMPRESSION_TYPES, ProducerConfig
 from rocketpy.errors import BatchIncomplete, MessageInvalid, MessageTooLarge, RocketError
 from rocketpy.hooks import SendEvent
@@ -23,7 +25,6 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.compression import compress_if_worth
 from rocketpy.results import SendResult
 from rocketpy.routing.selectors import QueueSelector
-from rocketpy.tasks import Tasks
 
 __all__ = ["Submitter", "kind_of"]
 
@@ -33,21 +34,20 @@ R = TypeVar("R")
 class Submitter:
     """Hands one producer's messages to its engine.
 
-    gathers: whether sends may travel together. tasks: where compression on a thread is waited for.
-    namespace: the client's.
+    gathers: whether sends may travel together.
     room, new_future: the engine's. Time-outs are in ms; 0 and None stand for the producer's.
     """
 
     def __init__(
-        self, engine: Engine, config: ProducerConfig, tasks: Tasks, *, gathers: bool, namespace: str = ""
+        self, engine: Engine, client: ClientInstance, config: ProducerConfig, *, gathers: bool
     ) -> None:
         self.engine: Final = engine
         self.room: Final = engine.room
         self.new_future: Final[Callable[[], asyncio.Future[Any]]] = engine.new_future
         self._config = config
-        self._tasks = tasks
+        self._client = client
         self._gathers = gathers
-        self._namespace = namespace
+        self._runs = engine.loop.is_running
         self._compress_above = config.compression.above_bytes
         self._gather_up_to = min(self._compress_above, config.max_message_bytes) if gathers else -1
 
@@ -61,6 +61,8 @@ class Submitter:
         timeout_ms: int | None,
     ) -> asyncio.Future[R]:
         """Submit one message for which there is room; return the future of its end."""
+        if get_ident() != self._client.thread:  # a fifth of the time of looking for the loop itself
+            self._client.check_loop()
         future: asyncio.Future[R] = self.new_future()
         if selector is None:
             self.submit(kind, message, future, queue, timeout_ms)
@@ -78,6 +80,7 @@ class Submitter:
         timeout_ms: int | None,
     ) -> R:
         """Wait for room if need be, submit, and wait for the end. See `Producer.send`."""
+        self._client.check_loop()
         timeout_ms = await self._wait_for_room(len(message.body), timeout_ms)
         return await self.hand_over(kind, message, queue, selector, arg, timeout_ms)
 
@@ -85,6 +88,7 @@ class Submitter:
         self, message: Message, timeout_ms: int | None
     ) -> tuple[SendResult, Mapping[str, str]]:
         """Send a half message; return also what listeners have added to its properties."""
+        self._client.check_loop()
         timeout_ms = await self._wait_for_room(len(message.body), timeout_ms)
         future: asyncio.Future[SendResult] = self.new_future()
         event = self.submit(HalfSend, message, future, None, timeout_ms)
@@ -94,6 +98,7 @@ class Submitter:
         self, messages: Sequence[Message], queue: MessageQueue | None, timeout_ms: int | None
     ) -> list[SendResult]:
         """Send a batch in as many requests as it takes. See `Producer.send_batch`."""
+        self._client.check_loop()
         check_batch(messages)
         if queue is not None:
             self._check_queue(queue, messages[0].topic)
@@ -172,9 +177,7 @@ class Submitter:
             else:
                 engine.accumulator.add(publisher, message, future, None, queue, timeout_ms)
             return None
-        if size > self._config.max_message_bytes:
-            allowed = self._config.max_message_bytes
-            raise MessageTooLarge(f"a body of {size} bytes, {allowed} are allowed")
+        self._check_single(size)
         event = listeners.announce((message,), oneway=kind is OnewaySend) if listeners.all else None
         try:
             tail = engine.preparer.tail(message, event)
@@ -209,13 +212,22 @@ class Submitter:
             self.engine.listeners.ended(event, error)
             raise
 
+    def _check_single(self, size: int) -> None:
+        """See to it that a message can leave by itself, here. Raises MessageTooLarge, ClientClosed."""
+        if not self._runs():  # another loop in the same thread
+            self._client.check_loop()
+        allowed = self._config.max_message_bytes
+        if size > allowed:
+            raise MessageTooLarge(f"a body of {size} bytes, {allowed} are allowed")
+
     def _check_queue(self, queue: MessageQueue, topic: str) -> None:
         """See to it that a queue is one of the message's topic: on the wire there is only its number."""
         if not isinstance(queue, MessageQueue):
             raise MessageInvalid(
                 f"queue is {queue!r}; it must be a MessageQueue, as fetch_publish_queues gives"
             )
-        if queue.topic != topic and wrap(self._namespace, queue.topic) != wrap(self._namespace, topic):
+        namespace = self._client.config.namespace
+        if queue.topic != topic and wrap(namespace, queue.topic) != wrap(namespace, topic):
             raise MessageInvalid(
                 f"a message of topic {topic} cannot go to a queue of topic {queue.topic}: {queue}"
             )
@@ -229,7 +241,7 @@ class Submitter:
             )
             self.engine.begin(send)
         else:
-            self._tasks.spawn(self._compress_on_thread(send), "compression")
+            self._client.tasks.spawn(self._compress_on_thread(send), "compression")
 
     async def _compress_on_thread(self, send: OneMessage[R]) -> None:
         config = self._config.compression

@@ -39,7 +39,9 @@ class Rig:
     def __post_init__(self) -> None:
         self.room = Room(1000, 1 << 30)
         preparer = Preparer(cast(Any, None), ProducerConfig(batch=self.config), bytes(4))
-        self.accumulator = Accumulator(self.config, self.room, preparer, self.batches.append, self.push)
+        self.accumulator = Accumulator(
+            self.config, self.room, preparer, self.batches.append, self.push, lambda: None
+        )
         self.topic = cast(Publisher, Topic("T"))
         self.pushed = asyncio.Event()
 
