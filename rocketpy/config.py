@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import ssl
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from typing import Final, Literal, Self
 
 from rocketpy.errors import ConfigInvalid
@@ -31,6 +32,8 @@ __all__ = [
     "ProducerConfig",
     "RetryConfig",
 ]
+
+_LARGEST: Final = 2**63 - 1
 
 CODECS: Final = {"json": CODEC_JSON, "rocketmq": CODEC_ROCKETMQ, "msgpack": CODEC_MSGPACK}
 
@@ -138,7 +141,7 @@ class LatencyConfig:
                 "they must be as many, and latencies must rise"
             )
         for value in (*self.latency_ms, *self.away_ms, self.failed_ms):
-            check_number("a time in latency", value, 0)
+            check_number("a time in latency_ms, away_ms or failed_ms", value, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +313,22 @@ class ClientConfig:
         return self if namesrv is None else replace(self, namesrv=namesrv)
 
 
-def check_number(name: str, value: int, minimum: int, maximum: int | None = None) -> None:
-    if value < minimum or (maximum is not None and value > maximum):
+def check_number(name: str, value: float, minimum: int, maximum: int | None = None) -> None:
+    """See to it that a setting is a number in these bounds: a whole one, but for times in ms or seconds.
+
+    Raises ConfigInvalid.
+    """
+    kind = Real if name.endswith(("_ms", "seconds")) else Integral
+    if not isinstance(value, kind) or isinstance(value, bool):
+        wanted = "a number" if kind is Real else "a whole number"
+        raise ConfigInvalid(f"{name} is {value!r}, a {type(value).__name__}; it must be {wanted}")
+    if not minimum <= value <= (_LARGEST if maximum is None else maximum):  # NaN is nowhere between
         upto = f" and at most {maximum}" if maximum is not None else ""
         raise ConfigInvalid(f"{name} is {value}; it must be at least {minimum}{upto}")
+
+
+def check_timeout(timeout_ms: float) -> int:
+    """Return a call's time-out if it can be one. Raises ConfigInvalid."""
+    if type(timeout_ms) is not int or not 1 <= timeout_ms <= _LARGEST:
+        check_number("timeout_ms", timeout_ms, 1)
+    return timeout_ms  # type: ignore[return-value] # part of a ms does no harm

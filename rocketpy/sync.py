@@ -17,7 +17,7 @@ from typing import TypeVar, Unpack
 from rocketpy import admin, producer
 from rocketpy.admin import FOREVER_MS, QueryResult
 from rocketpy.blocking import Blocking
-from rocketpy.config import ClientConfig
+from rocketpy.config import ClientConfig, check_timeout
 from rocketpy.errors import ClientClosed, FlowControlled
 from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
 from rocketpy.producer.options import ProducerOptions, RequestOptions, SendOptions, Where
@@ -232,7 +232,8 @@ class Producer(_Lookups[producer.Producer]):
 
     def _take_room(self, timeout_ms: int | None) -> None:
         """Count one more in flight; wait for that if need be. Raises FlowControlled after the time-out."""
-        timeout_s = (timeout_ms or self._inner.config.send_timeout_ms) / 1000
+        time_ms = self._inner.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
+        timeout_s = min(time_ms / 1000, threading.TIMEOUT_MAX)
         if not self._room.acquire(timeout=timeout_s):
             raise FlowControlled(
                 f"{self._inner.config.max_in_flight} messages were in flight for {timeout_s} s"

@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rocketpy.errors import RocketError
 from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
 from rocketpy.producer.pending import BatchRequest, SingleSend
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.requests import encoded_properties
-from rocketpy.producer.retry import copy_of
 from rocketpy.protocol.batch import encode_batch
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
@@ -99,21 +97,15 @@ class GatheredSend(BatchRequest[SendResult]):
             if not future.done():
                 future.set_result(result)
 
-    def fail(self, error: RocketError) -> None:
-        """An error for each: an error of its own, since raising one writes into it."""
-        for future in self.futures:
-            if not future.done():
-                future.set_exception(copy_of(error))
-
     def ends(
-        self, end: RocketError | Sequence[SendResult]
+        self, end: Exception | Sequence[SendResult]
     ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
         """Each ended by itself."""
         for number, event in enumerate(self.events):
             if self.futures[number].cancelled():
                 yield event, asyncio.CancelledError()
             else:
-                yield event, end if isinstance(end, RocketError) else end[number : number + 1]
+                yield event, end if isinstance(end, Exception) else end[number : number + 1]
 
     def shed(self) -> Shed | None:
         """Part with the messages whose callers have gone; None when all are there."""

@@ -19,7 +19,7 @@ from rocketpy.message import Message
 from rocketpy.producer.answers import read_answer, read_batch_answer
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.requests import SendTemplate, head_text
-from rocketpy.producer.retry import Attempt, SendRules
+from rocketpy.producer.retry import Attempt, SendRules, copy_of
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
 from rocketpy.results import SendResult
@@ -33,6 +33,7 @@ __all__ = [
     "Owner",
     "Pending",
     "SingleSend",
+    "fail_all",
 ]
 
 R = TypeVar("R")
@@ -105,14 +106,12 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True)
         """Give the callers what they wait for."""
         raise NotImplementedError
 
-    def fail(self, error: RocketError) -> None:
+    def fail(self, error: Exception) -> None:
         """Give the callers an error."""
-        for future in self.waiting:
-            if not future.done():
-                future.set_exception(error)
+        fail_all(self.waiting, error)
 
     def ends(
-        self, end: RocketError | Sequence[SendResult]
+        self, end: Exception | Sequence[SendResult]
     ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
         """How it ended, for the listeners."""
         for event, future in zip(self.events, self.waiting, strict=True):
@@ -289,7 +288,14 @@ class BatchSend(BatchRequest[Sequence[SendResult]]):
             self.future.set_result(results)
 
     def ends(
-        self, end: RocketError | Sequence[SendResult]
+        self, end: Exception | Sequence[SendResult]
     ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
         """None: its event is the whole batch's, of which this may be a part."""
         return ()
+
+
+def fail_all(futures: Iterable[asyncio.Future[Any]], error: Exception) -> None:
+    """Give each caller an error: a RocketError of its own, since raising one writes into it."""
+    for number, future in enumerate(futures):
+        if not future.done():
+            future.set_exception(copy_of(error) if number and isinstance(error, RocketError) else error)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from rocketpy.admin import Lookups
 from rocketpy.client import ClientInstance, Health
-from rocketpy.config import COMPRESSION_TYPES, ClientConfig, ProducerConfig
+from rocketpy.config import COMPRESSION_TYPES, ClientConfig, ProducerConfig, check_number
 from rocketpy.errors import ClientClosed, ConfigInvalid
 from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.lifecycle import Lifecycle
@@ -134,12 +134,13 @@ class Producer(Lookups, Lifecycle):
         if self._closing is not None and self._closing.done():
             return self._closing.result()
         self._client.check_loop()
+        wait_ms = self.config.close_timeout_ms if timeout_ms is None else timeout_ms
+        check_number("timeout_ms", wait_ms, 0)
         if self._closing is None:
             engine = self._sends.engine
             engine.refuse()
             self.transactions.close()
             _started(self._requests).close()
-            wait_ms = self.config.close_timeout_ms if timeout_ms is None else timeout_ms
             self._closing = asyncio.create_task(self._close(engine, self._client, wait_ms))
         return await asyncio.shield(self._closing)
 
@@ -321,6 +322,7 @@ class Producer(Lookups, Lifecycle):
         what `send` raises. A reply that comes later is dropped, with a line in the log.
         The consumer replies by `create_reply_message` and `send`.
         """
+        check_number("the time-out in seconds", timeout, 0)
         timeout_ms = max(1, round(timeout * 1000))
 
         sends = self._here()

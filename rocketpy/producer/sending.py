@@ -35,7 +35,7 @@ from rocketpy.producer.accumulator import Accumulator
 from rocketpy.producer.batch_takers import BatchTakers
 from rocketpy.producer.gathered import GatheredSend, OpenBatch
 from rocketpy.producer.listening import Listeners
-from rocketpy.producer.pending import OnewaySend, Pending
+from rocketpy.producer.pending import OnewaySend, Pending, fail_all
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.retry import Attempt, GiveUp, RefreshRoute, SendTo, copy_of, decide
@@ -172,7 +172,16 @@ class Engine:
     def _begin_gathered(self, batch: OpenBatch) -> None:
         """A batch has been gathered and leaves; its messages are counted already."""
         self._unpushed[batch.publisher] = None
-        send = self.preparer.alone(batch) if len(batch.messages) == 1 else self.preparer.gathered(batch)
+        try:
+            send = self.preparer.alone(batch) if len(batch.messages) == 1 else self.preparer.gathered(batch)
+        except Exception as error:
+            # The callers are not here to see it: they would wait for ever, and so would all that leave later.
+            log.exception("%d messages for %s cannot be sent", len(batch.messages), batch.publisher.topic)
+            self.room.free(batch.size, len(batch.messages))
+            for event in batch.events:
+                self.listeners.ended(event, error)
+            fail_all(batch.futures, error)
+            return
         self._live[send] = None
         if self._still_wanted(send):
             self.begin(send)
@@ -266,9 +275,18 @@ class Engine:
             if link.channel is channel:
                 link.channel = None
             self._transmit(send, queue, link, now_ms)
-        except RocketError as error:
-            send.on_wire = False
+        except Exception as error:  # noqa: BLE001 - logged there, and the callers'
+            self._not_written(send, queue, error)
+
+    def _not_written(self, send: Send, queue: MessageQueue, error: Exception) -> None:
+        send.on_wire = False
+        if isinstance(error, RocketError):
             self.failed(send, error)
+            return
+        # A bug here, or a value that nobody checked. It is this send's alone: others go on.
+        log.error("a send to %s cannot be written", queue, exc_info=error)
+        self._takers.take_back(queue.broker_name, send)
+        self._end(send, error)
 
     def _hold(self, send: Send, queue: MessageQueue, link: Link, channel: Channel) -> None:
         """Keep a send, unwritten, while its broker does not read what was written before."""
@@ -402,7 +420,7 @@ class Engine:
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def _end(self, send: Send, end: RocketError | Sequence[SendResult]) -> None:
+    def _end(self, send: Send, end: Exception | Sequence[SendResult]) -> None:
         """Take a send off the bounds and tell its callers."""
         if send not in self._live:
             return
@@ -412,7 +430,7 @@ class Engine:
             for event, how in send.ends(end):
                 event.queue = send.queue
                 self.listeners.ended(event, how)
-        if isinstance(end, RocketError):
+        if isinstance(end, Exception):
             send.fail(end)
         else:
             send.resolve(end)

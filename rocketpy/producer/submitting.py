@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import Any, Final, TypeVar
 
 from rocketpy.client import ClientInstance
-from rocketpy.config import COMPRESSION_TYPES, ProducerConfig
+from rocketpy.config import COMPRESSION_TYPES, ProducerConfig, check_timeout
 from rocketpy.errors import BatchIncomplete, MessageInvalid, MessageTooLarge, RocketError
 from rocketpy.hooks import SendEvent
 from rocketpy.message import Message
@@ -35,7 +35,7 @@ class Submitter:
     """Hands one producer's messages to its engine.
 
     gathers: whether sends may travel together.
-    room, new_future: the engine's. Time-outs are in ms; 0 and None stand for the producer's.
+    room, new_future: the engine's. Time-outs are in ms; None stands for the producer's.
     """
 
     def __init__(
@@ -140,9 +140,7 @@ class Submitter:
         def submit(chosen: MessageQueue, left_ms: int) -> None:
             self.submit(kind, message, future, chosen, left_ms)
 
-        submit_selected(
-            self.engine, message, future, selector, arg, timeout_ms or self._config.send_timeout_ms, submit
-        )
+        submit_selected(self.engine, message, future, selector, arg, self._time_for(timeout_ms), submit)
 
     def submit(
         self,
@@ -161,7 +159,7 @@ class Submitter:
         if queue is not None:
             self._check_queue(queue, message.topic)
         publisher = engine.publishers[message.topic]
-        timeout_ms = timeout_ms or self._config.send_timeout_ms
+        timeout_ms = self._config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
         listeners = engine.listeners
         if listeners.dormant and not self.room.count:
             listeners.look()
@@ -258,7 +256,7 @@ class Submitter:
     ) -> Sequence[SendResult]:
         """Send one request of a batch."""
         engine = self.engine
-        left_ms = await self._wait_for_room(len(part.body), timeout_ms) or self._config.send_timeout_ms
+        left_ms = self._time_for(await self._wait_for_room(len(part.body), timeout_ms))
         future: asyncio.Future[Sequence[SendResult]] = self.new_future()
         publisher = engine.publishers[part.messages[0].topic]
         send = engine.preparer.batch(publisher, part, future, queue, left_ms, event)
@@ -269,8 +267,12 @@ class Submitter:
     async def _wait_for_room(self, size: int, timeout_ms: int | None) -> int | None:
         """Wait until a body of so many bytes would be accepted; what is left of the time-out."""
         if self.room.refuses(size):
-            return await self.room.wait(size, timeout_ms or self._config.send_timeout_ms)
+            return await self.room.wait(size, self._time_for(timeout_ms))
         return timeout_ms
+
+    def _time_for(self, timeout_ms: int | None) -> int:
+        """The caller's time-out, or the producer's. Raises ConfigInvalid."""
+        return self._config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
 
 
 def kind_of(message: Message) -> type[SingleSend]:

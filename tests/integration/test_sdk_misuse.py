@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
-from rocketpy import ClientConfig, MessageQueue, Outcome, Producer
-from rocketpy.errors import MessageInvalid
+from rocketpy import (
+    BatchConfig,
+    ClientConfig,
+    Message,
+    MessageQueue,
+    Outcome,
+    Producer,
+    ProducerConfig,
+    SendStatus,
+)
+from rocketpy.errors import ConfigInvalid, MessageInvalid
+from rocketpy.producer.preparing import Preparer
+from rocketpy.producer.requests import SendTemplate
+from rocketpy.sync import Producer as SyncProducer
 from tests.integration.sdk_peers import Names, Peer
 from tests.integration.test_sdk_failures import MESSAGE, one_broker
 
@@ -57,3 +70,72 @@ async def test_what_is_no_queue_is_refused() -> None:
     async with one_broker() as (producer, _, _names):
         with pytest.raises(MessageInvalid, match="must be a MessageQueue"):
             await producer.send(MESSAGE, queue=3)  # type: ignore[arg-type]
+
+
+# -- time-outs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", ["5", 0, -1, float("nan"), float("inf"), True, 10**30], ids=repr)
+@pytest.mark.parametrize("batching", [True, False])
+async def test_a_bad_time_out_is_refused_and_fails_nobody_else(bad: Any, batching: bool) -> None:
+    """The send would hang for ever, and those that travel with it would fail with a TypeError."""
+    async with one_broker(config=ProducerConfig(batching=batching)) as (producer, broker, _):
+        good = [producer.send_nowait(MESSAGE) for _ in range(3)]
+        for use in (
+            lambda: producer.send(MESSAGE, timeout_ms=bad),
+            lambda: producer.send(MESSAGE, timeout_ms=bad, selector=lambda queues, *_: queues[0]),
+            lambda: producer.send_nowait(MESSAGE, timeout_ms=bad),
+            lambda: producer.send_batch([MESSAGE], timeout_ms=bad),
+        ):
+            with pytest.raises(ConfigInvalid, match="timeout_ms is") as caught:
+                await use()
+            assert caught.value.outcome is Outcome.NOT_SENT
+        good.append(producer.send_nowait(MESSAGE))
+        assert {result.status for result in await asyncio.gather(*good)} == {SendStatus.SEND_OK}
+        assert (await producer.send(MESSAGE, timeout_ms=cast(int, 2500.5))).status is SendStatus.SEND_OK
+        assert producer.health().in_flight == 0
+        with pytest.raises(ConfigInvalid, match="time-out in seconds is"):
+            await producer.request(MESSAGE, timeout=cast(float, "3"))
+        assert len(broker.sends) <= 5
+
+
+def test_blocking_clients_refuse_bad_time_outs() -> None:
+    """The caller would see an error of Python's arithmetic, or wait for ever."""
+    with SyncProducer("g", "embedded:") as producer:
+        for bad in cast(list[int], ["5", -1]):
+            for use in (producer.send, producer.send_async):
+                with pytest.raises(ConfigInvalid, match="timeout_ms is"):
+                    use(MESSAGE, timeout_ms=bad)
+            with pytest.raises(ConfigInvalid, match="timeout_ms is"):
+                producer.send_batch_async([MESSAGE], timeout_ms=bad)
+        assert producer.send_async(MESSAGE, timeout_ms=2**62).result(10).status is SendStatus.SEND_OK
+
+
+@pytest.mark.parametrize("place", ["prepare", "encode"])
+@pytest.mark.parametrize("count", [1, 3])
+async def test_what_goes_wrong_while_a_batch_is_made_ends_its_sends(
+    place: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers would wait for ever, `close` for its whole time, and later sends of that turn would be lost."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    config = ProducerConfig(batch=BatchConfig(linger_ms=1))  # so that one message is gathered, too
+    async with one_broker(config=config) as (producer, broker, names):
+        names.routes["U"] = names.routes["T"]
+        await producer.send(MESSAGE)
+        with monkeypatch.context() as patch:
+            if place == "encode":
+                patch.setattr(SendTemplate, "frame", broken)
+            else:
+                patch.setattr(Preparer, "single" if count == 1 else "gathered", broken)
+            sends = [producer.send_nowait(MESSAGE) for _ in range(count)]
+            async with asyncio.timeout(5):
+                ends = await asyncio.gather(*sends, return_exceptions=True)
+        assert {type(end) for end in ends} == {ZeroDivisionError}
+        assert producer.health().in_flight == 0
+        assert (await producer.send(Message("U", b"x"))).status is SendStatus.SEND_OK
+        results = await asyncio.gather(*[producer.send(MESSAGE) for _ in range(3)])
+        assert {result.status for result in results} == {SendStatus.SEND_OK}
+        assert broker.sends
