@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from rocketpy.client import ClientInstance
@@ -35,6 +36,7 @@ class Publisher:
         "_error",
         "_is_new",
         "_own",
+        "_pause",
         "_route",
         "_template",
         "_waiting",
@@ -80,12 +82,14 @@ class Publisher:
         self._error: RocketError | None = None
         self._is_new = False  # a name server has said that it does not know the topic
         self._waiting: list[Callable[[], None]] = []
+        self._pause: asyncio.TimerHandle | None = None
         self._own.changed.append(self._adopt)
         self._adopt()
 
     def close(self) -> None:
         """Take no more notice of the route; those who wait for it are told."""
         self._own.changed.remove(self._adopt)
+        self._end_pause()
         self._answered(self._error)
 
     @property
@@ -98,11 +102,24 @@ class Publisher:
         address = self._route.masters.get(queue.broker_name) if self._route is not None else None
         return self._client.links.to(address) if address is not None else None
 
-    def when_asked(self, then: Callable[[], None]) -> None:
-        """Call `then` after a name server was asked again; in order, with nothing in between."""
+    def when_asked(self, then: Callable[[], None], at_ms: float = float("-inf")) -> None:
+        """Call `then` after a name server was asked again; in order, with nothing in between.
+
+        at_ms: not before this time, unless the route is learned otherwise. Who comes meanwhile waits as long:
+        it must not overtake.
+        """
         self._waiting.append(then)
-        if len(self._waiting) == 1:
-            self._client.when_asked(self._own, self._asked_own)
+        if len(self._waiting) > 1:
+            return
+        pause_ms = at_ms - self._client.now_ms()
+        if pause_ms > 0:
+            self._pause = asyncio.get_running_loop().call_later(pause_ms / 1000, self._ask)
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._pause = None
+        self._client.when_asked(self._own, self._asked_own)
 
     def _asked_own(self, error: RocketError | None) -> None:
         if isinstance(error, RouteNotFound) and self._own.route is None:
@@ -119,6 +136,13 @@ class Publisher:
                 f"no broker has topic {self.topic}, nor {self._template.name}, from which it would be made"
             )
         self._answered(error)
+
+    def _end_pause(self) -> bool:
+        """Whether there was one."""
+        pause, self._pause = self._pause, None
+        if pause is not None:
+            pause.cancel()
+        return pause is not None
 
     def _answered(self, error: RocketError | None) -> None:
         self._error = error
@@ -145,3 +169,5 @@ class Publisher:
         self.places = [
             (queue, links[queue.broker_name]) for queue in route.queues if queue.broker_name in links
         ]
+        if self.places and self._end_pause():
+            self._answered(None)

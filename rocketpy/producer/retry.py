@@ -4,6 +4,7 @@
 |---|---|
 | the time-out is over | give up |
 | no route yet, or the given queue's broker is not in it | ask for the route, once; then give up |
+| a route, but no broker in it has a master now, or not the given queue's | ask again after each pause |
 | a transport error (no connection, connection lost) | another attempt |
 | a response code in `RetryConfig.codes` | another attempt |
 | any other response code | give up |
@@ -11,6 +12,8 @@
 | TOPIC_NOT_EXIST, or the only broker is unreachable | as above, after asking for the route |
 | another attempt, but `RetryConfig.times` are used up, or the queue was given by the caller | give up |
 
+A topic without a master has one again soon where a group elects its leader, or a master is started again. So
+sends wait for that until their time-out, which counts as no attempt.
 Another attempt goes to another broker at once; where the topic has only one, to the same after a pause.
 A send that gives up tells the truth about all its attempts: if one of them may have stored the
 message, the outcome is UNKNOWN, whatever the last one said.
@@ -40,6 +43,7 @@ from rocketpy.results import SendResult, SendStatus
 from rocketpy.routing import PublishRoute, select_queue
 
 __all__ = [
+    "LEAST_PAUSE_MS",
     "Attempt",
     "Choose",
     "Decision",
@@ -51,6 +55,8 @@ __all__ = [
     "WaitUntil",
     "copy_of",
     "decide",
+    "no_master",
+    "waits_for_master",
 ]
 
 
@@ -70,7 +76,9 @@ class WaitUntil:
 
 @dataclass(frozen=True, slots=True)
 class RefreshRoute:
-    """Ask a name server for the topic's route, then decide again."""
+    """Ask a name server for the topic's route, not before this time, then decide again."""
+
+    at_ms: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,9 @@ class SendRules:
     queue: MessageQueue | None = None
 
 
+LEAST_PAUSE_MS = 10
+"""Between two questions for a route, whatever `RetryConfig.pause_ms` is: name servers have many clients."""
+
 Choose = Callable[[Sequence[MessageQueue], int, str | None], MessageQueue]
 """As `select_queue`: a queue for a turn, on another broker than one that has just failed if possible."""
 
@@ -136,8 +147,7 @@ def decide(
     asked_since = known.asked_ms >= (last.ended_ms if last is not None else rules.accepted_ms)
     queues = _choice(known.route, rules.queue)
     if not queues:
-        end = _final(attempts) if attempts else _no_route(known, rules)
-        return GiveUp(end) if asked_since else RefreshRoute()
+        return _nowhere(known, attempts, rules) if asked_since else RefreshRoute()
     if last is None:
         return SendTo(choose(queues, turn, None))
     queue = choose(queues, turn, last.queue.broker_name)
@@ -148,6 +158,28 @@ def decide(
     if alone and now_ms < pause_until_ms:
         return WaitUntil(pause_until_ms)
     return SendTo(queue)
+
+
+def _nowhere(known: RouteView, attempts: Sequence[Attempt], rules: SendRules) -> Decision:
+    """What to do when the route was asked for, and has no place to send to."""
+    if waits_for_master(known.route, rules.queue):
+        return RefreshRoute(known.asked_ms + max(rules.retry.pause_ms, LEAST_PAUSE_MS))
+    return GiveUp(_final(attempts) if attempts else _no_route(known, rules))
+
+
+def waits_for_master(route: PublishRoute | None, given: MessageQueue | None = None) -> bool:
+    """Whether there is nowhere to send to only because a broker has no master at the moment."""
+    if route is None or _choice(route, given):
+        return False
+    return given.broker_name in route.leaderless if given is not None else bool(route.leaderless)
+
+
+def no_master(route: PublishRoute, time_ms: float) -> RouteNotFound:
+    """The end of a send that has waited in vain."""
+    return RouteNotFound(
+        f"no broker of topic {route.topic} had a master within {time_ms:.0f} ms: "
+        f"{', '.join(sorted(route.leaderless))}"
+    )
 
 
 def _may_repeat(attempts: Sequence[Attempt], rules: SendRules) -> bool:
@@ -197,9 +229,12 @@ def _final(attempts: Sequence[Attempt]) -> RocketError | Sequence[SendResult]:
 
 
 def _never_sent(known: RouteView, rules: SendRules) -> RocketError:
+    time_ms = rules.deadline_ms - rules.accepted_ms
+    if known.route is not None and waits_for_master(known.route, rules.queue):
+        return no_master(known.route, time_ms)
     reason = f": {known.error}" if known.error is not None else ""
     return RequestTimeout(
-        f"nothing was sent within {rules.deadline_ms - rules.accepted_ms:.0f} ms, for want of a route, a "
+        f"nothing was sent within {time_ms:.0f} ms, for want of a route, a "
         f"connection, or a broker that reads{reason}",
         outcome=Outcome.NOT_SENT,
     )

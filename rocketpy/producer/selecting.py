@@ -9,6 +9,7 @@ from typing import Any
 from rocketpy.errors import MessageInvalid, Outcome, RequestTimeout, RocketError, RouteNotFound
 from rocketpy.message import Message
 from rocketpy.producer.publisher import Publisher
+from rocketpy.producer.retry import no_master, waits_for_master
 from rocketpy.producer.sending import Engine
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.routing.selectors import QueueSelector
@@ -54,6 +55,12 @@ def submit_selected(
     until = engine.loop.time() + timeout_ms / 1000
 
     def go_on() -> None:
+        known = publisher.view
+        if not future.done() and engine.room.closed is None and waits_for_master(known.route):
+            left_ms = (until - engine.loop.time()) * 1000
+            if left_ms > 0:
+                publisher.when_asked(go_on, known.asked_ms + min(engine.pause_ms, left_ms))
+                return
         engine.room.free(size)
         if future.done():
             return
@@ -73,6 +80,9 @@ def _time_left(engine: Engine, until: float, timeout_ms: int, topic: str) -> int
     if engine.room.closed is not None:
         raise engine.room.closed
     left_ms = int((until - engine.loop.time()) * 1000)
+    route = engine.publishers[topic].view.route
+    if left_ms <= 0 and route is not None and waits_for_master(route):
+        raise no_master(route, timeout_ms)
     if left_ms <= 0:
         raise RequestTimeout(f"no route for {topic} within {timeout_ms} ms", outcome=Outcome.NOT_SENT)
     return left_ms

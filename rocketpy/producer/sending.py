@@ -38,7 +38,7 @@ from rocketpy.producer.listening import Listeners
 from rocketpy.producer.pending import OnewaySend, Pending, fail_all
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
-from rocketpy.producer.retry import Attempt, GiveUp, RefreshRoute, SendTo, copy_of, decide
+from rocketpy.producer.retry import LEAST_PAUSE_MS, Attempt, GiveUp, RefreshRoute, SendTo, copy_of, decide
 from rocketpy.producer.room import Room
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
@@ -65,7 +65,8 @@ class Engine:
     """All sends of one producer.
 
     room: its bounds. preparer: makes what `accept` takes. accumulator: gathers sends. listeners: are told.
-    publishers: by topic; asking for one makes it. new_future: of this loop.
+    publishers: by topic; asking for one makes it. new_future: of this loop. pause_ms: between two questions
+    for the route of a topic that has no master.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Engine:
         listeners: Listeners,
         checks: Sequence[SendCheck],
     ) -> None:
+        self.pause_ms = max(config.retry.pause_ms, LEAST_PAUSE_MS)
         self.room = Room(config.max_in_flight, config.max_in_flight_bytes)
         self.listeners = listeners
         listeners.locate = self._address
@@ -365,7 +367,7 @@ class Engine:
                 self.failed(send, RouteNotFound(f"no master of {decision.queue.broker_name} in the route"))
         elif isinstance(decision, RefreshRoute):
             self._hang(send)
-            publisher.when_asked(partial(self._resume, send))
+            publisher.when_asked(partial(self._resume, send), decision.at_ms)
         else:
             self._hang(send)
             self.loop.call_later((decision.at_ms - now_ms) / 1000, self._resume, send)

@@ -26,12 +26,15 @@ class PublishRoute:
 
     queues: in the order in which turns go round. masters: broker name to address. ordered: whether the
     queues come from the topic's order configuration, so that their number stays when a broker is away.
+    leaderless: brokers that would take messages, had they a master: one that has died, say, or a group that
+    elects its leader.
     """
 
     topic: str
     queues: tuple[MessageQueue, ...]
     masters: Mapping[str, str]
     ordered: bool = False
+    leaderless: frozenset[str] = frozenset()
 
 
 def publish_route(topic: str, route: TopicRouteData) -> PublishRoute:
@@ -49,7 +52,12 @@ def publish_route(topic: str, route: TopicRouteData) -> PublishRoute:
         if data.perm & PERM_WRITE and data.broker_name in masters
         for queue_id in range(data.write_queue_nums)
     )
-    return PublishRoute(topic, queues, masters)
+    leaderless = frozenset(
+        data.broker_name
+        for data in route.queue_datas
+        if data.perm & PERM_WRITE and data.write_queue_nums and data.broker_name not in masters
+    )
+    return PublishRoute(topic, queues, masters, leaderless=leaderless)
 
 
 def borrow_route(topic: str, template: TopicRouteData, queues_max: int) -> PublishRoute:

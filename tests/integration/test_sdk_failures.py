@@ -534,3 +534,67 @@ async def test_a_read_survives_a_connection_that_was_closed_meanwhile() -> None:
             with pytest.raises(RouteNotFound, match="no broker z"):
                 await consumer.pull(MessageQueue("T", "z", 0), 0)
         assert len(answers) == 2
+
+
+# -- a topic without a master -------------------------------------------------------------------------------
+
+
+async def test_sends_wait_for_a_master_and_keep_their_order() -> None:
+    """Each election of a leader would fail the sends of its two seconds, or mix up their order."""
+    async with one_broker(config=ProducerConfig(batching=False)) as (producer, broker, names):
+        names.broker_id = 1
+        queue = MessageQueue("T", "a", 0)
+        sends = [producer.send_nowait(Message("T", b"%d" % n), queue=queue) for n in range(5)]
+        first = len(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC))
+        await names.until(lambda: len(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)) >= first + 3)
+        sends += [producer.send_nowait(Message("T", b"%d" % n), queue=queue) for n in range(5, 10)]
+        selector = producer.send(MESSAGE, selector=lambda queues, *_: queues[1])
+        assert not broker.sends
+        names.broker_id = 0
+        results = await asyncio.gather(selector, *sends)
+        assert {result.status for result in results} == {SendStatus.SEND_OK}
+        assert [command.body for command in broker.sends if command.body != b"x"] == [
+            b"%d" % n for n in range(10)
+        ]
+        assert len(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)) < 20, "all share the questions"
+
+
+async def test_who_learns_of_a_master_lets_the_others_go() -> None:
+    """A send of just now would overtake those that wait for the pause to end."""
+    config = ProducerConfig(batching=False, retry=RetryConfig(pause_ms=60_000))
+    async with one_broker(config=config) as (producer, broker, names):
+        names.broker_id = 1
+        early = producer.send_nowait(Message("T", b"early"), timeout_ms=50_000)
+        client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
+        await names.until(lambda: bool(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)))
+        await until(lambda: client.topic("T").route is not None)
+        names.broker_id = 0
+        await client.route("T", fresh=True)
+        await producer.send(Message("T", b"late"))
+        await early
+        assert [command.body for command in broker.sends] == [b"early", b"late"]
+        await client.release()
+
+
+@pytest.mark.parametrize("how", ["turn", "queue", "selector"])
+async def test_without_a_master_a_send_ends_with_its_time(how: str) -> None:
+    """A broker that is gone for good would hold its callers for ever."""
+    async with one_broker() as (producer, broker, names):
+        names.broker_id = 1
+        ways: dict[str, dict[str, Any]] = {
+            "turn": {},
+            "queue": {"queue": MessageQueue("T", "a", 0)},
+            "selector": {"selector": lambda queues, *_: queues[0]},
+        }
+        where = ways[how]
+        async with asyncio.timeout(5):
+            with pytest.raises(RouteNotFound, match="had a master within 300 ms: a") as caught:
+                await producer.send(MESSAGE, timeout_ms=300, **where)
+        assert caught.value.outcome is Outcome.NOT_SENT
+        assert not broker.sends
+        assert producer.health().in_flight == 0
+        waiting = producer.send_nowait(MESSAGE, timeout_ms=60_000, **where)
+        await asyncio.sleep(0)
+        assert len(await producer.close(timeout_ms=0)) <= 1
+        with pytest.raises(ClientClosed):
+            await waiting

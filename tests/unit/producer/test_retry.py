@@ -208,3 +208,41 @@ def test_a_route_that_went_away_meanwhile() -> None:
     """A deleted topic would be reported without what happened to the attempt."""
     assert after(LOST, route=None) == RefreshRoute()
     assert ended(after(LOST, route=None, asked_ms=5)) is LOST
+
+
+LEADERLESS = PublishRoute("T", (), {}, leaderless=frozenset({"a"}))
+
+
+def test_a_topic_without_a_master_is_waited_for() -> None:
+    """Every send would fail while a group elects its leader, which takes two seconds."""
+    assert after(route=LEADERLESS) == RefreshRoute()
+    assert after(route=LEADERLESS, asked_ms=5) == RefreshRoute(105)
+    assert after(route=LEADERLESS, asked_ms=5, retry=RetryConfig(pause_ms=0)) == RefreshRoute(15)
+    assert after(LOST, LOST, route=LEADERLESS, asked_ms=5) == RefreshRoute(105)
+    away = ConnectFailed("no name server")
+    assert after(route=LEADERLESS, asked_ms=5, error=away) == RefreshRoute(105)
+
+
+def test_waiting_for_a_master_ends_at_the_time_out() -> None:
+    """A send to a topic whose only broker is gone for good would never end."""
+    error = ended(after(route=LEADERLESS, asked_ms=2950, now_ms=3000))
+    assert isinstance(error, RouteNotFound)
+    assert "had a master within 3000 ms: a" in str(error)
+    assert error.outcome is Outcome.NOT_SENT
+    assert ended(after(LOST, route=LEADERLESS, asked_ms=2950, now_ms=3000)) is LOST
+
+
+def test_attempts_are_counted_without_a_master_too() -> None:
+    """A send would be repeated more often than its settings allow."""
+    last = ConnectFailed("refused")
+    assert ended(after(LOST, LOST, last, route=LEADERLESS)) is last
+
+
+def test_a_given_queue_waits_for_its_own_brokers_master() -> None:
+    """Ordered sends would fail where others wait; or wait, for a broker that does not exist."""
+    route = PublishRoute("T", (B0,), {"b": "b:1"}, leaderless=frozenset({"a"}))
+    assert after(route=route, asked_ms=5, rules=FIXED) == RefreshRoute(105)
+    assert after(route=route) == SendTo(B0)
+    gone = SendRules(0, 3000, RetryConfig(), MessageQueue("T", "gone", 0))
+    assert isinstance(ended(after(route=route, asked_ms=5, rules=gone)), RouteNotFound)
+    assert isinstance(ended(after(route=PublishRoute("T", (), {}), asked_ms=5)), RouteNotFound)
