@@ -238,11 +238,11 @@ class ClientInstance:
         servers = self._name_servers
         namesrv = servers.current if servers is not None else None
         if namesrv is not None and namesrv.channel is None and namesrv.last_error is not None:
-            problems.append(f"name server {namesrv.address}: {namesrv.last_error}")
+            problems.append(_problem("name server", namesrv))
         brokers = {link.address: link for link in self._broker_links()}
         problems += [
-            f"broker {address}: {link.last_error}"
-            for address, link in brokers.items()
+            _problem("broker", link)
+            for link in brokers.values()
             if link.channel is None and link.last_error is not None
         ]
         problems += self._heartbeats.problems(brokers)
@@ -565,6 +565,11 @@ def _forget_parent() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_forget_parent)
+
+
+def _problem(what: str, link: Link) -> str:
+    text = str(link.last_error)
+    return text if text.startswith(what) else f"{what} {link.address}: {text}"
 
 
 def _signer(credentials: Credentials | None) -> Signer | None:

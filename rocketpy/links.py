@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from errno import ECONNREFUSED
 from functools import partial
 
 import msgspec
@@ -124,6 +126,9 @@ class Link:
             # The address is a route's, not the caller's: another broker may have one that can be read.
             log.warning("%s", failed)
             error = ConnectFailed(str(failed))
+        except ConnectFailed as failed:
+            error = self._links.named(self.address, failed)
+            log.info("%s", error)
         except RocketError as failed:
             log.info("%s", failed)
             error = failed
@@ -172,7 +177,8 @@ class Links:
 
     opened: called with each new connection before anyone sends on it. handlers: by request code, for what
     peers ask of us. signer: signs requests. hooks: see them before that. refusal: why no request may leave.
-    scheme: of addresses that have none, as those in RocketMQ's routes.
+    scheme: of addresses that have none, as those in RocketMQ's routes. name_servers: addresses of those, for
+    the texts of errors.
     """
 
     tasks: Tasks
@@ -183,6 +189,7 @@ class Links:
     hooks: tuple[RpcHook, ...] = ()
     refusal: RocketError | None = None
     scheme: str = "tcp"
+    name_servers: set[str] = field(default_factory=set)
     _links: dict[str, Link] = field(default_factory=dict)
 
     def to(self, address: str) -> Link:
@@ -195,6 +202,18 @@ class Links:
     def reached_at(self, address: str) -> str:
         """The address with its scheme."""
         return address if "://" in address else f"{self.scheme}://{address}"
+
+    def named(self, address: str, error: ConnectFailed) -> ConnectFailed:
+        """The same error, which says who it is that cannot be reached."""
+        if address in self.name_servers:
+            refused = isinstance(error.__cause__, OSError) and os.strerror(ECONNREFUSED).lower() in str(error)
+            hint = "; is one running there? (`rocketpy-broker dev` starts one)" if refused else ""
+            text = f"name server {error}{hint}"
+        else:
+            text = f"broker {error}"
+        named = ConnectFailed(text, outcome=error.outcome, retry=error.retry)
+        named.__cause__ = error.__cause__
+        return named
 
     def all(self) -> list[Link]:
         """Every link, in order of address."""

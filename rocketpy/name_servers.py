@@ -14,6 +14,7 @@ from rocketpy.errors import (
     BrokerError,
     ConfigInvalid,
     ConnectFailed,
+    RequestTimeout,
     RocketError,
     RouteNotFound,
     TransportError,
@@ -22,8 +23,9 @@ from rocketpy.links import Link, Links
 from rocketpy.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
+from rocketpy.protocol.connection import MAYBE_HANDLED
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, Header
-from rocketpy.transport import Address, Channel
+from rocketpy.transport import Address, Channel, check_scheme
 
 __all__ = ["NameServers", "split_addresses"]
 
@@ -32,7 +34,7 @@ T = TypeVar("T")
 
 def split_addresses(text: str) -> tuple[str, ...]:
     """The addresses in ``h1:p;h2:p``; a comma separates too. Raises ConfigInvalid."""
-    addresses = tuple(str(Address.parse(part)) for part in re.split(r"[;,\s]+", text) if part)
+    addresses = tuple(str(check_scheme(Address.parse(part))) for part in re.split(r"[;,\s]+", text) if part)
     if not addresses:
         raise ConfigInvalid("no name server: pass namesrv='host:9876', or set NAMESRV_ADDR")
     return addresses
@@ -44,6 +46,7 @@ class NameServers:
     def __init__(self, addresses: tuple[str, ...], links: Links, timeout_ms: int, first: int = 0) -> None:
         """timeout_ms: for one answer. first: any number; clients that start elsewhere spread the load."""
         self.addresses = addresses
+        links.name_servers |= set(addresses)
         self._links = links
         self._timeout_ms = timeout_ms
         self._current = first % len(addresses)
@@ -71,9 +74,20 @@ class NameServers:
             try:
                 return number, await use(self._links.to(self.addresses[number]))
             except TransportError as failed:
-                error = failed
+                error = self._named(self.addresses[number], failed)
                 number = self._after(number)
         raise error
+
+    def _named(self, address: str, error: TransportError) -> TransportError:
+        """The same error, told of a name server: there, it is no matter what became of the question."""
+        if isinstance(error, ConnectFailed):
+            return error  # its link says so
+        text = f"name server {address} did not answer within {self._timeout_ms} ms"
+        if not isinstance(error, RequestTimeout):
+            text = f"name server {address}: {str(error).removesuffix(MAYBE_HANDLED)}"
+        named = error.__class__(text, outcome=error.outcome, retry=error.retry)
+        named.__cause__ = error
+        return named
 
     async def route(self, topic: str) -> TopicRouteData:
         """The route of a topic, of the first name server that knows one.

@@ -232,10 +232,10 @@ def _never_sent(known: RouteView, rules: SendRules) -> RocketError:
     time_ms = rules.deadline_ms - rules.accepted_ms
     if known.route is not None and waits_for_master(known.route, rules.queue):
         return no_master(known.route, time_ms)
-    reason = f": {known.error}" if known.error is not None else ""
+    reason = f" ({known.error})" if known.error is not None else ""
+    wanted = "a connection, or a broker that reads" if known.route is not None else "the topic's route"
     return RequestTimeout(
-        f"nothing was sent within {time_ms:.0f} ms, for want of a route, a "
-        f"connection, or a broker that reads{reason}",
+        f"nothing was sent within {time_ms:.0f} ms, for want of {wanted}{reason}",
         outcome=Outcome.NOT_SENT,
     )
 

@@ -9,13 +9,15 @@ Source: NettyRemotingAbstract of RocketMQ 4.6.0 (its response table and its scan
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from rocketpy.errors import ConnectionLost, RequestTimeout, RocketError
 from rocketpy.protocol.command import FLAG_ONEWAY, FLAG_READS_MSGPACK, Command, decode_command, encode_command
 from rocketpy.protocol.frame import CODEC_MSGPACK, MAX_FRAME_BYTES, MAX_HEADER_BYTES, FrameDecoder
 
-__all__ = ["Connection", "Waiter"]
+__all__ = ["MAYBE_HANDLED", "Connection", "Waiter"]
+
+MAYBE_HANDLED: Final = "; the request may have been handled"
 
 _OPAQUE_MASK = 0x7FFF_FFFF
 
@@ -37,10 +39,18 @@ class Connection:
     """Frame decoding, numbering and the table of requests in flight.
 
     codec: how headers of our requests are written; `CODEC_MSGPACK` takes effect once the peer has
-    announced that it reads it, and until then JSON is written.
+    announced that it reads it, and until then JSON is written. peer: its address, for the texts of errors.
     """
 
-    __slots__ = ("_codec", "_decoder", "_earliest_ms", "_in_flight", "_next_opaque", "_peer_reads_msgpack")
+    __slots__ = (
+        "_codec",
+        "_decoder",
+        "_earliest_ms",
+        "_in_flight",
+        "_next_opaque",
+        "_peer_reads_msgpack",
+        "peer",
+    )
 
     def __init__(
         self,
@@ -49,6 +59,7 @@ class Connection:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_header_bytes: int = MAX_HEADER_BYTES,
     ) -> None:
+        self.peer = "the peer"
         self._codec = codec
         self._decoder = FrameDecoder(max_frame_bytes, max_header_bytes)
         self._in_flight: dict[int, tuple[Waiter, float]] = {}
@@ -139,7 +150,7 @@ class Connection:
         self._earliest_ms = min((deadline for _, deadline in self._in_flight.values()), default=float("inf"))
         for waiter in waiters:
             if not waiter.done():
-                waiter.set_exception(RequestTimeout("no answer in time; the request may have been handled"))
+                waiter.set_exception(RequestTimeout(f"{self.peer} did not answer in time{MAYBE_HANDLED}"))
         return len(late)
 
     def close(self, reason: str) -> int:
@@ -149,5 +160,5 @@ class Connection:
         self._earliest_ms = float("inf")
         for waiter in waiters:
             if not waiter.done():
-                waiter.set_exception(ConnectionLost(f"{reason}; the request may have been handled"))
+                waiter.set_exception(ConnectionLost(f"{reason}{MAYBE_HANDLED}"))
         return len(waiters)

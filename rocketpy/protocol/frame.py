@@ -31,6 +31,10 @@ CODECS = frozenset((CODEC_JSON, CODEC_ROCKETMQ, CODEC_MSGPACK))
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_HEADER_BYTES = 1024 * 1024
 
+_HTTP = frozenset((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"))
+_TLS = frozenset((b"\x15\x03", b"\x16\x03"))
+"""Alert and handshake."""
+
 _PREFIX = struct.Struct(">iI")
 _LENGTH_BYTES = 4
 _PREFIX_BYTES = 8
@@ -86,6 +90,8 @@ class FrameDecoder:
                 return []
         frames, end = self._cut(bytes(buffer))
         self._buffer = buffer[end:] if end < len(buffer) else b""
+        if 0 < len(self._buffer) < _PREFIX_BYTES:
+            self._check_start(self._buffer)
         return frames
 
     def _grow(self, data: bytes) -> bytearray:
@@ -97,6 +103,7 @@ class FrameDecoder:
 
     def _is_whole(self, buffer: bytes | bytearray) -> bool:
         if len(buffer) < _PREFIX_BYTES:
+            self._check_start(buffer)
             return False
         length, word = _PREFIX.unpack_from(buffer)
         self._check(length, word)
@@ -120,13 +127,20 @@ class FrameDecoder:
             position = end
         return frames, position
 
+    def _check_start(self, buffer: bytes | bytearray) -> None:
+        """The same for less than a prefix: TLS's alert, which ends a connection, has 7 bytes in all."""
+        if len(buffer) >= _LENGTH_BYTES:
+            length = int.from_bytes(buffer[:_LENGTH_BYTES], "big", signed=True)
+            self._check(length, 0)
+
     def _check(self, length: int, word: int) -> None:
         """Raise for a length or codec that cannot be, and remember it."""
         codec, header_bytes = word >> 24, word & _HEADER_LENGTH_MASK
         if length < 4:
             self._fail(f"frame length {length} is below the 4 bytes every frame has")
         if length > self._max_frame_bytes:
-            self._fail(f"frame length {length} is above the limit of {self._max_frame_bytes} bytes")
+            said = f"frame length {length} is above the limit of {self._max_frame_bytes} bytes"
+            self._fail(f"{_spoken(length)}{said}")
         if codec not in CODECS:
             self._fail(f"header codec {codec} is unknown; RocketMQ writes 0 (JSON) or 1 (ROCKETMQ)")
         if header_bytes > length - 4:
@@ -138,6 +152,16 @@ class FrameDecoder:
         self._error = message
         self._buffer = b""
         raise RemoteProtocolError(message)
+
+
+def _spoken(length: int) -> str:
+    """What a peer speaks whose first bytes are this length, where that is known."""
+    start = length.to_bytes(_LENGTH_BYTES, "big")
+    if start in _HTTP:
+        return "the peer speaks HTTP, so this is no port of a name server, a broker or their client: "
+    if start[:2] in _TLS:
+        return "the peer speaks TLS, and this end does not; TLS is at tls://host:port: "
+    return ""
 
 
 def encode_frame(codec: int, header: bytes, body: bytes = b"") -> bytes:

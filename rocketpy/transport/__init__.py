@@ -5,6 +5,7 @@ from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
 from rocketpy.transport.channel import Channel, Endpoint
 from rocketpy.transport.opening import (
     Server,
+    check_scheme,
     connect,
     connect_raw,
     listen_raw,
@@ -23,6 +24,7 @@ __all__ = [
     "Server",
     "StreamProtocol",
     "Transport",
+    "check_scheme",
     "connect",
     "connect_raw",
     "listen_raw",

@@ -202,6 +202,7 @@ class Channel(StreamProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._options.write_high_bytes)
         self.remote_address = _address_text(transport.get_extra_info("peername"))
+        self._connection.peer = self.remote_address or "the peer"
         self.local_address = _address_text(transport.get_extra_info("sockname"))
         self._endpoint.channel_opened(self)
 

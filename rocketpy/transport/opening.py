@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import re
 import ssl
 from collections.abc import Callable
 from typing import Final
@@ -16,7 +18,7 @@ from rocketpy.transport.memory import MemoryTransport
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tcp import TcpTransport
 
-__all__ = ["Server", "connect", "connect_raw", "listen_raw", "register_transport", "serve"]
+__all__ = ["Server", "check_scheme", "connect", "connect_raw", "listen_raw", "register_transport", "serve"]
 
 log = logging.getLogger("rocketpy.transport")
 
@@ -36,6 +38,12 @@ def _transport_for(address: Address) -> Transport:
     if transport is None:
         raise ConfigInvalid(f"no transport for {address}; known schemes: {', '.join(sorted(_TRANSPORTS))}")
     return transport
+
+
+def check_scheme(address: Address) -> Address:
+    """Return the address if there is a transport for it. Raises ConfigInvalid."""
+    _transport_for(address)
+    return address
 
 
 async def connect(
@@ -59,9 +67,24 @@ async def connect_raw(
         async with asyncio.timeout(options.connect_timeout_ms / 1000):
             await transport.connect(address, protocol, options)
     except TimeoutError as error:
-        raise ConnectFailed(f"{address}: no connection within {options.connect_timeout_ms} ms") from error
+        raise ConnectFailed(
+            f"{address} cannot be reached: no connection within {options.connect_timeout_ms} ms"
+        ) from error
     except (OSError, ssl.SSLError, UnicodeError) as error:  # Unicode: a text that cannot be a host's name
-        raise ConnectFailed(f"{address}: {error}") from error
+        raise ConnectFailed(f"{address} cannot be reached: {_reason(error, address)}") from error
+
+
+def _reason(error: OSError | UnicodeError, address: Address) -> str:
+    """Why there is no connection, in words for whoever has to mend it."""
+    if (isinstance(error, ConnectionError) and error.errno is None) or "WRONG_VERSION_NUMBER" in str(error):
+        ended = str(error) or "the peer ended the connection"
+        return f"{ended}; is it TLS that is spoken there?" if address.scheme == "tls" else ended
+    if isinstance(error, ssl.SSLError | UnicodeError) or (error.errno or 0) < 0:  # below 0: names of hosts
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    # asyncio puts what was called in place of the reason, and of several addresses all into one text.
+    numbers = [error.errno] if error.errno else map(int, re.findall(r"\[Errno (\d+)\]", str(error)))
+    reasons = dict.fromkeys(os.strerror(number).lower() for number in numbers)
+    return ", ".join(reasons) or str(error) or type(error).__name__
 
 
 async def listen_raw(
