@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -31,6 +31,7 @@ __all__ = [
     "MessageExt",
     "MessageQueue",
     "check_group",
+    "check_message",
     "check_properties",
     "check_topic",
     "check_value",
@@ -108,14 +109,19 @@ class Message:
         instance_id: str | None = None,
         transaction_id: str | None = None,
     ) -> None:
-        self.topic = check_topic(topic)
+        try:
+            self.topic = check_topic(topic)
+        except TypeError:  # it cannot even be looked up among those that were checked before
+            raise TopicInvalid(f"topic is {topic!r}; it must be a text") from None
         self.body = body if type(body) is bytes else _bytes(body)
         if not body:
             raise MessageInvalid(f"message for {topic} has an empty body; RocketMQ brokers refuse that")
         self.tags = check_value("tags", tags) if tags else None
         self.keys = _keys(keys) if keys else ()
-        if (delay_level or flag) and (delay_level < 0 or flag not in _INT32):
-            raise MessageInvalid(f"delay_level {delay_level} must not be negative, flag {flag} has 32 bits")
+        if delay_level or flag or type(delay_level) is not int or type(flag) is not int:
+            _check_numbers(delay_level, flag)
+        if wait_store is not True and wait_store is not False:
+            raise MessageInvalid(f"wait_store is {wait_store!r}; it must be True or False")
         self.delay_level = delay_level
         self.wait_store = wait_store
         self.flag = flag
@@ -161,6 +167,18 @@ class Message:
     def __hash__(self) -> int:
         return hash((self.topic, self.body, self.tags, self.keys))
 
+    def __getstate__(self) -> dict[str, object]:
+        """For pickle and copy, which can take no view of a dict."""
+        return {name: getattr(self, name) for name in Message.__slots__} | {
+            "properties": dict(self.properties)
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The other way."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.properties = MappingProxyType(state["properties"])  # type: ignore[misc] # as `__init__` does
+
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, <{len(self.body)} bytes>, tags={self.tags!r}, keys={self.keys!r})"
 
@@ -177,6 +195,18 @@ def check_topic(topic: object) -> str:
     return topic
 
 
+def check_message(message: object) -> Message:
+    """Return what is to be sent if it is a message. Raises MessageInvalid."""
+    if not isinstance(message, Message):
+        hint = (
+            "make a Message of what it has"
+            if isinstance(message, MessageExt)
+            else "write Message(topic, body)"
+        )
+        raise MessageInvalid(f"a {type(message).__name__} cannot be sent; {hint}")
+    return message
+
+
 def check_group(group: object) -> str:
     """Return the group's name if a broker accepts it. Raises GroupInvalid."""
     if not isinstance(group, str) or not _NAME.fullmatch(group):
@@ -190,6 +220,15 @@ def _bytes(body: object) -> bytes:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise MessageInvalid(f"the body is a {type(body).__name__}; it must be bytes: text needs .encode()")
+
+
+def _check_numbers(delay_level: object, flag: object) -> None:
+    for name, value, allowed, words in (
+        ("delay_level", delay_level, range(2**31), "of 0 or more"),
+        ("flag", flag, _INT32, "of 32 bits"),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
+            raise MessageInvalid(f"{name} is {value!r}; it must be a whole number {words}")
 
 
 def check_value(name: str, value: object) -> str:
@@ -208,7 +247,10 @@ def check_value(name: str, value: object) -> str:
 def _keys(keys: str | Iterable[str]) -> tuple[str, ...]:
     if isinstance(keys, str):
         return tuple(check_value("keys", keys).split(names.KEY_SEPARATOR))
-    found = tuple(keys)
+    try:
+        found = tuple(keys)
+    except TypeError:
+        raise MessageInvalid(f"keys is {keys!r}; it must be a text, or several of them") from None
     for key in found:
         if names.KEY_SEPARATOR in check_value("a key", key):
             raise MessageInvalid(f"key {key!r} contains a space, which separates keys on the wire")
@@ -216,6 +258,8 @@ def _keys(keys: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
+    if type(properties) is not dict and not isinstance(properties, Mapping):
+        raise MessageInvalid(f"properties is a {type(properties).__name__}; it must be a dict of texts")
     for name, value in properties.items():
         _check_name(name)
         # What is printable has no control character and no half of a surrogate pair.

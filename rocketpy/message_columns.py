@@ -51,6 +51,16 @@ class MessageColumns(Sequence[Message]):
             if column is not None:
                 _check_column(name, column, len(bodies), optional=name not in properties)
 
+    def __getstate__(self) -> dict[str, object]:
+        """For pickle and copy, which can take no view of a dict."""
+        state = {name: getattr(self, name) for name in MessageColumns.__slots__}
+        return state | {"properties": dict(self.properties)}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """The other way."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
     def __len__(self) -> int:
         return len(self.bodies)
 

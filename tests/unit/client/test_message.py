@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rocketpy.errors import GroupInvalid, MessageInvalid, Outcome, TopicInvalid
 from rocketpy.message import RESERVED_PROPERTIES, Message, MessageExt, MessageQueue, check_group
+from rocketpy.message_columns import MessageColumns
 from rocketpy.protocol.record import decode_all
 from tests import golden_data
 
@@ -53,8 +57,8 @@ def test_good_topics_pass(topic: str) -> None:
         ({"keys": [""]}, "a key is ''"),
         ({"keys": ["a\x02"]}, "U\\+0002"),
         ({"keys": [7]}, "a key is 7"),
-        ({"delay_level": -1}, "delay_level -1"),
-        ({"flag": 2**31}, "flag 2147483648"),
+        ({"delay_level": -1}, "delay_level is -1"),
+        ({"flag": 2**31}, "flag is 2147483648"),
         ({"properties": {"KEYS": "x"}}, "'KEYS' is reserved"),
         ({"properties": {"UNIQ_KEY": "x"}}, "reserved"),
         ({"properties": {"a": ""}}, "property 'a' is ''"),
@@ -151,3 +155,48 @@ def test_a_message_of_the_real_broker_is_read() -> None:
     assert (message.flag, message.sys_flag, message.reconsume_times) == (0, 0, 0)
     assert message.prepared_transaction_offset == 0
     assert "offset=0" in repr(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"keys": 42}, "keys is 42"),
+        ({"delay_level": "3"}, "delay_level is '3'"),
+        ({"delay_level": -1}, "^delay_level is -1; it must be a whole number of 0 or more$"),
+        ({"delay_level": True}, "delay_level is True"),
+        ({"flag": 1 << 40}, f"^flag is {1 << 40}; it must be a whole number of 32 bits$"),
+        ({"flag": None}, "flag is None"),
+        ({"flag": 1.5}, "flag is 1.5"),
+        ({"properties": ["a"]}, "properties is a list"),
+        ({"wait_store": "no"}, "wait_store is 'no'"),
+    ],
+    ids=str,
+)
+def test_values_of_a_wrong_kind(options: dict[str, Any], said: str) -> None:
+    """The error would be one of Python's, or come only when the message is sent, with others."""
+    with pytest.raises(MessageInvalid, match=said):
+        Message("T", b"x", **options)
+
+
+def test_a_topic_that_is_no_text() -> None:
+    """The error would be that a list cannot be hashed."""
+    with pytest.raises(TopicInvalid, match="topic"):
+        Message(["T"], b"x")  # type: ignore[arg-type]
+
+
+def pickled(value: Any) -> Any:
+    """Through a process pool and back."""
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - what was just made here
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickled])
+def test_messages_can_be_copied_and_pickled(again: Callable[[Any], Any]) -> None:
+    """A process pool that makes messages could not return them."""
+    message = Message("T", b"x", tags="a", keys="k l", delay_level=3, flag=-1, properties={"p": "q"})
+    other = again(message)
+    assert other == message
+    assert hash(other) == hash(message)
+    with pytest.raises(TypeError):
+        other.properties["p"] = "r"
+    assert again(Message("T", b"x")) == Message("T", b"x")
+    assert list(again(MessageColumns("T", [b"x", b"y"]))) == [Message("T", b"x"), Message("T", b"y")]
