@@ -14,11 +14,13 @@ from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from rocketpy.client import ClientInstance
-from rocketpy.config import ClientConfig
+from rocketpy.config import ClientConfig, check_number
 from rocketpy.decoding import decode_messages
 from rocketpy.errors import (
     BrokerError,
+    MessageInvalid,
     Outcome,
+    RemoteProtocolError,
     RequestTimeout,
     RocketError,
     RouteNotFound,
@@ -85,8 +87,10 @@ class Lookups:
         key: a topic that these brokers have; each has the template topic, and one named like its cluster,
         which is the one to take where brokers make no topics by themselves. Returns when the name server
         knows the topic. When only some brokers could make it, the rest is logged, as in RocketMQ.
+        Raises ConfigInvalid for a `queue_count` below 1.
         """
         client = self._asking()
+        check_number("queue_count", queue_count, 1)
         name = wrap(client.config.namespace, check_topic(topic))
         masters = [
             data
@@ -169,13 +173,16 @@ class Lookups:
         (`SendResult.message_id`); when no broker of the topic has it, as a broker's id. Of several messages
         with one unique id (a send that was repeated) the first.
 
-        Raises RemoteProtocolError when the text is no id, BrokerError when there is no such message.
+        Raises MessageInvalid when the text is no id, BrokerError when there is no such message.
         Differs from RocketMQ, which tries a unique id as a broker's id first, and connects to what it reads
         there.
         """
         if topic is None:
             return await self._view_by_offset(message_id)
-        begin_ms = unique_id_time_ms(message_id, time.time_ns() // 1_000_000) - 1000
+        try:
+            begin_ms = unique_id_time_ms(message_id, time.time_ns() // 1_000_000) - 1000
+        except RemoteProtocolError as error:
+            raise MessageInvalid(str(error)) from error
         found = await self._query(topic, message_id, 32, begin_ms, FOREVER_MS, unique=True)
         if found.messages:
             return min(found.messages, key=lambda message: message.store_timestamp)

@@ -9,7 +9,7 @@ import os
 import ssl
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeVar
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import RpcHook
@@ -32,6 +32,8 @@ __all__ = [
     "ProducerConfig",
     "RetryConfig",
 ]
+
+C = TypeVar("C")
 
 _LARGEST: Final = 2**63 - 1
 
@@ -302,6 +304,10 @@ class ClientConfig:
     """See requests and responses; they take the fast way of sending away. RocketMQ: RPCHook."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.namesrv, str):
+            raise ConfigInvalid(
+                f"namesrv is {self.namesrv!r}; it must be one text, as 'host:9876' or 'host:9876;other:9876'"
+            )
         check_number("route_refresh_ms", self.route_refresh_ms, 10)
         check_number("heartbeat_ms", self.heartbeat_ms, 10)
         check_number("request_timeout_ms", self.request_timeout_ms, 1)
@@ -311,6 +317,15 @@ class ClientConfig:
     def at(self, namesrv: str | None) -> Self:
         """The same settings with other name servers; None leaves them as they are."""
         return self if namesrv is None else replace(self, namesrv=namesrv)
+
+
+def config_of(name: str, given: C | None, kind: type[C]) -> C:
+    """The settings that were given, or the usual ones. Raises ConfigInvalid for anything else."""
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise ConfigInvalid(f"{name} is a {type(given).__name__}; it must be a {kind.__name__}")
+    return given
 
 
 def check_number(name: str, value: float, minimum: int, maximum: int | None = None) -> None:

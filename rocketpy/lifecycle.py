@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from rocketpy.client import ClientInstance, Health
-from rocketpy.config import ClientConfig
+from rocketpy.config import ClientConfig, config_of
 from rocketpy.errors import ClientClosed, ConfigInvalid
 
 __all__ = ["Connected", "Lifecycle"]
@@ -38,7 +38,7 @@ class Connected(Lifecycle):
 
     def __init__(self, what: str, namesrv: str | None, client: ClientConfig | None) -> None:
         self._what = what
-        self._client_config = (client or ClientConfig()).at(namesrv)
+        self._client_config = config_of("client", client, ClientConfig).at(namesrv)
         self._client: ClientInstance | None = None
         self._closed = False
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from rocketpy.client import ClientInstance
 from rocketpy.decoding import decode_message
-from rocketpy.errors import RocketError, RouteNotFound, TransportError
+from rocketpy.errors import MessageInvalid, RemoteProtocolError, RocketError, RouteNotFound, TransportError
 from rocketpy.message import MessageExt
 from rocketpy.namespace import unwrap
 from rocketpy.protocol.codes import RequestCode
@@ -38,10 +38,13 @@ async def view_by_offset(
     """The message with this id: from the broker that the id names, or when that is gone from a replica.
 
     only_known: connect to nobody whom no name server names; a text may look like an id and be none.
-    max_body_bytes, verify: see `decode_messages`. Raises RemoteProtocolError when the text is no id,
+    max_body_bytes, verify: see `decode_messages`. Raises MessageInvalid when the text is no id,
     BrokerError when there is no such message, TransportError when nobody who may have it answers.
     """
-    store_host, offset = decode_message_id(message_id)
+    try:
+        store_host, offset = decode_message_id(message_id)
+    except RemoteProtocolError as error:  # it is the caller's, not a peer's
+        raise MessageInvalid(str(error)) from error
     address = client.address_of(*host_text(store_host))
     name = client.broker_name(address)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar, Unpack
@@ -153,14 +153,14 @@ class Producer(_Lookups[producer.Producer]):
         self._loop().run(send_when_room())
 
     def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """See `rocketpy.Producer.send_batch`."""
         return self._loop().run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
 
     def send_batch_async(
         self,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         callback: Callable[[Future[list[SendResult]]], object] | None = None,
         *,
         queue: MessageQueue | None = None,

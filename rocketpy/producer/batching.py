@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge
-from rocketpy.message import RETRY_TOPIC_PREFIX, Message
+from rocketpy.message import RETRY_TOPIC_PREFIX, Message, check_message
 from rocketpy.message_columns import MessageColumns
 from rocketpy.protocol.properties import PROPERTY_MESSAGE_TYPE
 from rocketpy.protocol.record import record_size
@@ -16,6 +16,19 @@ __all__ = ["check_batch", "split_batch"]
 _HOSTS_V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
 
+def messages_of(messages: Iterable[Message]) -> Sequence[Message]:
+    """What was given for a batch, as a sequence. Raises MessageInvalid when it cannot be one."""
+    if isinstance(messages, list | tuple | MessageColumns):
+        return messages
+    try:
+        return list(messages)
+    except TypeError:
+        raise MessageInvalid(
+            f"a batch is made of several messages, and not of a {type(messages).__name__}; "
+            "`send` takes a single one"
+        ) from None
+
+
 def check_batch(messages: Sequence[Message]) -> None:
     """Refuse what RocketMQ cannot store as a batch. Raises MessageInvalid naming the first message at fault.
 
@@ -23,12 +36,14 @@ def check_batch(messages: Sequence[Message]) -> None:
     """
     if not messages:
         raise MessageInvalid("a batch needs at least one message")
-    first = messages[0]
+    first = check_message(messages[0])
     if first.topic.startswith(RETRY_TOPIC_PREFIX):
         raise MessageInvalid(f"messages of retry topics cannot be sent in a batch: {first.topic}")
     if isinstance(messages, MessageColumns):
         return  # one topic and no delays
     for index, message in enumerate(messages):
+        if type(message) is not Message:
+            check_message(message)
         if message.topic != first.topic:
             raise MessageInvalid(
                 f"message {index} is for {message.topic}, message 0 for {first.topic}; a batch has one topic"

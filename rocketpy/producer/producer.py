@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from rocketpy.admin import Lookups
 from rocketpy.client import ClientInstance, Health
-from rocketpy.config import COMPRESSION_TYPES, ClientConfig, ProducerConfig, check_number
+from rocketpy.config import COMPRESSION_TYPES, ClientConfig, ProducerConfig, check_number, config_of
 from rocketpy.errors import ClientClosed, ConfigInvalid
 from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.lifecycle import Lifecycle
-from rocketpy.message import Message, MessageExt, check_group
+from rocketpy.message import Message, MessageExt, check_group, check_message
 from rocketpy.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.namespace import wrap
 from rocketpy.producer.listening import Listeners
@@ -73,8 +73,8 @@ class Producer(Lookups, Lifecycle):
         telemetry: TelemetryChoice = None,
     ) -> None:
         self.group: Final = check_group(group)
-        self.config: Final = config or ProducerConfig()
-        self._client_config: Final = (client or ClientConfig()).at(namesrv)
+        self.config: Final = config_of("config", config, ProducerConfig)
+        self._client_config: Final = config_of("client", client, ClientConfig).at(namesrv)
         self._listeners = tuple(listeners)
         self._telemetry = telemetry
         self._checks = tuple(checks)
@@ -194,9 +194,10 @@ class Producer(Lookups, Lifecycle):
         Cancelling it does not call the message back: it may be stored.
         """
         sends = self._sends or _started(self._sends)
+        kind = kind_of(message)
         if sends.room.refuses(len(message.body)):
-            return await sends.send(kind_of(message), message, queue, selector, arg, timeout_ms)
-        return await sends.hand_over(kind_of(message), message, queue, selector, arg, timeout_ms)
+            return await sends.send(kind, message, queue, selector, arg, timeout_ms)
+        return await sends.hand_over(kind, message, queue, selector, arg, timeout_ms)
 
     def send_nowait(
         self,
@@ -215,9 +216,10 @@ class Producer(Lookups, Lifecycle):
         too much is in flight: `await drain()` in loops.
         """
         sends = self._sends or _started(self._sends)
+        kind = kind_of(message)
         if sends.room.refuses(len(message.body)):
             sends.room.check(len(message.body))
-        return sends.hand_over(kind_of(message), message, queue, selector, arg, timeout_ms)
+        return sends.hand_over(kind, message, queue, selector, arg, timeout_ms)
 
     def send_oneway(
         self,
@@ -232,12 +234,13 @@ class Producer(Lookups, Lifecycle):
         Raises UsageErrors, among them FlowControlled: `await drain()` in loops.
         """
         sends = _started(self._sends)
+        check_message(message)
         sends.room.check(len(message.body))
         future = sends.hand_over(OnewaySend, message, queue, selector, arg, None)
         future.add_done_callback(self._oneway_ended)
 
     async def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """Send messages of one topic in few requests; return a result for each, in order.
 
@@ -326,6 +329,7 @@ class Producer(Lookups, Lifecycle):
         timeout_ms = max(1, round(timeout * 1000))
 
         sends = self._here()
+        check_message(message)
 
         async def send_singly(request: Message, left_ms: int) -> SendResult:
             return await sends.send(LoneSend, request, queue, selector, arg, left_ms)

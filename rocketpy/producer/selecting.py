@@ -27,7 +27,10 @@ def choose(publisher: Publisher, selector: QueueSelector, message: Message, arg:
         raise publisher.view.error or RouteNotFound(f"topic {message.topic} has no queue that may be written")
     queue = selector(route.queues, message, arg)
     if not isinstance(queue, MessageQueue):
-        raise MessageInvalid(f"the selector {selector!r} returned {queue!r} for {arg!r}, and not a queue")
+        raise MessageInvalid(
+            f"the selector {selector!r}, called with arg={arg!r}, returned {queue!r}; "
+            "it must return one of the queues that it gets"
+        )
     return queue
 
 

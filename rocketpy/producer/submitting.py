@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, Final, TypeVar
 
@@ -11,9 +11,9 @@ from rocketpy.client import ClientInstance
 from rocketpy.config import COMPRESSION_TYPES, ProducerConfig, check_timeout
 from rocketpy.errors import BatchIncomplete, MessageInvalid, MessageTooLarge, RocketError
 from rocketpy.hooks import SendEvent
-from rocketpy.message import Message
+from rocketpy.message import Message, check_message
 from rocketpy.namespace import wrap
-from rocketpy.producer.batching import check_batch
+from rocketpy.producer.batching import check_batch, messages_of
 from rocketpy.producer.pending import OneMessage, OnewaySend, SingleSend
 from rocketpy.producer.preparing import BatchPart
 from rocketpy.producer.publisher import Publisher
@@ -95,10 +95,11 @@ class Submitter:
         return await future, event.extra_properties[0] if event is not None else {}
 
     async def send_batch(
-        self, messages: Sequence[Message], queue: MessageQueue | None, timeout_ms: int | None
+        self, messages: Iterable[Message], queue: MessageQueue | None, timeout_ms: int | None
     ) -> list[SendResult]:
         """Send a batch in as many requests as it takes. See `Producer.send_batch`."""
         self._client.check_loop()
+        messages = messages_of(messages)
         check_batch(messages)
         if queue is not None:
             self._check_queue(queue, messages[0].topic)
@@ -276,5 +277,7 @@ class Submitter:
 
 
 def kind_of(message: Message) -> type[SingleSend]:
-    """The kind of send that a message needs: replies have one of their own."""
-    return ReplySend if isinstance(message, ReplyMessage) else SingleSend
+    """The kind of send that a message needs: replies have one of their own. Raises MessageInvalid."""
+    if type(message) is Message:  # in half the time of isinstance
+        return SingleSend
+    return ReplySend if isinstance(check_message(message), ReplyMessage) else SingleSend

@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from rocketpy.client import ClientInstance
 from rocketpy.decoding import decode_message
-from rocketpy.errors import ConfigInvalid, MessageInvalid, RocketError
+from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid, RocketError
 from rocketpy.hooks import SettleEvent
-from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue
+from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue, check_message
 from rocketpy.namespace import unwrap, wrap
 from rocketpy.producer.pending import SingleSend
 from rocketpy.protocol import properties as names
@@ -118,6 +118,7 @@ class Transactions:
         self._group = group
         self._send_half = send_half
         self.settlers = settlers
+        self._closed = False
         self._checks = client.part(TransactionChecks)
 
     def check_with(self, check: TransactionCheck) -> None:
@@ -131,7 +132,8 @@ class Transactions:
         self._checks.register(self._group, self, check)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Answer no more, and begin no more."""
+        self._closed = True
         self._checks.forget(self._group, self)
 
     async def run(
@@ -146,6 +148,9 @@ class Transactions:
 
     async def begin(self, message: Message, timeout_ms: int | None) -> Half:
         """Send the half message. Raises ConfigInvalid without a check, and what `Producer.send` raises."""
+        if self._closed:
+            raise ClientClosed("the producer is closed")
+        check_message(message)
         if not self._checks.knows(self._group):
             raise ConfigInvalid(
                 f"group {self._group} has no transaction check: pass check=..., or call check_transactions; "

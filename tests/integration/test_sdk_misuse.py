@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from rocketpy import (
+    AdminClient,
     BatchConfig,
     ClientConfig,
+    LocalTransactionState,
     Message,
     MessageQueue,
     Outcome,
@@ -18,9 +20,10 @@ from rocketpy import (
     ProducerConfig,
     SendStatus,
 )
-from rocketpy.errors import ConfigInvalid, MessageInvalid
+from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.requests import SendTemplate
+from rocketpy.protocol.codes import RequestCode
 from rocketpy.sync import Producer as SyncProducer
 from tests.integration.sdk_peers import Names, Peer
 from tests.integration.test_sdk_failures import MESSAGE, one_broker
@@ -139,3 +142,92 @@ async def test_what_goes_wrong_while_a_batch_is_made_ends_its_sends(
         results = await asyncio.gather(*[producer.send(MESSAGE) for _ in range(3)])
         assert {result.status for result in results} == {SendStatus.SEND_OK}
         assert broker.sends
+
+
+# -- values of a wrong type ---------------------------------------------------------------------------------
+
+NO_MESSAGES: dict[str, Callable[[Producer], object]] = {
+    "send": lambda producer: producer.send(cast(Message, "hello")),
+    "send_nowait": lambda producer: producer.send_nowait(cast(Message, b"hello")),
+    "send_oneway": lambda producer: producer.send_oneway(cast(Message, None)),
+    "request": lambda producer: producer.request(cast(Message, "hello")),
+    "send_batch": lambda producer: producer.send_batch(cast(list[Message], ["hello"])),
+    "later in a batch": lambda producer: producer.send_batch([MESSAGE, cast(Message, "hello")]),
+    "a text as a batch": lambda producer: producer.send_batch(cast(list[Message], "hello")),
+    "a message as a batch": lambda producer: producer.send_batch(cast(list[Message], MESSAGE)),
+    "send_in_transaction": lambda producer: producer.send_in_transaction(
+        cast(Message, "hello"),
+        local_transaction=lambda _: LocalTransactionState.COMMIT,
+        check=lambda _: LocalTransactionState.COMMIT,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", NO_MESSAGES)
+async def test_what_is_no_message_is_refused(way: str) -> None:
+    """The error would be an AttributeError from inside, of no class that the documentation names."""
+    async with one_broker() as (producer, broker, _):
+        with pytest.raises(MessageInvalid, match=r"cannot be sent|a batch is made of several"):
+            await (NO_MESSAGES[way](producer) or asyncio.sleep(0))  # type: ignore[misc]
+        assert not broker.sends
+
+
+async def test_a_batch_may_be_any_iterable() -> None:
+    """A generator would fail with a TypeError about its length."""
+    async with one_broker() as (producer, broker, _):
+        assert len(await producer.send_batch(Message("T", b"%d" % n) for n in range(3))) == 3
+        assert len(broker.sends) == 1
+
+
+CONFIGS: dict[str, Callable[[], object]] = {
+    "must be one text": lambda: Producer("g", cast(str, ["127.0.0.1:9876"])),
+    "namesrv is 9876": lambda: AdminClient(cast(str, 9876)),
+    "config is a dict": lambda: Producer("g", config=cast(ProducerConfig, {})),
+    "client is a str": lambda: AdminClient(client=cast(ClientConfig, "127.0.0.1:9876")),
+    "send_timeout_ms is '5', a str": lambda: ProducerConfig(send_timeout_ms=cast(int, "5")),
+    "default_topic_queues is 1.5": lambda: ProducerConfig(default_topic_queues=cast(int, 1.5)),
+    "max_in_flight is None": lambda: ProducerConfig(max_in_flight=cast(int, None)),
+}
+
+
+@pytest.mark.parametrize("said", CONFIGS)
+def test_settings_of_a_wrong_type_are_refused(said: str) -> None:
+    """The error would be one of Python's, from inside and later; an empty dict would count as none."""
+    with pytest.raises(ConfigInvalid, match=said):
+        CONFIGS[said]()
+
+
+async def test_ids_that_are_none_are_the_callers_mistake() -> None:
+    """The caller would be told that a server broke the protocol."""
+    async with one_broker() as (producer, _, _names):
+        with pytest.raises(MessageInvalid, match="is no message id"):
+            await producer.view_message("nonsense")
+        with pytest.raises(MessageInvalid, match="is no unique id"):
+            await producer.view_message("nonsense", "T")
+
+
+@pytest.mark.parametrize("count", [0, -1])
+async def test_a_topic_has_queues(count: int) -> None:
+    """The topic would be made, and no message could be sent to it."""
+    async with one_broker() as (producer, broker, _):
+        with pytest.raises(ConfigInvalid, match="queue_count"):
+            await producer.create_topic("New", count)
+        assert not broker.requests(RequestCode.UPDATE_AND_CREATE_TOPIC)
+
+
+async def test_a_selector_that_returns_no_queue_is_told_so() -> None:
+    """The text would end with "for None", which means nothing to the reader."""
+    async with one_broker() as (producer, _, _names):
+        with pytest.raises(MessageInvalid, match="called with arg=None, returned 1; it must return one of"):
+            await producer.send(MESSAGE, selector=lambda *_: cast(MessageQueue, 1))
+
+
+async def test_a_transaction_after_close() -> None:
+    """The caller would be told to pass a check, which was passed."""
+    async with one_broker() as (producer, _, _names):
+        producer.check_transactions(lambda _: LocalTransactionState.COMMIT)
+        await producer.close()
+        with pytest.raises(ClientClosed):
+            await producer.send_in_transaction(
+                MESSAGE, local_transaction=lambda _: LocalTransactionState.COMMIT
+            )
