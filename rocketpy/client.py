@@ -278,12 +278,13 @@ class ClientInstance:
         Raises RouteNotFound, TransportError, BrokerError.
         """
         topic = self.topic(name)
+        error = topic.error
         if topic.route is None or fresh:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.when_asked(topic, lambda _error: None if future.done() else future.set_result(None))
-            await future
-        if topic.route is None or (fresh and topic.error is not None):
-            raise topic.error or RouteNotFound(f"no route for topic {name}")
+            future: asyncio.Future[RocketError | None] = asyncio.get_running_loop().create_future()
+            self.when_asked(topic, lambda error: None if future.done() else future.set_result(error))
+            error = await future  # by now somebody else may be asking, which has its own error
+        if topic.route is None or (fresh and error is not None):
+            raise error or RouteNotFound(f"no route for topic {name}")
         return topic.route
 
     async def _ask(self, topic: KnownTopic) -> None:
@@ -319,7 +320,7 @@ class ClientInstance:
     def _drop_offline(self) -> None:
         wanted = set(self._addresses())
         for link in self._broker_links():
-            busy = link.channel is not None and link.channel.in_flight > 0
+            busy = link.is_awaited or (link.channel is not None and link.channel.in_flight > 0)
             if wanted and link.address not in wanted and not busy:
                 log.info("no route names broker %s any more; closing the connection", link.address)
                 self.links.drop(link.address)

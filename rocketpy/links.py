@@ -57,6 +57,11 @@ class Link:
         """Whether a request may leave at once."""
         return self.channel is not None and not self.channel.is_closed and self._links.refusal is None
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for the connection, which is being made."""
+        return bool(self._waiting)
+
     def when_open(self, then: Then) -> None:
         """Call `then(None)` once there is a connection, or `then(error)` when the attempt failed.
 
@@ -248,9 +253,12 @@ class Links:
                 log.exception("an RPC hook failed on the response to request code %d", request.code)
 
     def drop(self, address: str) -> None:
-        """Close the connection to an address that is of no further use."""
-        link = self._links.pop(address, None)
-        if link is not None and link.channel is not None:
+        """Close the connection to an address that is of no further use, unless somebody waits for it."""
+        link = self._links.get(address)
+        if link is None or link.is_awaited:
+            return
+        del self._links[address]
+        if link.channel is not None:
             link.channel.close()
 
     def abandon(self, reason: RocketError) -> None:

@@ -306,12 +306,21 @@ class Engine:
             if number % _PORTION == 0:
                 channel.flush()
             if not channel.is_writable:
-                channel.when_writable(partial(self._let_go_on, channel))
+                self._wait_to_go_on(channel)
                 return
             place = held.pop(send, None)
             if place is not None and self._unhang(send):
                 self._transmit(send, *place, self._client.now_ms())
-        self._held.pop(channel, None)
+        if held:  # held meanwhile: the parts of a batch that was split, say
+            self._wait_to_go_on(channel)
+        else:
+            self._held.pop(channel, None)
+
+    def _wait_to_go_on(self, channel: Channel) -> None:
+        if channel.is_writable:
+            self.loop.call_soon(self._let_go_on, channel)
+        else:
+            channel.when_writable(partial(self._let_go_on, channel))
 
     def _write_command(self, send: Send, queue: MessageQueue, link: Link) -> None:
         """The way of the other header codecs, and of RPC hooks."""
