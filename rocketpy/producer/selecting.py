@@ -28,8 +28,8 @@ def choose(publisher: Publisher, selector: QueueSelector, message: Message, arg:
     queue = selector(route.queues, message, arg)
     if not isinstance(queue, MessageQueue):
         raise MessageInvalid(
-            f"the selector {selector!r}, called with arg={arg!r}, returned {queue!r}; "
-            "it must return one of the queues that it gets"
+            f"the selector {selector!r} returned {queue!r}, and not a queue of those it got "
+            f"(its arg was {arg!r})"
         )
     return queue
 
