@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import warnings
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +26,17 @@ class Lifecycle:
         """Stop. Safe to call again."""
         raise NotImplementedError
 
+    def _left_open(self) -> str | None:
+        """What was started and not closed, in words; None when all is well."""
+        return None
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        # As asyncio's transports do. At the interpreter's end `warnings` itself may be gone.
+        if (what := self._left_open()) is not None:
+            _warn(
+                f"{what} was not closed: use `async with`, or `await close()`", ResourceWarning, source=self
+            )
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -40,7 +54,7 @@ class Connected(Lifecycle):
         self._what = what
         self._client_config = config_of("client", client, ClientConfig).at(namesrv)
         self._client: ClientInstance | None = None
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start, once. Raises ConfigInvalid."""
@@ -49,11 +63,24 @@ class Connected(Lifecycle):
         self._client = await ClientInstance.acquire(self._client_config)
 
     async def close(self) -> None:
-        """Disconnect, unless others use the same connections. Safe to call again."""
-        if self._client is not None and not self._closed:
+        """Disconnect, unless others use the same connections. Goes on when its caller is cancelled.
+
+        Safe to call again: the second call waits for the first.
+        """
+        if self._client is None or self._client.is_foreign:
+            return
+        if self._closing is None or not self._closing.done():
             self._client.check_loop()
-            self._closed = True
-            await self._client.release()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._client.release())
+        await asyncio.shield(self._closing)
+
+    def _left_open(self) -> str | None:
+        # Nothing of it may be there when `__init__` has raised.
+        client = getattr(self, "_client", None)
+        if client is None or self._closing is not None or client.is_foreign:
+            return None
+        return self._what
 
     def health(self) -> Health:
         """How its connections are doing. Raises ClientClosed."""
@@ -66,7 +93,11 @@ class Connected(Lifecycle):
         return client
 
     def _open(self) -> ClientInstance:
-        if self._client is None or self._closed:
-            state = "is closed" if self._closed else "was not started: use `async with`, or `await start()`"
+        if self._client is None or self._closing is not None:
+            state = (
+                "is closed"
+                if self._closing is not None
+                else "was not started: use `async with`, or `await start()`"
+            )
             raise ClientClosed(f"{self._what} {state}")
         return self._client

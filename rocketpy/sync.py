@@ -8,11 +8,14 @@ from any thread, but not from within an event loop.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import threading
+import warnings
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import TypeVar, Unpack
+from typing import Final, TypeVar, Unpack
 
 from rocketpy import admin, producer
 from rocketpy.admin import FOREVER_MS, QueryResult
@@ -100,11 +103,28 @@ class Producer(_Lookups[producer.Producer]):
 
     def __init__(self, group: str, namesrv: str | None = None, **options: Unpack[ProducerOptions]) -> None:
         super().__init__(producer.Producer(group, namesrv, **options))
-        self._room = threading.BoundedSemaphore(self._inner.config.max_in_flight)
+        self.group: Final = self._inner.group
+        self.config: Final = self._inner.config
+        self._room = threading.BoundedSemaphore(self.config.max_in_flight)
+
+    def start(self) -> None:
+        """See `rocketpy.Producer.start`. One that is never closed is closed at the interpreter's end."""
+        super().start()
+        _started.add(self)
 
     def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
         """See `rocketpy.Producer.close`."""
-        return self._background.run(self._inner.close(timeout_ms)) if self._background is not None else []
+        if self._background is None:
+            return []
+        unfinished = self._background.run(self._inner.close(timeout_ms))
+        _started.discard(self)
+        return unfinished
+
+    def begin_close(self) -> Future[list[Unfinished]] | None:
+        """Begin to close, for the interpreter's end; None in a forked child, whose parent it belongs to."""
+        if self._background is None or self._background.pid != os.getpid():
+            return None
+        return self._background.begin(self._inner.close())
 
     def send(self, message: Message, **how: Unpack[SendOptions]) -> SendResult:
         """See `rocketpy.Producer.send`. A selector is called in the background thread."""
@@ -249,6 +269,26 @@ class AdminClient(_Lookups[admin.AdminClient]):
     def close(self) -> None:
         """See `rocketpy.AdminClient.close`."""
         super().close()
+
+
+_started: set[Producer] = set()
+"""Those that are not closed yet. Not weak: who drops a producer still wants its messages to be sent."""
+_DISCONNECT_S: Final = 3.0
+"""What a close takes at most behind its time-out, and a little more: brokers are told, connections end."""
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the producers that nobody did: what they accepted would be lost with the thread, in silence."""
+    closings: dict[Future[list[Unfinished]], Producer] = {}
+    for left in list(_started):
+        if (closing := left.begin_close()) is not None:
+            closings[closing] = left
+    waits_ms = [left.config.close_timeout_ms for left in closings.values()]
+    wait(closings, max(waits_ms, default=0) / 1000 + _DISCONNECT_S)
+    for left in closings.values():
+        text = f"producer {left.group} was not closed: use `with`, or `close()`"
+        warnings.warn(text, ResourceWarning, stacklevel=1, source=left)
 
 
 def _on_thread(check: SyncCheck) -> TransactionCheck:

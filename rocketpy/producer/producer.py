@@ -102,6 +102,26 @@ class Producer(Lookups, Lifecycle):
         self._client = client = await ClientInstance.acquire(self._client_config)
         self._wire_group = wrap(client.config.namespace, self.group)
         client.add_producer(self._wire_group)
+        try:
+            await self._start_trace()
+        except BaseException:
+            try:
+                await client.remove_producer(self._wire_group)
+            finally:
+                await client.release()
+            raise
+        listeners = Listeners(self._listeners, self.group, client.client_id)
+        listeners.observe(telemetry, client.config.namespace)
+        engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
+        gathers = self.config.batching and not self._checks
+        self._sends = sends = Submitter(engine, client, self.config, gathers=gathers)
+        self._transactions = Transactions(client, self._wire_group, sends.send_half, listeners.settlers)
+        self._requests = Requests(client)
+        if self._check is not None:
+            self._transactions.check_with(self._check)
+
+    async def _start_trace(self) -> None:
+        """Begin to report what is sent, if that is wanted."""
         if self.config.message_trace is not None:
             sender = Producer(
                 TRACE_GROUP,
@@ -112,15 +132,6 @@ class Producer(Lookups, Lifecycle):
             self._trace = MessageTrace(self.config.message_trace, sender)
             await self._trace.start()
             self._listeners += (self._trace,)
-        listeners = Listeners(self._listeners, self.group, client.client_id)
-        listeners.observe(telemetry, client.config.namespace)
-        engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
-        gathers = self.config.batching and not self._checks
-        self._sends = sends = Submitter(engine, client, self.config, gathers=gathers)
-        self._transactions = Transactions(client, self._wire_group, sends.send_half, listeners.settlers)
-        self._requests = Requests(client)
-        if self._check is not None:
-            self._transactions.check_with(self._check)
 
     async def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
         """Accept no more, wait for the answers to what was accepted, then disconnect.
@@ -358,6 +369,14 @@ class Producer(Lookups, Lifecycle):
             raise ClientClosed("the producer was not started, or is closed")
         self._client.check_loop()
         return self._client
+
+    def _left_open(self) -> str | None:
+        # Nothing of it may be there when `__init__` has raised.
+        client = getattr(self, "_client", None)
+        if client is None or self._sends is None or self._closing is not None or client.is_foreign:
+            return None
+        count = self._sends.room.count
+        return f"producer {self.group}" + (f", with {count} messages unanswered," if count else "")
 
     def _here(self) -> Submitter:
         """What sends. Raises ClientClosed before the start, and in another event loop than the producer's."""
