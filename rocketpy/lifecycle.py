@@ -50,11 +50,13 @@ class Lifecycle:
 class Connected(Lifecycle):
     """Asks by a client instance, and has no work of its own. what: its name, for errors."""
 
+    # Of the class, for one whose `__init__` has raised.
+    _client: ClientInstance | None = None
+    _closing: asyncio.Task[None] | None = None
+
     def __init__(self, what: str, namesrv: str | None, client: ClientConfig | None) -> None:
         self._what = what
         self._client_config = config_of("client", client, ClientConfig).at(namesrv)
-        self._client: ClientInstance | None = None
-        self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start, once. Raises ConfigInvalid."""
@@ -76,9 +78,7 @@ class Connected(Lifecycle):
         await asyncio.shield(self._closing)
 
     def _left_open(self) -> str | None:
-        # Nothing of it may be there when `__init__` has raised.
-        client = getattr(self, "_client", None)
-        if client is None or self._closing is not None or client.is_foreign:
+        if self._client is None or self._closing is not None or self._client.is_foreign:
             return None
         return self._what
 

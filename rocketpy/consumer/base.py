@@ -22,7 +22,6 @@ from rocketpy.lifecycle import Lifecycle
 from rocketpy.message import MessageExt, MessageQueue, check_group, check_topic
 from rocketpy.namespace import unwrap_queue, wrap, wrap_queue
 from rocketpy.protocol.bodies import ConsumerRunningInfo
-from rocketpy.unclosed import warn_of_unclosed
 
 __all__ = ["GroupConsumer"]
 
@@ -35,7 +34,8 @@ _SOON_S: Final = 1.0
 class GroupConsumer(Lifecycle):
     """A member of a consumer group, as applications see it. Raises GroupInvalid."""
 
-    _client: ClientInstance | None = None  # also of one that could not be made
+    # Of the class, for one whose `__init__` has raised.
+    _client: ClientInstance | None = None
     _closed = False
 
     def __init__(
@@ -51,9 +51,11 @@ class GroupConsumer(Lifecycle):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.group!r})"
 
-    def __del__(self) -> None:
+    def _left_open(self) -> str | None:
         # Nothing that runs holds the consumer itself, so this is when nobody can close it any more.
-        warn_of_unclosed(self, self._client, is_closed=self._closed)
+        if self._client is None or self._closed or self._client.is_foreign:
+            return None
+        return f"consumer {self.group}"
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
         raise NotImplementedError

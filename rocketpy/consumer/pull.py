@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from rocketpy.client import ClientInstance
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.arguments import check_time, check_whole
 from rocketpy.consumer.asking import Asking, Pulled
@@ -28,7 +27,6 @@ from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.results import PullResult, PullStatus
 from rocketpy.routing import subscribe_queues
 from rocketpy.telemetry import TelemetryChoice, find_telemetry
-from rocketpy.unclosed import warn_of_unclosed
 
 __all__ = ["PullConsumer"]
 
@@ -44,9 +42,6 @@ class PullConsumer(Connected):
     as for `Producer`. listeners: see `rocketpy.hooks`. Every method raises RouteNotFound, TransportError and
     BrokerError; all may be called again.
     """
-
-    _client: ClientInstance | None = None  # also of one that could not be made
-    _closed = False
 
     def __init__(
         self,
@@ -66,9 +61,6 @@ class PullConsumer(Connected):
 
     def __repr__(self) -> str:
         return f"PullConsumer({self.group!r})"
-
-    def __del__(self) -> None:
-        warn_of_unclosed(self, self._client, is_closed=self._closed)
 
     async def start(self) -> None:
         """Start, once. Raises ConfigInvalid."""
