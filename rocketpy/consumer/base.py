@@ -110,10 +110,14 @@ class GroupConsumer(Lifecycle):
 
         Waits for handlers for `MemberConfig.close_timeout_ms`; what is not handled by then comes to another
         member, or to the next start. Returns whether every handler ended in time. Goes on when its caller is
-        cancelled. Safe to call again: the second call waits for the first.
+        cancelled. Safe to call again: the second call waits for the first. Raises ClientClosed in another
+        event loop than the one that started it.
         """
         if self._client is None or self._member is None or self._client.is_foreign:
             return True
+        if self._closing is not None and self._closing.done():
+            return self._closing.result()
+        self._client.check_loop()
         if self._closing is None:
             if self._closed:
                 return True  # it was never started

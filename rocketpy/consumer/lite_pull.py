@@ -165,9 +165,11 @@ class LitePullConsumer(GroupConsumer):
         """The next messages, at most `LitePullConfig.poll_batch_size`; none when none came in time.
 
         Those of each queue are in order. What the poll before returned counts as done from now on.
-        timeout_ms: `LitePullConfig.poll_timeout_ms` when None. Raises ClientClosed.
+        timeout_ms: `LitePullConfig.poll_timeout_ms` when None. Raises ClientClosed, also in another event
+        loop than the one that started it.
         """
         check_time("timeout_ms", timeout_ms)
+        self.member.client.check_loop()
         self._done()
         timeout_ms = self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
         loop = asyncio.get_running_loop()
@@ -191,6 +193,8 @@ class LitePullConsumer(GroupConsumer):
             try:
                 messages = await self.poll()
             except ClientClosed:
+                if not self._closed:
+                    raise
                 return
             for message in messages:
                 yield message

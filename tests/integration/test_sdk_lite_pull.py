@@ -78,6 +78,27 @@ async def test_messages_come_by_iteration(cluster: EmbeddedCluster, producer: Pr
         await consumer.poll()
 
 
+async def test_iteration_needs_a_start(cluster: EmbeddedCluster) -> None:
+    """A program that forgot the start would end at once, as if all had been consumed."""
+    with pytest.raises(ClientClosed, match="not started"):
+        await anext(aiter(make(cluster)))
+
+
+async def test_a_consumer_is_of_its_event_loop(cluster: EmbeddedCluster) -> None:
+    """A poll in another loop would hang or end in an error of asyncio's, an iteration without a word."""
+    consumer = make(cluster)
+    consumer.subscribe("T")
+
+    async def use() -> None:
+        for work in (consumer.poll(), anext(aiter(consumer)), consumer.close()):
+            with pytest.raises(ClientClosed, match="another one"):
+                await work
+
+    async with consumer:
+        await asyncio.to_thread(asyncio.run, use())
+        assert await consumer.poll(timeout_ms=1) == []
+
+
 async def test_what_was_polled_last_is_not_done_yet(cluster: EmbeddedCluster, producer: Producer) -> None:
     """Messages in the hands of an application that dies would be lost."""
     await send(producer, *texts("hand", 4))
