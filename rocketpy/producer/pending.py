@@ -268,10 +268,15 @@ class BatchRequest(Pending[R]):
 
 
 class BatchSend(BatchRequest[Sequence[SendResult]]):
-    """One request of `send_batch`."""
+    """One request of `send_batch`. follows: see `SendRules`."""
 
     body: bytes
     future: asyncio.Future[Sequence[SendResult]]
+    follows: bool = False
+
+    def rules(self, retry: RetryConfig) -> SendRules:
+        """See `Pending`."""
+        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.given, self.follows)
 
     @property
     def waiting(self) -> Sequence[asyncio.Future[Sequence[SendResult]]]:

@@ -159,8 +159,10 @@ class Preparer:
         queue: MessageQueue | None,
         timeout_ms: int,
         event: SendEvent | None,
+        *,
+        follows: bool,
     ) -> BatchSend:
-        """A send of one part; listeners hear of the whole batch's end only."""
+        """A send of one part; listeners hear of the whole batch's end only. follows: see `SendRules`."""
         now_ms = self._steady() * 1000
         return BatchSend(
             part.messages,
@@ -168,6 +170,7 @@ class Preparer:
             _BATCH_PROPERTIES[part.messages[0].wait_store],
             part.body,
             future,
+            follows,
             owner=self._owner,
             publisher=publisher,
             size=len(part.body),

@@ -11,6 +11,7 @@
 | stored with a status other than SEND_OK | another attempt if the configuration says so, else done |
 | TOPIC_NOT_EXIST, or the only broker is unreachable | as above, after asking for the route |
 | another attempt, but `RetryConfig.times` are used up, or the queue was given by the caller | give up |
+| a later request of a long batch, which was not sent | the same queue, after a pause |
 
 A topic without a master has one again soon where a group elects its leader, or a master is started again. So
 sends wait for that until their time-out, which counts as no attempt.
@@ -111,12 +112,17 @@ class RouteView:
 
 @dataclass(frozen=True, slots=True)
 class SendRules:
-    """What holds for one send. queue: the one the caller gave."""
+    """What holds for one send.
+
+    queue: the one the caller gave. follows: it was not the caller who gave it, but earlier requests of the
+    same batch went there.
+    """
 
     accepted_ms: float
     deadline_ms: float
     retry: RetryConfig
     queue: MessageQueue | None = None
+    follows: bool = False
 
 
 LEAST_PAUSE_MS = 10
@@ -183,14 +189,20 @@ def no_master(route: PublishRoute, time_ms: float) -> RouteNotFound:
 
 
 def _may_repeat(attempts: Sequence[Attempt], rules: SendRules) -> bool:
-    if len(attempts) > rules.retry.times or rules.queue is not None:
+    if len(attempts) > rules.retry.times:
         return False
     end = attempts[-1].end
+    if rules.queue is not None and not (rules.follows and _was_not_sent(end)):
+        return False
     if isinstance(end, BrokerError):
         return end.code in rules.retry.codes
     if isinstance(end, RocketError):
         return isinstance(end, TransportError) or end.retry is not Retry.NONE
     return rules.retry.another_broker_when_not_ok and end[0].status is not SendStatus.SEND_OK
+
+
+def _was_not_sent(end: RocketError | Sequence[SendResult]) -> bool:
+    return isinstance(end, RocketError) and end.outcome is Outcome.NOT_SENT
 
 
 def _choice(route: PublishRoute | None, given: MessageQueue | None) -> Sequence[MessageQueue]:

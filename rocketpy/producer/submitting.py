@@ -107,10 +107,12 @@ class Submitter:
         listeners.look()
         event = listeners.announce(messages) if listeners.all else None
         results: list[SendResult] = []
+        is_given = queue is not None
         try:
             for part in self.engine.preparer.batch_parts(messages, event):
                 try:
-                    results += await self._send_part(part, queue, timeout_ms, event)
+                    follows = bool(results) and not is_given
+                    results += await self._send_part(part, queue, timeout_ms, event, follows=follows)
                 except RocketError as error:
                     if not results:
                         raise
@@ -253,14 +255,20 @@ class Submitter:
             self.engine.begin_late(send)
 
     async def _send_part(
-        self, part: BatchPart, queue: MessageQueue | None, timeout_ms: int | None, event: SendEvent | None
+        self,
+        part: BatchPart,
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+        event: SendEvent | None,
+        *,
+        follows: bool,
     ) -> Sequence[SendResult]:
         """Send one request of a batch."""
         engine = self.engine
         left_ms = self._time_for(await self._wait_for_room(len(part.body), timeout_ms))
         future: asyncio.Future[Sequence[SendResult]] = self.new_future()
         publisher = engine.publishers[part.messages[0].topic]
-        send = engine.preparer.batch(publisher, part, future, queue, left_ms, event)
+        send = engine.preparer.batch(publisher, part, future, queue, left_ms, event, follows=follows)
         engine.accept(send)
         engine.begin(send)
         return await future

@@ -247,6 +247,25 @@ async def test_a_batch_that_fails_in_the_middle_says_how_far_it_came() -> None:
         assert caught.value.outcome is Outcome.NOT_SENT
 
 
+async def test_the_rest_of_a_batch_is_sent_again() -> None:
+    """One refusal in the middle of a long list would leave it half sent, for its caller to sort out."""
+    answered: list[Command] = []
+
+    def second_is_busy(_channel: Channel, request: Command) -> Command:
+        if request.code in SENDS:
+            answered.append(request)
+        is_busy = request.code in SENDS and len(answered) == 2
+        return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE) if is_busy else stored(request)
+
+    async with one_broker(second_is_busy) as (producer, _, _names):
+        messages = [Message("T", bytes(400_000)) for _ in range(6)]
+        assert len(await producer.send_batch(messages)) == 6
+        assert len({request.ext_fields()["e"] for request in answered}) == 1, "all in one queue"
+        answered.clear()
+        with pytest.raises(BatchIncomplete):
+            await producer.send_batch(messages, queue=MessageQueue("T", "a", 1))
+
+
 # -- name servers, routes, connections --------------------------------------------------------------------
 
 

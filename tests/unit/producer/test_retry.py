@@ -96,6 +96,17 @@ def test_a_given_queue_is_used_and_tried_once() -> None:
     assert ended(after(LOST, rules=FIXED)) is LOST
 
 
+def test_the_rest_of_a_batch_stays_in_its_queue() -> None:
+    """One busy moment of a broker would leave a long batch half sent, or put its rest into another queue."""
+    rules = SendRules(0, 3000, RetryConfig(), A0, follows=True)
+    busy = refused(ResponseCode.SERVICE_NOT_AVAILABLE)
+    assert after(busy, rules=rules, asked_ms=5) == WaitUntil(101)
+    assert after(busy, rules=rules, now_ms=101, asked_ms=5) == SendTo(A0)
+    assert ended(after(busy, rules=FIXED)) is busy
+    assert ended(after(LOST, rules=rules)) is LOST, "it may be stored"
+    assert ended(after(busy, busy, busy, rules=rules)) is busy
+
+
 def test_a_given_queue_of_an_unknown_broker() -> None:
     """The user would wait for the time-out without a reason."""
     rules = SendRules(0, 3000, RetryConfig(), MessageQueue("T", "gone", 0))
