@@ -177,9 +177,11 @@ async def read_back(client: ClientConfig, ledger: Ledger, problems: list[str]) -
     offsets: dict[MessageQueue, int] = {}
     until = time.monotonic() + _READ_BACK_S
     async with PullConsumer("faults_readers", client=client) as consumer:
-        for queue in await consumer.fetch_queues(TOPIC):
-            offsets[queue] = await consumer.min_offset(queue)
         while True:
+            # Anew each time: a name server that was just started may not know both brokers yet.
+            for queue in await consumer.fetch_queues(TOPIC):
+                if queue not in offsets:
+                    offsets[queue] = await consumer.min_offset(queue)
             for queue in list(offsets):
                 for message in await _read_on(consumer, queue, offsets):
                     number = number_of(message.body)
