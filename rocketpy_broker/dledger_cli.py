@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +17,8 @@ from typing import Any
 import msgspec
 
 from rocketpy.errors import ConfigInvalid, RocketError
-from rocketpy.name_servers import split_addresses
 from rocketpy.transport import Address
+from rocketpy_broker.cli_common import name_servers, namesrv_of, say, say_table
 from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.config_keys import parse_peers
 from rocketpy_broker.ledger_status import PeerReport, ask_peers, find_peers
@@ -70,7 +69,7 @@ async def _status(options: argparse.Namespace) -> int:
         return _EXIT_PROBLEMS
     if options.json:
         for report in reports:
-            _say(msgspec.json.encode(report).decode())
+            say(msgspec.json.encode(report).decode())
     else:
         _print_table(reports)
     groups = {report.group for report in reports if report.group}
@@ -89,20 +88,15 @@ async def _reports(options: argparse.Namespace) -> list[PeerReport]:
         if not options.group:
             raise ConfigInvalid("--peers needs --group")
         return await ask_peers(options.group, _peers(options.peers))
-    servers = split_addresses(_namesrv(options))
-    found = await find_peers([Address.parse(server) for server in servers], options.name)
+    found = await find_peers(name_servers(options), options.name)
     return [report for report in found if report.group or not report.answers]
-
-
-def _namesrv(options: argparse.Namespace) -> str:
-    return options.namesrv or os.environ.get("NAMESRV_ADDR", "")
 
 
 def _nobody(options: argparse.Namespace) -> str:
     """What is said when a name server knows no broker that tells of a group."""
     named = f" of the name {options.name}" if options.name else ""
     return (
-        f"no broker{named} at {_namesrv(options)} tells of a DLedger group; "
+        f"no broker{named} at {namesrv_of(options)} tells of a DLedger group; "
         "RocketMQ's own peers are asked by --peers and --group, or -c"
     )
 
@@ -118,10 +112,7 @@ def _print_table(reports: Sequence[PeerReport]) -> None:
     lags: dict[tuple[str, str], int] = {}
     for report in reports:
         lags |= {(report.group, peer): lag for peer, lag in report.lags.items()}
-    rows = [_COLUMNS, *(_row(report, lags.get((report.group, report.peer))) for report in reports)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows:
-        _say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    say_table([_COLUMNS, *(_row(report, lags.get((report.group, report.peer))) for report in reports)])
 
 
 def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:
@@ -147,7 +138,3 @@ def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:
 
 def _known(number: int) -> str:
     return "-" if number < 0 else str(number)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +16,7 @@ from typing import Any
 import msgspec
 
 from rocketpy.errors import RocketError
-from rocketpy.name_servers import split_addresses
-from rocketpy.transport import Address
+from rocketpy_broker.cli_common import name_servers, namesrv_of, say, say_table
 from rocketpy_broker.ha.client import HaClientState
 from rocketpy_broker.replicas import MASTER_ID, Replica, ask_broker, find_replicas
 
@@ -55,7 +53,7 @@ async def _status(options: argparse.Namespace) -> int:
         return _EXIT_PROBLEMS
     if options.json:
         for replica in replicas:
-            _say(msgspec.json.encode(replica).decode())
+            say(msgspec.json.encode(replica).decode())
     else:
         _print_table(replicas)
     bad = [replica for replica in replicas if not replica.answers or _waits(replica)]
@@ -65,18 +63,13 @@ async def _status(options: argparse.Namespace) -> int:
 async def _replicas(options: argparse.Namespace) -> list[Replica]:
     if options.broker:
         return [await ask_broker(options.broker)]
-    servers = split_addresses(_namesrv(options))
-    return await find_replicas([Address.parse(server) for server in servers], options.name)
-
-
-def _namesrv(options: argparse.Namespace) -> str:
-    return options.namesrv or os.environ.get("NAMESRV_ADDR", "")
+    return await find_replicas(name_servers(options), options.name)
 
 
 def _nobody(options: argparse.Namespace) -> str:
     """What is said when a name server knows nobody to ask."""
     named = f" of the name {options.name}" if options.name else ""
-    return f"no broker{named} is registered at {_namesrv(options)}"
+    return f"no broker{named} is registered at {namesrv_of(options)}"
 
 
 def _waits(replica: Replica) -> bool:
@@ -86,10 +79,7 @@ def _waits(replica: Replica) -> bool:
 
 def _print_table(replicas: Sequence[Replica]) -> None:
     ends = {each.name: each.max_offset for each in replicas if each.broker_id == MASTER_ID and each.answers}
-    rows = [_COLUMNS, *(_row(each, ends.get(each.name)) for each in replicas)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows:
-        _say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    say_table([_COLUMNS, *(_row(each, ends.get(each.name)) for each in replicas)])
 
 
 def _row(replica: Replica, master_end: int | None) -> tuple[str, ...]:
@@ -112,7 +102,3 @@ def _row(replica: Replica, master_end: int | None) -> tuple[str, ...]:
 
 def _who(replica: Replica) -> tuple[str, str, str]:
     return replica.name or "?", str(replica.broker_id), replica.address
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")

@@ -18,6 +18,7 @@ from typing import Any
 from rocketpy.errors import RocketError
 from rocketpy.protocol import properties
 from rocketpy.protocol.record import Record, decode, host_text
+from rocketpy_broker.cli_common import say
 from rocketpy_broker.dledger.stored_ledger import StoredLedgerFiles, find_ledger
 from rocketpy_broker.store.checker import check_files
 from rocketpy_broker.store.config import IndexConfig, StoreConfig
@@ -90,14 +91,14 @@ def _run(run: Run, options: argparse.Namespace) -> int:
 def _check(stored: StoredFiles, _: argparse.Namespace) -> int:
     report = check_files(stored)
     for problem in report.problems:
-        _say(problem)
+        say(problem)
     stop = "stopped cleanly" if stored.is_clean else "not stopped cleanly"
-    _say(
+    say(
         f"{report.records} records in {stored.log.min_offset} to {report.log_end}, {report.units} units, "
         f"{report.index_entries} index entries, {stop}: {len(report.problems)} problems"
     )
     if report.behind:
-        _say(f"{report.behind} units and index entries are missing at the end; the next start adds them")
+        say(f"{report.behind} units and index entries are missing at the end; the next start adds them")
     return _EXIT_PROBLEMS if report.problems else 0
 
 
@@ -105,7 +106,7 @@ def _dump(stored: StoredFiles, options: argparse.Namespace) -> int:
     for printed, record in enumerate(_records(stored, options)):
         if printed == options.limit:
             break
-        _say(json.dumps(_described(record, with_body=options.body), ensure_ascii=False))
+        say(json.dumps(_described(record, with_body=options.body), ensure_ascii=False))
     return 0
 
 
@@ -190,9 +191,5 @@ def _stats(stored: StoredFiles, _: argparse.Namespace) -> int:
             "indexMsgTimestamp": checkpoint.index_timestamp,
         },
     }
-    _say(json.dumps(summary, indent=2, ensure_ascii=False))
+    say(json.dumps(summary, indent=2, ensure_ascii=False))
     return 0
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
