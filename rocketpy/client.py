@@ -320,10 +320,9 @@ class ClientInstance:
     def _drop_offline(self) -> None:
         wanted = set(self._addresses())
         for link in self._broker_links():
-            busy = link.is_awaited or (link.channel is not None and link.channel.in_flight > 0)
-            if wanted and link.address not in wanted and not busy:
-                log.info("no route names broker %s any more; closing the connection", link.address)
-                self.links.drop(link.address)
+            busy = link.channel is not None and link.channel.in_flight > 0
+            if wanted and link.address not in wanted and not busy and self.links.drop(link.address):
+                log.info("no route names broker %s any more; its connection is closed", link.address)
 
     # -- brokers ------------------------------------------------------------------------------
 

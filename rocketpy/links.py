@@ -252,14 +252,18 @@ class Links:
                 # The response is there and belongs to whoever asked.
                 log.exception("an RPC hook failed on the response to request code %d", request.code)
 
-    def drop(self, address: str) -> None:
-        """Close the connection to an address that is of no further use, unless somebody waits for it."""
+    def drop(self, address: str) -> bool:
+        """Close the connection to an address that is of no further use, unless somebody waits for it.
+
+        Returns whether it was dropped.
+        """
         link = self._links.get(address)
         if link is None or link.is_awaited:
-            return
+            return False
         del self._links[address]
         if link.channel is not None:
             link.channel.close()
+        return True
 
     def abandon(self, reason: RocketError) -> None:
         """Use no connection any more, but leave each as it is: after a fork they belong to the parent."""
