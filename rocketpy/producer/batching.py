@@ -11,7 +11,7 @@ from rocketpy.protocol.properties import PROPERTY_MESSAGE_TYPE
 from rocketpy.protocol.record import record_size
 from rocketpy.protocol.sysflag import MessageSysFlag
 
-__all__ = ["check_batch", "split_batch"]
+__all__ = ["check_batch", "messages_of", "split_batch"]
 
 _HOSTS_V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 

@@ -61,6 +61,8 @@ class Producer(Lookups, Lifecycle):
     Raises GroupInvalid, ConfigInvalid.
     """
 
+    _client: ClientInstance | None = None  # of the class, for one whose `__init__` has raised
+
     def __init__(
         self,
         group: str,
@@ -78,7 +80,6 @@ class Producer(Lookups, Lifecycle):
         self._listeners = tuple(listeners)
         self._telemetry = telemetry
         self._checks = tuple(checks)
-        self._client: ClientInstance | None = None
         self._sends: Submitter | None = None
         self._closing: asyncio.Task[list[Unfinished]] | None = None
         self._wire_group = self.group
@@ -371,9 +372,9 @@ class Producer(Lookups, Lifecycle):
         return self._client
 
     def _left_open(self) -> str | None:
-        # Nothing of it may be there when `__init__` has raised.
-        client = getattr(self, "_client", None)
-        if client is None or self._sends is None or self._closing is not None or client.is_foreign:
+        if self._client is None or self._client.is_foreign:
+            return None
+        if self._sends is None or self._closing is not None:
             return None
         count = self._sends.room.count
         return f"producer {self.group}" + (f", with {count} messages unanswered," if count else "")

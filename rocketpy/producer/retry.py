@@ -44,7 +44,6 @@ from rocketpy.results import SendResult, SendStatus
 from rocketpy.routing import PublishRoute, select_queue
 
 __all__ = [
-    "LEAST_PAUSE_MS",
     "Attempt",
     "Choose",
     "Decision",
@@ -57,6 +56,7 @@ __all__ = [
     "copy_of",
     "decide",
     "no_master",
+    "route_pause_ms",
     "waits_for_master",
 ]
 
@@ -125,7 +125,7 @@ class SendRules:
     follows: bool = False
 
 
-LEAST_PAUSE_MS = 10
+_LEAST_PAUSE_MS = 10
 """Between two questions for a route, whatever `RetryConfig.pause_ms` is: name servers have many clients."""
 
 Choose = Callable[[Sequence[MessageQueue], int, str | None], MessageQueue]
@@ -169,8 +169,13 @@ def decide(
 def _nowhere(known: RouteView, attempts: Sequence[Attempt], rules: SendRules) -> Decision:
     """What to do when the route was asked for, and has no place to send to."""
     if waits_for_master(known.route, rules.queue):
-        return RefreshRoute(known.asked_ms + max(rules.retry.pause_ms, LEAST_PAUSE_MS))
+        return RefreshRoute(known.asked_ms + route_pause_ms(rules.retry))
     return GiveUp(_final(attempts) if attempts else _no_route(known, rules))
+
+
+def route_pause_ms(retry: RetryConfig) -> int:
+    """How long to wait between two questions for the route of a topic that has no master."""
+    return max(retry.pause_ms, _LEAST_PAUSE_MS)
 
 
 def waits_for_master(route: PublishRoute | None, given: MessageQueue | None = None) -> bool:

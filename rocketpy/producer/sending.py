@@ -38,7 +38,7 @@ from rocketpy.producer.listening import Listeners
 from rocketpy.producer.pending import OnewaySend, Pending, fail_all
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
-from rocketpy.producer.retry import LEAST_PAUSE_MS, Attempt, GiveUp, RefreshRoute, SendTo, copy_of, decide
+from rocketpy.producer.retry import Attempt, GiveUp, RefreshRoute, SendTo, copy_of, decide, route_pause_ms
 from rocketpy.producer.room import Room
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
@@ -77,7 +77,7 @@ class Engine:
         listeners: Listeners,
         checks: Sequence[SendCheck],
     ) -> None:
-        self.pause_ms = max(config.retry.pause_ms, LEAST_PAUSE_MS)
+        self.pause_ms = route_pause_ms(config.retry)
         self.room = Room(config.max_in_flight, config.max_in_flight_bytes)
         self.listeners = listeners
         listeners.locate = self._address
