@@ -368,7 +368,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
         Brokers of 4.9 and later do not keep that; their messages all say True.
         """
-        return self.properties.get(names.PROPERTY_WAIT_STORE_MSG_OK) != "false"
+        return self.properties.get(names.PROPERTY_WAIT_STORE_MSG_OK, "true").lower() == "true"
 
     @property
     def queue_offset(self) -> int:

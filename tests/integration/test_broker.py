@@ -130,6 +130,46 @@ async def test_a_batch_is_stored_as_single_messages(client: RawClient) -> None:
         assert (await client.call(RequestCode.SEND_BATCH_MESSAGE, header, bad)).code == 13
 
 
+@pytest.mark.parametrize(
+    ("text", "shared", "code"),
+    [
+        (b"SLA_DELAY\x015\x02", "", ResponseCode.SUCCESS),
+        (b"DELAY\x010\x02", "DELAY\x010\x02", ResponseCode.SUCCESS),
+        (b"DELAY\x013\x02DELAY\x010\x02", "", ResponseCode.SUCCESS),
+        (b"a\x01DELAY\x013\x02", "MY_DELAY\x013\x02", ResponseCode.SUCCESS),
+        (b"DELAY\x01-1\x02", "", ResponseCode.SUCCESS),
+        (b"NO_DELAY\x010\x02DELAY\x013\x02", "", ResponseCode.MESSAGE_ILLEGAL),
+        (b"DELAY\x01soon\x02", "", ResponseCode.MESSAGE_ILLEGAL),
+        (b"", "DELAY\x013\x02", ResponseCode.MESSAGE_ILLEGAL),
+    ],
+)
+async def test_a_batch_is_refused_for_a_delay_only(
+    client: RawClient, text: bytes, shared: str, code: int
+) -> None:
+    """A user's property whose name ends in DELAY, or a delay of 0, would make every batch with it fail.
+
+    Source: CommitLog.putMessages of RocketMQ 4.6.0, which looks at the request's DELAY; ours also at each
+    message's, which would be ignored.
+    """
+    body = encode_batch([(0, b"first", b""), (0, b"DELAY\x013\x02", text)])
+    header = send_header(batch=True, text=shared)
+    answer = await client.call(RequestCode.SEND_BATCH_MESSAGE, header, body)
+    assert answer.code == code
+    if code == ResponseCode.SUCCESS:
+        assert [record.properties for record in await records(client)] == [b"", text]
+
+
+async def test_names_that_end_in_a_reserved_one_are_names_like_any(client: RawClient) -> None:
+    """A user's property such as MY_CLUSTER or SLA_DELAY would delay a message, or lose its neighbours."""
+    text = "SLA_DELAY\x015\x02NO_TRAN_MSG\x01true\x02MY_CLUSTER\x01c\x02empty\x01\x02MY_TAGS\x01t\x02"
+    assert (await send(client, b"x", text=text)).code == 0
+    (record,) = await records(client)
+    assert record.properties == f"{text}CLUSTER\x01DefaultCluster\x02".encode()
+    assert (await send(client, b"y", text="CLUSTER\x01mine\x02a\x01b\x02")).code == 0
+    assert (await records(client, offset=1))[0].properties == b"a\x01b\x02CLUSTER\x01DefaultCluster\x02"
+    assert not await records(client, sub="t")
+
+
 async def test_a_oneway_send_is_stored_and_not_answered(client: RawClient) -> None:
     """Without this an answer that nobody waits for would be taken for that of another request."""
     request = Command.request(RequestCode.SEND_MESSAGE_V2, send_header(), b"oneway")

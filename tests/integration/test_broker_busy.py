@@ -7,7 +7,10 @@ import errno
 import threading
 from pathlib import Path
 
+import pytest
+
 from rocketpy.errors import FlushFailed
+from rocketpy.protocol.batch import encode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
@@ -46,8 +49,8 @@ def broker(root: Path, disk: FaultyDisk, **more: str) -> Broker:
     return Broker(load_broker_config(None, settings), disk=disk)
 
 
-async def send(client: RawClient, properties: str = "") -> Command:
-    """The answer to one message."""
+async def send(client: RawClient, properties: str = "", *, batch: bool = False) -> Command:
+    """The answer to one message, or to a batch of one, whose request has these properties."""
     header = SendMessageRequestHeaderV2(
         producer_group="g",
         topic="T",
@@ -58,7 +61,10 @@ async def send(client: RawClient, properties: str = "") -> Command:
         born_timestamp=1,
         flag=0,
         properties=properties,
+        batch=batch,
     )
+    if batch:
+        return await client.call(RequestCode.SEND_BATCH_MESSAGE, header, encode_batch([(0, b"x", b"")]))
     return await client.call(RequestCode.SEND_MESSAGE_V2, header, b"x")
 
 
@@ -108,6 +114,46 @@ async def test_a_flush_that_takes_too_long_is_said_to_those_who_wait_for_it(tmp_
                 await asyncio.sleep(0.01)
         assert running.store.flushed_offset == running.store.max_physical_offset
     await running.close()
+
+
+WAITING = [
+    "NO_WAIT\x01false\x02",
+    "AWAIT\x01false\x02",
+    "WAIT\x01true\x02A_WAIT\x01false\x02",
+    "WAIT\x01false\x02WAIT\x01True\x02",
+    "WAIT\x01\x02",
+    "note\x01WAIT\x01false\x02",
+]
+NOT_WAITING = [
+    "WAIT\x01false\x02",
+    "A\x01b\x02WAIT\x01FALSE\x02C\x01d\x02",
+    "A\x01b\x02WAIT\x01false",  # clients of 4.9 and later write no separator behind the last property
+    "WAIT\x01no\x02",
+    "NO_WAIT\x01true\x02WAIT\x01true\x02WAIT\x01false\x02",
+]
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+@pytest.mark.parametrize("mode", ["SYNC_FLUSH", "SYNC_MASTER"])
+async def test_only_the_property_wait_switches_off_waiting(tmp_path: Path, mode: str, *, batch: bool) -> None:
+    """A user's property whose name ends in WAIT would get SEND_OK for what no disk and no slave has
+    (Message.isWaitStoreMsgOK: WAIT is read as a Java boolean, and its last value counts).
+    """
+    disk = HangingDisk()
+    if mode == "SYNC_FLUSH":
+        code, settings = ResponseCode.FLUSH_DISK_TIMEOUT, {"syncFlushTimeout": "50"}
+    else:
+        code = ResponseCode.SLAVE_NOT_AVAILABLE
+        settings = {"flushDiskType": "ASYNC_FLUSH", "brokerRole": "SYNC_MASTER"}
+    running = broker(tmp_path, disk, **settings)
+    await running.start()
+    async with await RawClient.open(running.address) as client:
+        assert (await send(client, "WAIT\x01false\x02", batch=batch)).code == 0  # makes the topic
+        disk.is_free.clear()
+        answers = {text: (await send(client, text, batch=batch)).code for text in WAITING + NOT_WAITING}
+        disk.is_free.set()
+    await running.close()
+    assert answers == dict.fromkeys(WAITING, code) | dict.fromkeys(NOT_WAITING, 0)
 
 
 async def test_a_store_that_cannot_keep_up_answers_system_busy(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from rocketpy.errors import GroupInvalid, MessageInvalid, Outcome, TopicInvalid
 from rocketpy.message import RESERVED_PROPERTIES, Message, MessageExt, MessageQueue, check_group
 from rocketpy.message_columns import MessageColumns
-from rocketpy.protocol.record import decode_all
+from rocketpy.protocol.record import Record, decode_all
 from tests import golden_data
 
 
@@ -134,13 +135,33 @@ def test_bad_groups_are_refused(group: Any) -> None:
         check_group(group)
 
 
-def test_a_message_of_the_real_broker_is_read() -> None:
-    """What a Java producer sent would lose its tags, keys or place."""
+def golden_record() -> Record:
+    """The first message that the recorded consumer pulled."""
     step = "pull FOUND q0 offset 0 max 32 sub *"
     pair = next(item for item in golden_data.essential() if step in item["name"] and "/JSON/" in item["name"])
     frame = bytes.fromhex(pair["responseHex"])
-    body = frame[8 + int.from_bytes(frame[5:8], "big") :]
-    record = decode_all(body)[0]
+    return decode_all(frame[8 + int.from_bytes(frame[5:8], "big") :])[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "waits"),
+    [
+        ("", True),
+        ("NO_WAIT\x01false\x02", True),
+        ("WAIT\x01TRUE\x02", True),
+        ("WAIT\x01False", False),
+        ("WAIT\x01no\x02", False),
+    ],
+)
+def test_a_received_message_tells_whether_its_producer_waited(text: str, *, waits: bool) -> None:
+    """What Java's Message.isWaitStoreMsgOK says of a message would differ here."""
+    record = msgspec.structs.replace(golden_record(), properties=text.encode())
+    assert MessageExt(record, MessageQueue("T", "a", 0), b"x").wait_store is waits
+
+
+def test_a_message_of_the_real_broker_is_read() -> None:
+    """What a Java producer sent would lose its tags, keys or place."""
+    record = golden_record()
     message = MessageExt(record, MessageQueue("GoldenTopic", "broker-a", 0), record.body)
     assert (message.topic, message.tags, message.keys) == ("GoldenTopic", "TagA", ("Key1",))
     assert message.message_id == "C000020200004E0E2F2A6900121D0000"
@@ -149,9 +170,7 @@ def test_a_message_of_the_real_broker_is_read() -> None:
     assert message.born_host == ("127.0.0.1", 0xB6A0)
     assert (message.queue_offset, message.physical_offset, message.delay_level) == (0, 0, 0)
     assert message.born_timestamp <= message.store_timestamp
-    assert (
-        message.store_size == len(frame) - 8 - int.from_bytes(frame[5:8], "big") or message.store_size == 208
-    )
+    assert message.store_size == 208
     assert (message.flag, message.sys_flag, message.reconsume_times) == (0, 0, 0)
     assert message.prepared_transaction_offset == 0
     assert "offset=0" in repr(message)
