@@ -57,7 +57,8 @@ class Health:
 
     ok: whether it can do its work, as far as it knows. problems: a sentence each. namesrv: the name server
     it asks. brokers: address to whether there is a connection now. in_flight, in_flight_bytes: sends
-    accepted and not yet answered, and their bodies.
+    accepted and not yet answered, and their bodies. rejecting_batches: names of brokers that refused the
+    last batch; a producer sends them messages one by one, and probes them with a batch once a minute.
     """
 
     ok: bool
@@ -67,6 +68,7 @@ class Health:
     brokers: dict[str, bool]
     in_flight: int = 0
     in_flight_bytes: int = 0
+    rejecting_batches: tuple[str, ...] = ()
 
 
 class KnownTopic:

@@ -171,7 +171,8 @@ class Producer(Lookups, Lifecycle):
 
     def health(self) -> Health:
         """How the producer and its connections are doing. Raises ClientClosed when it was not started."""
-        room = _started(self._sends).room
+        sends = _started(self._sends)
+        room = sends.room
         health = _started(self._client).health()
         problem = (str(room.closed),) if room.closed is not None else ()
         return replace(
@@ -180,6 +181,7 @@ class Producer(Lookups, Lifecycle):
             problems=health.problems + problem,
             in_flight=room.count,
             in_flight_bytes=room.bytes,
+            rejecting_batches=sends.engine.rejecting_batches,
         )
 
     # -- sending ------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class Engine:
         self._config = config
         self._checks = tuple(checks)
         self._frames = client.links.options.codec == CODEC_JSON and not client.links.hooks
-        self._takers = BatchTakers()
+        self._takers = BatchTakers(client.now_ms)
         latency = config.latency
         self._latencies = (
             BrokerLatencies(latency.latency_ms, latency.away_ms, latency.failed_ms)
@@ -108,6 +108,11 @@ class Engine:
         self._sweeper: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         client.forked.append(self._forked)
+
+    @property
+    def rejecting_batches(self) -> tuple[str, ...]:
+        """Names of brokers that refused the last batch they got."""
+        return self._takers.refusing
 
     # -- accepting ----------------------------------------------------------------------------
 
@@ -226,7 +231,7 @@ class Engine:
             self._takers.wait(name, partial(self._opened, send, queue, link, None))
             return True
         if type(send) is GatheredSend:
-            if name in self._takers.refusing:
+            if self._takers.refuses(name):
                 self._split(send)
                 return True
             self._takers.ask(name, send)
@@ -404,11 +409,12 @@ class Engine:
         if isinstance(send, GatheredSend):
             self._batch_failed(send, error)
         else:
+            if send.queue is not None:
+                self._takers.single_failed(send.queue.broker_name, error)
             self._attempt_ended(send, error)
 
     def _batch_failed(self, batch: GatheredSend, error: RocketError) -> None:
         if self._takers.learn(batch, error) and batch in self._live:
-            log.info("%s; it takes no batches, so messages for it go singly from now on", error)
             self._split(batch)
         else:
             self._attempt_ended(batch, error)

@@ -7,6 +7,7 @@ import contextlib
 import random
 import zlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,9 @@ from rocketpy import (
     SendResult,
 )
 from rocketpy.client import ClientInstance
-from rocketpy.errors import ClientClosed, ConnectionLost, FlowControlled, RequestTimeout
+from rocketpy.errors import BrokerError, ClientClosed, ConnectionLost, FlowControlled, RequestTimeout
 from rocketpy.message import MessageQueue
+from rocketpy.producer.batch_takers import ASK_AGAIN_MS
 from rocketpy.protocol import properties
 from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -207,6 +209,62 @@ async def test_a_broker_that_refuses_batches_is_served_singly(code: int) -> None
         await asyncio.gather(*[producer.send(Message("T", b"x")) for _ in range(9)])
         assert codes(broker)[10:] == [SINGLE] * 9
         assert producer.health().in_flight == 0
+
+
+async def test_a_broker_that_refused_a_batch_is_tried_with_one_again() -> None:
+    """After one refusal, during an upgrade say, a producer would send singly for the rest of its life, and
+    nobody would know why it is slow.
+    """
+    broker = Store(refuses_batches=True)
+    async with producer_of(broker) as producer:
+        takers: Any = producer._sends.engine._takers  # type: ignore[union-attr] # the only clock to be set
+        now_ms = 0.0
+        takers.now_ms = lambda: now_ms
+
+        async def sent() -> list[int]:
+            """The codes of the requests that carry four messages, sent at the same time."""
+            before = len(broker.sends)
+            await asyncio.gather(*[producer.send(Message("T", b"x")) for _ in range(4)])
+            return codes(broker)[before:]
+
+        assert producer.health().rejecting_batches == ()
+        assert await sent() == [SINGLE, BATCH] + [SINGLE] * 3
+        assert producer.health().rejecting_batches == ("a",)
+        assert producer.health().ok
+        now_ms = ASK_AGAIN_MS - 1
+        assert await sent() == [SINGLE] * 4
+        now_ms = ASK_AGAIN_MS
+        assert await sent() == [BATCH] + [SINGLE] * 4
+        now_ms = 2 * ASK_AGAIN_MS - 1
+        broker.refuses_batches = False
+        assert await sent() == [SINGLE] * 4
+        now_ms = 2 * ASK_AGAIN_MS
+        assert await sent() == [BATCH]
+        assert producer.health().rejecting_batches == ()
+        assert await sent() == [BATCH]
+    assert sum(map(len, broker.queues.values())) == 24
+
+
+async def test_one_message_that_a_broker_refuses_costs_the_others_no_batches() -> None:
+    """A batch is refused as a whole for one bad message: the broker would count as one that takes none."""
+
+    def refuse_bad(channel: Channel, request: Command) -> Command:
+        if b"bad" in request.body:
+            return request.reply(ResponseCode.MESSAGE_ILLEGAL, remark="the message is bad")
+        return broker.keep(channel, request)
+
+    broker = Store()
+    broker.script = refuse_bad
+    async with producer_of(broker) as producer:
+        bodies = (b"1", b"2", b"bad", b"3")
+        ends = await asyncio.gather(
+            *[producer.send(Message("T", body)) for body in bodies], return_exceptions=True
+        )
+        assert [type(end) for end in ends] == [SendResult, SendResult, BrokerError, SendResult]
+        assert codes(broker) == [SINGLE, BATCH] + [SINGLE] * 3
+        await asyncio.gather(*[producer.send(Message("T", b"%d" % number)) for number in range(5)])
+        assert BATCH in codes(broker)[5:]
+        assert producer.health().rejecting_batches == ()
 
 
 async def test_nothing_overtakes_the_batch_that_asks() -> None:

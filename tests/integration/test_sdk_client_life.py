@@ -63,15 +63,16 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
     async with one_broker(refuses_batches) as (producer, broker, names):
         await asyncio.gather(*[producer.send(MESSAGE) for _ in range(5)])
         engine: Any = producer._sends.engine  # type: ignore[union-attr] # what sockets cannot be made to do
-        assert engine._takers.refusing == {"a"}
+        assert engine._takers.refusing == ("a",)
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         channel = client.links.to(broker.address).channel
         assert channel is not None
         channel.pause_writing()
-        engine._takers.refusing.clear()  # as it is when the batch is held, and its broker is asked meanwhile
+        refused_at = engine._takers._refused_at.copy()
+        engine._takers._refused_at.clear()  # as if the broker were asked while the batch is held
         sends = [producer.send_nowait(MESSAGE, timeout_ms=60_000) for _ in range(3)]
         await until(lambda: bool(engine._held))
-        engine._takers.refusing.add("a")
+        engine._takers._refused_at.update(refused_at)
         written = channel.write
 
         def write_and_fill(frame: bytes) -> None:
