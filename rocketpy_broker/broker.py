@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from rocketpy.errors import ConfigInvalid, RocketError, StoreError
 from rocketpy.protocol.record import host_bytes
 from rocketpy.telemetry import find_telemetry
-from rocketpy.transport import Address, Server, serve
+from rocketpy.transport import Address, Server
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.consumers import ConsumerSide
 from rocketpy_broker.deferred import DeferredSide
 from rocketpy_broker.dledger.ledger_store import LedgerStore
 from rocketpy_broker.endpoint import BrokerEndpoint, handler_table
-from rocketpy_broker.fast_port import FastPort
+from rocketpy_broker.fast_port import serve_ports
 from rocketpy_broker.handlers.access import AccessHandler
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.answers import SendAnswers
@@ -99,8 +99,8 @@ class Broker:
         )
         self._role: LedgerRole | None = None
         self._replica = self._make_replica()
-        self._server: Server | None = None
-        self._fast_port: FastPort | None = None
+        self._servers: list[Server] = []
+        """At listenPort, and two below it."""
         self._registrar: Registrar | None = None
         self._waiters: FlushWaiters | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -120,7 +120,7 @@ class Broker:
     @property
     def address(self) -> Address:
         """Where it listens, with the real port."""
-        return self.config.listen.address if self._server is None else self._server.address
+        return self._servers[0].address if self._servers else self.config.listen.address
 
     @property
     def advertised_address(self) -> str:
@@ -159,7 +159,7 @@ class Broker:
             is_serving=self._is_serving and failure is None,
             failure=None if failure is None else str(failure),
             registered_at=tuple(self._registrar.registered_at) if self._registrar else (),
-            connections=len(self._server.channels) if self._server else 0,
+            connections=sum(len(server.channels) for server in self._servers),
             store=self._driver.health(),
         )
 
@@ -193,12 +193,8 @@ class Broker:
         self._saving = asyncio.create_task(self._save_offsets())
 
     async def _listen(self) -> None:
-        listen = self.config.listen
-        self._server = await serve(listen.address, self._endpoint, listen.options)
+        self._servers = await serve_ports(self.config, self._endpoint)
         await self._replica.listen(self.address)
-        if isinstance(self._replica, Replication) and self.config.listen.address.port:
-            self._fast_port = FastPort(listen, self.address, self._endpoint)
-            self._replica.server.on_foreign = self._fast_port.open
 
     def _serve(self) -> None:
         """Open the gate: from here on requests are handled."""
@@ -350,10 +346,8 @@ class Broker:
             await self._waiters.close()
         await self._replica.close()
         try:
-            if self._fast_port is not None:
-                await self._fast_port.close()
-            if self._server is not None:
-                await self._server.close()
+            for server in self._servers:
+                await server.close()
             if self._saving is not None:
                 self._saving.cancel()
                 await asyncio.wait({self._saving})

@@ -345,6 +345,9 @@ class BrokerConfig:
     """brokerIP2: what slaves are told to connect to. None: as for clients."""
     ha_port: int | None = None
     """haListenPort. None: listenPort + 1, or any free port where that is taken."""
+    vip_channel: bool | None = None
+    """vipChannelEnable (ours; RocketMQ always opens it): whether listenPort - 2 is served, too. None: yes,
+    with a warning where that port is in use; true: the start fails then; false: it is not opened."""
     offset_interval_ms: int = 5000
     """flushConsumerOffsetInterval: how often the offsets of consumer groups are saved."""
     delay_offset_interval_ms: int = 10_000

@@ -190,6 +190,7 @@ BROKER_KEYS: Final = {
     "brokerIP1": Key("broker", "advertised_host", _text),
     "brokerIP2": Key("broker", "ha_host", _text),
     "haListenPort": Key("broker", "ha_port", _port),
+    "vipChannelEnable": Key("broker", "vip_channel", _boolean),
     "brokerPermission": Key("broker", "permission", _integer),
     "flushConsumerOffsetInterval": Key("broker", "offset_interval_ms", _integer),
     "namesrvAddr": Key("registration", "namesrv", _addresses),

@@ -1,54 +1,83 @@
-"""RocketMQ's second port, two below the first (its "VIP channel"), where alone its slaves ask for topics.
+"""A broker's two ports for clients: listenPort, and listenPort - 2, which RocketMQ calls its VIP channel.
 
-Opened when the first slave of RocketMQ's is there, and not before: nobody else needs it.
-Source: BrokerController fastRemotingServer, BrokerOuterAPI getAllTopicConfig.
+Java's slaves and DLedger followers ask their master for topics at the second port only, and Java's clients
+with vipChannelEnabled send most of their requests there. Both ports serve the same requests.
+Source: BrokerController fastRemotingServer, BrokerOuterAPI getAllTopicConfig, MixAll brokerVIPChannel.
 """
 
 from __future__ import annotations
 
-import asyncio
+import errno
 import logging
 from dataclasses import replace
+from typing import Final
 
-from rocketpy.transport import Address, Server, serve
-from rocketpy_broker.config import ListenConfig
+from rocketpy.transport import Server, serve
+from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.endpoint import BrokerEndpoint
 
-__all__ = ["FastPort"]
+__all__ = ["serve_ports"]
 
 log = logging.getLogger("rocketpy.broker")
 
-_BELOW = 2
+_BELOW: Final = 2
+_TRIES: Final = 16
+"""With listenPort 0: how many free ports are tried until the port two below is free, too."""
 
 
-class FastPort:
-    """Serves what the broker serves, under the same rules. address: where the broker listens."""
+async def serve_ports(config: BrokerConfig, endpoint: BrokerEndpoint) -> list[Server]:
+    """Listen at listenPort, and two below it as `BrokerConfig.vip_channel` says; return the open servers.
 
-    def __init__(self, listen: ListenConfig, address: Address, endpoint: BrokerEndpoint) -> None:
-        self._listen = listen
-        self._address = replace(address, port=address.port - _BELOW)
-        self._endpoint = endpoint
-        self._opening: asyncio.Task[Server | None] | None = None
-
-    def open(self) -> None:
-        """Listen there soon. Where that is not possible a warning says so."""
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-
-    async def _open(self) -> Server | None:
+    With listenPort 0 both ports are any free ones. The first of the servers returned is that of listenPort.
+    Raises OSError when listenPort is in use, or the second port is and vipChannelEnable=true was set; nothing
+    is left open then.
+    """
+    tries = 1 if config.listen.address.port else _TRIES
+    while True:
+        tries -= 1
+        first = await _serve_first(config, endpoint)
         try:
-            server = await serve(self._address, self._endpoint, self._listen.options)
-        except OSError as error:
-            log.warning(
-                "%s cannot be opened, where RocketMQ's slaves ask for topics: %s", self._address, error
-            )
-            return None
-        log.info("a slave of RocketMQ's is here: %s is open, where it asks for topics", server.address)
-        return server
+            second = await _serve_second(config, endpoint, first, may_fail=not tries)
+        except BaseException as error:
+            await first.close()
+            if tries and isinstance(error, OSError):
+                continue
+            raise
+        return [first] if second is None else [first, second]
 
-    async def close(self) -> None:
-        """Listen no more."""
-        if self._opening is not None:
-            server = await self._opening
-            if server is not None:
-                await server.close()
+
+async def _serve_first(config: BrokerConfig, endpoint: BrokerEndpoint) -> Server:
+    address = config.listen.address
+    try:
+        return await serve(address, endpoint, config.listen.options)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise OSError(
+            error.errno,
+            f"{address} is in use. A broker with listenPort {address.port + _BELOW} uses it as second port, "
+            "unless it has vipChannelEnable=false: keep listenPorts of one machine at least 4 apart",
+        ) from error
+
+
+async def _serve_second(
+    config: BrokerConfig, endpoint: BrokerEndpoint, first: Server, *, may_fail: bool
+) -> Server | None:
+    """Open the second port; None where there is none. may_fail: warn instead of raising an OSError."""
+    address = first.address
+    if config.vip_channel is False or address.scheme not in ("tcp", "tls") or address.port <= _BELOW:
+        return None
+    address = replace(address, port=address.port - _BELOW)
+    try:
+        return await serve(address, endpoint, config.listen.options)
+    except OSError as error:
+        problem = (
+            f"{address} (listenPort - 2) cannot be opened: {error.strerror or error}. Java slaves and "
+            "DLedger followers will not learn this broker's topics, and Java clients with vipChannelEnabled "
+            "will not reach it. Free that port or change listenPort; without such peers set "
+            "vipChannelEnable=false"
+        )
+        if config.vip_channel or not may_fail:
+            raise OSError(error.errno, problem) from error
+        log.warning("%s", problem)
+        return None

@@ -50,11 +50,6 @@ class Progress:
         return len(self._links)
 
     @property
-    def has_foreign(self) -> bool:
-        """Whether a slave copies that did no handshake: RocketMQ's."""
-        return any(link.is_copying and link.slave is None for link in self._links)
-
-    @property
     def acked(self) -> int:
         """Messages below are safe with one slave at least; -1 without a slave that counts."""
         return max((link.counted for link in self._links if self._counts(link)), default=-1)

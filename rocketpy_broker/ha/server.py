@@ -34,8 +34,6 @@ class HaServer:
         self.settings = settings
         self.progress = progress
         self.on_ack = on_ack
-        self.on_foreign: Callable[[], None] | None = None
-        """Called once, as soon as there is a slave of RocketMQ's."""
         self._slaves: set[_Slave] = set()
         self._listener: Listener | None = None
         self._poll: asyncio.Handle | None = None
@@ -79,9 +77,6 @@ class HaServer:
         """Heartbeats and silence."""
         self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         self._poll_all()
-        if self.on_foreign is not None and self.progress.has_foreign:
-            tell, self.on_foreign = self.on_foreign, None
-            tell()
 
     # -- what connections tell ----------------------------------------------------------------
 
