@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from rocketpy.errors import ClientClosed, UsageError
+from rocketpy.errors import ClientClosed, InvariantError, UsageError
 
 __all__ = ["Background", "later"]
 
@@ -85,6 +85,10 @@ class Background:
         while self._calls:
             try:
                 self._calls[0]()
+            except InvariantError:
+                if len(self._calls) > 1:  # nobody else schedules this while a call waits
+                    self._loop.call_soon(self._call_all)
+                raise
             except BaseException:
                 # What waits behind it would wait for ever: nobody schedules this while there is something.
                 log.exception("a call from another thread failed")

@@ -37,7 +37,7 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import UnregisterClientRequestHeader
 from rocketpy.routing.routes import MASTER_ID
-from rocketpy.tasks import Tasks
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address
 
 __all__ = ["ClientInstance", "Health", "KnownTopic"]
@@ -100,7 +100,7 @@ class ClientInstance:
         self.config = config
         self.address = _LOOPBACK
         self.client_id = ""
-        self.tasks = Tasks()
+        self.tasks = Tasks("the client")
         options = replace(config.channel, codec=CODECS[config.codec], ssl=config.ssl or config.channel.ssl)
         self.links = Links(
             self.tasks, options, self._greet, signer=_signer(config.credentials), hooks=config.rpc_hooks
@@ -236,7 +236,7 @@ class ClientInstance:
         """How the client is doing, from what it knows; asks nobody."""
         problems = []
         if self.tasks.failure is not None:
-            problems.append(f"background work failed: {self.tasks.failure!r}")
+            problems.append(str(self.tasks.failure))
         servers = self._name_servers
         namesrv = servers.current if servers is not None else None
         if namesrv is not None and namesrv.channel is None and namesrv.last_error is not None:

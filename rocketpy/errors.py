@@ -18,6 +18,7 @@ The tree::
         RecordCorrupt  TornTail  DiskFull  FlushFailed  StoreLocked  StoreDamaged
       ReplicationError
         NotLeader  NotEnoughReplicas
+      TaskFailed            a background task ended unexpectedly
     InvariantError          a bug of ours; outside RocketError so that a broad handler does not hide it
 
 Two questions matter to who sends messages, so each `RocketError` answers both: *may the message
@@ -61,6 +62,7 @@ __all__ = [
     "StoreDamaged",
     "StoreError",
     "StoreLocked",
+    "TaskFailed",
     "TopicInvalid",
     "TornTail",
     "TransportError",
@@ -313,6 +315,13 @@ class NotLeader(ReplicationError):
 
 class NotEnoughReplicas(ReplicationError):
     """Fewer replicas answered than the promise needs."""
+
+
+class TaskFailed(RocketError):
+    """A background task of a client or server ended unexpectedly: a bug. Start the client or server again.
+
+    ``__cause__`` is the exception that ended it; the log has its traceback.
+    """
 
 
 class InvariantError(Exception):

@@ -11,6 +11,7 @@ from typing import Self
 from rocketpy.client import ClientInstance, Health
 from rocketpy.config import ClientConfig, config_of
 from rocketpy.errors import ClientClosed, ConfigInvalid
+from rocketpy.runtime.tasks import joined
 
 __all__ = ["Connected", "Lifecycle"]
 
@@ -74,7 +75,7 @@ class Connected(Lifecycle):
         if self._closing is None or not self._closing.done():
             self._client.check_loop()
         if self._closing is None:
-            self._closing = asyncio.create_task(self._client.release())
+            self._closing = joined(self._client.release(), f"close {self._what}")
         await asyncio.shield(self._closing)
 
     def _left_open(self) -> str | None:

@@ -29,7 +29,7 @@ from rocketpy.hooks import RpcHook
 from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command
-from rocketpy.tasks import Tasks
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel, ChannelOptions, connect
 
 __all__ = ["Link", "Links", "RequestHandler"]

@@ -31,6 +31,7 @@ from rocketpy.producer.transaction import (
     outcome_of,
 )
 from rocketpy.results import SendResult, SendStatus, Unfinished
+from rocketpy.runtime.tasks import joined
 from rocketpy.sync_consumers import LitePullConsumer, PullConsumer, PushConsumer
 
 __all__ = [
@@ -153,7 +154,7 @@ class Producer(_Lookups[producer.Producer]):
             try:
                 answer = self._inner.send_nowait(message, **how)
             except FlowControlled:  # by bytes; `send` waits for room
-                answer = asyncio.ensure_future(self._inner.send(message, **how))
+                answer = joined(self._inner.send(message, **how), "send")
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)

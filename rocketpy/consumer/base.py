@@ -22,6 +22,7 @@ from rocketpy.lifecycle import Lifecycle
 from rocketpy.message import MessageExt, MessageQueue, check_group, check_topic
 from rocketpy.namespace import unwrap_queue, wrap, wrap_queue
 from rocketpy.protocol.bodies import ConsumerRunningInfo
+from rocketpy.runtime.tasks import joined
 
 __all__ = ["GroupConsumer"]
 
@@ -122,7 +123,7 @@ class GroupConsumer(Lifecycle):
             if self._closed:
                 return True  # it was never started
             self._closed = True
-            self._closing = asyncio.create_task(self._close(self._client, self._member))
+            self._closing = joined(self._close(self._client, self._member), f"close consumer {self.group}")
         return await asyncio.shield(self._closing)
 
     async def _close(self, client: ClientInstance, member: GroupMember) -> bool:
@@ -143,7 +144,7 @@ class GroupConsumer(Lifecycle):
         health = member.client.health()
         problems = list(health.problems)
         if member.tasks.failure is not None:
-            problems.append(f"background work failed: {member.tasks.failure!r}")
+            problems.append(str(member.tasks.failure))
         problems += [
             f"topic {topic} has no route"
             for topic in member.subscriptions

@@ -23,7 +23,7 @@ from rocketpy.consumer.thread_runner import ThreadRunner, verdict_on_thread
 from rocketpy.errors import RocketError
 from rocketpy.message import MessageExt
 from rocketpy.repeated import RepeatedLog
-from rocketpy.tasks import Tasks
+from rocketpy.runtime.tasks import Tasks
 
 __all__ = ["Callee", "ConcurrentConsumption", "Consumption"]
 
@@ -130,7 +130,9 @@ class ConcurrentConsumption:
                 callee, config.batch_size, config.concurrency, self._finished, clock, tasks
             )
         else:
-            self._runner = ThreadRunner(callee, config.batch_size, config.concurrency, self._finished, clock)
+            self._runner = ThreadRunner(
+                callee, config.batch_size, config.concurrency, self._finished, clock, tasks
+            )
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
         """See `Consumption`."""

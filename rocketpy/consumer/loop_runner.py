@@ -29,7 +29,7 @@ from rocketpy.consumer.runners import (
     note,
 )
 from rocketpy.message import MessageExt
-from rocketpy.tasks import Tasks
+from rocketpy.runtime.tasks import Tasks
 
 __all__ = ["LoopRunner"]
 
@@ -219,7 +219,7 @@ class LoopRunner:
         worker.arguments, worker.count = iter(arguments), len(arguments)
         if not self._looking:
             self._looking = True
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._tasks.run, self._look)
 
     async def _go_through(self, worker: _Worker) -> bool:
         """Make the calls of a worker's stretch. Returns whether it was held up."""
@@ -287,7 +287,7 @@ class LoopRunner:
 
     def _end(self, worker: _Worker, messages: list[MessageExt], verdict: Verdict, calls: int) -> None:
         if not self._finished:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._tasks.run, self._flush)
         now_ms = self._clock()
         note(self._finished, worker.puller, messages, verdict, now_ms - worker.began_ms, calls)
         worker.began_ms = now_ms

@@ -26,14 +26,14 @@ from rocketpy.consumer.sending_back import retry_topic
 from rocketpy.consumer.settings import ConsumeFrom, MemberConfig, MessageModel
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 from rocketpy.consumer.subscription import ALL, Expression, subscription_data
-from rocketpy.errors import BrokerError, RocketError
+from rocketpy.errors import BrokerError, InvariantError, RocketError
 from rocketpy.message import MessageExt
 from rocketpy.namespace import unwrap, wrap
 from rocketpy.protocol import properties as names
 from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData
 from rocketpy.repeated import RepeatedLog
 from rocketpy.routing import subscribe_queues
-from rocketpy.tasks import Tasks
+from rocketpy.runtime.tasks import Tasks, joined
 
 __all__ = ["GroupMember", "some_of"]
 
@@ -85,7 +85,7 @@ class GroupMember:
         self.broadcasting: Final = config.model is MessageModel.BROADCASTING
         self.locks: Final = orderly and not self.broadcasting
         self.asking = Asking(client, self.group, _QUESTION_TIMEOUT_MS)
-        self.tasks = Tasks()
+        self.tasks = Tasks(f"consumer group {self.group}")
         self.started_ms: Final = time.time_ns() // 1_000_000
         self.stats = ConsumerStats(client.now_ms())
         self.pullers: dict[MessageQueue, Puller] = {}
@@ -175,7 +175,7 @@ class GroupMember:
         if self.consumption is None:
             return ()
         timeout_s = self.config.close_timeout_ms / 1000
-        ending = asyncio.create_task(self.consumption.close(timeout_s))
+        ending = joined(self.consumption.close(timeout_s), f"end handlers of {self.group}")
         if timeout_s > _PATIENCE_S and not (await asyncio.wait({ending}, timeout=_PATIENCE_S))[0]:
             text = "group %s: close waits up to %.1f s for handlers, which are at %s"
             log.warning(text, self.group, timeout_s, some_of(self.consumption.in_hand()))
@@ -277,6 +277,8 @@ class GroupMember:
             if self.rebalances and not self.context.paused:
                 try:
                     complete = await self.rebalance()
+                except InvariantError:
+                    raise
                 except Exception:
                     # A strategy of the application's, say: the share stays as it is.
                     log.exception("group %s could not be rebalanced", self.group)

@@ -27,7 +27,7 @@ from rocketpy.consumer.thread_runner import verdict_on_thread
 from rocketpy.errors import RocketError
 from rocketpy.message import MessageExt
 from rocketpy.repeated import RepeatedLog
-from rocketpy.tasks import Tasks
+from rocketpy.runtime.tasks import Tasks
 
 __all__ = ["OrderlyConsumption"]
 

@@ -31,7 +31,7 @@ from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.repeated import RepeatedLog
 from rocketpy.results import PullStatus
 from rocketpy.routing.routes import MASTER_ID
-from rocketpy.tasks import Tasks
+from rocketpy.runtime.tasks import Tasks
 
 __all__ = ["PullContext", "Puller", "next_offset_after_illegal"]
 

@@ -29,6 +29,7 @@ from rocketpy.consumer.outcomes import (
 from rocketpy.consumer.pulling import Puller
 from rocketpy.consumer.runners import Called, Ended, Finished, Work, arguments_of, in_hand, note
 from rocketpy.message import MessageExt
+from rocketpy.runtime.tasks import Tasks
 
 __all__ = ["ThreadRunner", "verdict_on_thread"]
 
@@ -117,13 +118,20 @@ class ThreadRunner:
     """Runs handlers on up to `width` threads. batch: messages a call."""
 
     def __init__(
-        self, called: Called, batch: int, width: int, finished: Finished, clock: Callable[[], float]
+        self,
+        called: Called,
+        batch: int,
+        width: int,
+        finished: Finished,
+        clock: Callable[[], float],
+        tasks: Tasks,
     ) -> None:
         self._called = called
         self._batch = batch
         self._width = width
         self._tell = finished
         self._clock = clock
+        self._tasks = tasks
         self._waiting: deque[_Share] = deque()
         self._parts: dict[_Part, None] = {}
         self._failed: deque[Ended] = deque()
@@ -230,7 +238,7 @@ class ThreadRunner:
 
     def _to_loop(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop ended before a handler that took too long
-            self._loop.call_soon_threadsafe(call)
+            self._loop.call_soon_threadsafe(self._tasks.run, call)
 
     # -- in the event loop --------------------------------------------------------------------
 
@@ -251,7 +259,7 @@ class ThreadRunner:
         if self._ticking is not None:
             self._ticking.cancel()
         self._pause_s = pause_s
-        self._ticking = self._loop.call_later(pause_s, self._tick, self._left_to_do())
+        self._ticking = self._loop.call_later(pause_s, self._tasks.run, self._tick, self._left_to_do())
 
     def _left_to_do(self) -> int:
         with self._lock:

@@ -36,6 +36,7 @@ from rocketpy.protocol.compression import compress
 from rocketpy.repeated import RepeatedLog
 from rocketpy.results import SendResult, Unfinished
 from rocketpy.routing.selectors import QueueSelector
+from rocketpy.runtime.tasks import joined
 from rocketpy.telemetry import TelemetryChoice, find_telemetry
 
 __all__ = ["Producer"]
@@ -153,7 +154,7 @@ class Producer(Lookups, Lifecycle):
             engine.refuse()
             self.transactions.close()
             _started(self._requests).close()
-            self._closing = asyncio.create_task(self._close(engine, self._client, wait_ms))
+            self._closing = joined(self._close(engine, self._client, wait_ms), f"close producer {self.group}")
         return await asyncio.shield(self._closing)
 
     async def _close(self, engine: Engine, client: ClientInstance, wait_ms: int) -> list[Unfinished]:
@@ -360,10 +361,9 @@ class Producer(Lookups, Lifecycle):
         arg: object = None,
     ) -> asyncio.Future[MessageExt]:
         """`request` as a future, for callbacks or to have several on their way. Raises ClientClosed."""
-        loop = self._here().engine.loop
-        return loop.create_task(
-            self.request(message, timeout=timeout, queue=queue, selector=selector, arg=arg)
-        )
+        self._here()
+        asking = self.request(message, timeout=timeout, queue=queue, selector=selector, arg=arg)
+        return joined(asking, f"request of producer {self.group}")
 
     # -- inside -------------------------------------------------------------------------------
 

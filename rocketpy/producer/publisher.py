@@ -113,7 +113,9 @@ class Publisher:
             return
         pause_ms = at_ms - self._client.now_ms()
         if pause_ms > 0:
-            self._pause = asyncio.get_running_loop().call_later(pause_ms / 1000, self._ask)
+            self._pause = asyncio.get_running_loop().call_later(
+                pause_ms / 1000, self._client.tasks.run, self._ask
+            )
         else:
             self._ask()
 

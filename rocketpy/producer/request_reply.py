@@ -41,6 +41,7 @@ from rocketpy.protocol.headers import ReplyMessageRequestHeader
 from rocketpy.protocol.record import Record, host_bytes
 from rocketpy.repeated import RepeatedLog
 from rocketpy.results import SendResult
+from rocketpy.runtime.tasks import joined
 from rocketpy.transport import Channel
 
 __all__ = ["Replies", "ReplyMessage", "ReplySend", "Requests", "create_reply_message"]
@@ -119,7 +120,7 @@ class Requests:
         self._waiting.add(correlation_id)
         reply = self._replies.expect(correlation_id)
         left_ms = max(1, int((until - self._loop.time()) * 1000))
-        sending = asyncio.ensure_future(send(Message.with_reserved(message, reserved), left_ms))
+        sending = joined(send(Message.with_reserved(message, reserved), left_ms), "send request")
         sending.add_done_callback(_take_error)
         try:
             return await self._wait(sending, reply, until, timeout_ms)

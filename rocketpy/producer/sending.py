@@ -22,6 +22,7 @@ from rocketpy.errors import (
     BrokerError,
     ClientClosed,
     ConnectionLost,
+    InvariantError,
     Outcome,
     RemoteProtocolError,
     RocketError,
@@ -107,6 +108,7 @@ class Engine:
         self._unpushed: dict[Publisher, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
+        self._tasks = client.tasks
         client.forked.append(self._forked)
 
     @property
@@ -184,6 +186,7 @@ class Engine:
         except Exception as error:
             # The callers are not here to see it: they would wait for ever, and so would all that leave later.
             log.exception("%d messages for %s cannot be sent", len(batch.messages), batch.publisher.topic)
+            self._notice(error)
             self.room.free(batch.size, len(batch.messages))
             for event in batch.events:
                 self.listeners.ended(event, error)
@@ -292,8 +295,14 @@ class Engine:
             return
         # A bug here, or a value that nobody checked. It is this send's alone: others go on.
         log.error("a send to %s cannot be written", queue, exc_info=error)
+        self._notice(error)
         self._takers.take_back(queue.broker_name, send)
         self._end(send, error)
+
+    def _notice(self, error: Exception) -> None:
+        """A broken invariant is the client's failure, not only that of the send that came across it."""
+        if isinstance(error, InvariantError):
+            self._tasks.fail("send", error)
 
     def _hold(self, send: Send, queue: MessageQueue, link: Link, channel: Channel) -> None:
         """Keep a send, unwritten, while its broker does not read what was written before."""
@@ -323,7 +332,7 @@ class Engine:
 
     def _wait_to_go_on(self, channel: Channel) -> None:
         if channel.is_writable:
-            self.loop.call_soon(self._let_go_on, channel)
+            self.loop.call_soon(self._tasks.run, self._let_go_on, channel)
         else:
             channel.when_writable(partial(self._let_go_on, channel))
 
@@ -384,7 +393,7 @@ class Engine:
             publisher.when_asked(partial(self._resume, send), decision.at_ms)
         else:
             self._hang(send)
-            self.loop.call_later((decision.at_ms - now_ms) / 1000, self._resume, send)
+            self.loop.call_later((decision.at_ms - now_ms) / 1000, self._tasks.run, self._resume, send)
 
     def _resume(self, send: Send) -> None:
         if self._unhang(send):
@@ -458,7 +467,7 @@ class Engine:
         """A oneway send counts until the end of the loop's turn, when the connection has it."""
         self._written.append(send)
         if len(self._written) == 1:
-            self.loop.call_soon(self._release_written)
+            self.loop.call_soon(self._tasks.run, self._release_written)
 
     def _release_written(self) -> None:
         written, self._written = self._written, []
@@ -471,7 +480,9 @@ class Engine:
         if self._sweeper is None or self._sweeper.when() * 1000 > send.deadline_ms + _SWEEP_MS:
             if self._sweeper is not None:
                 self._sweeper.cancel()
-            self._sweeper = self.loop.call_at((send.deadline_ms + _SWEEP_MS) / 1000, self._sweep)
+            self._sweeper = self.loop.call_at(
+                (send.deadline_ms + _SWEEP_MS) / 1000, self._tasks.run, self._sweep
+            )
 
     def _unhang(self, send: Send) -> bool:
         """Whether a send that has waited is to go on: not one that has ended meanwhile, or was cancelled."""

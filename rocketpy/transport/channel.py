@@ -12,10 +12,11 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from rocketpy.errors import ConnectionLost, Outcome, RocketError
+from rocketpy.errors import ConnectionLost, InvariantError, Outcome, RocketError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command, encode_command
 from rocketpy.protocol.connection import Connection, Waiter
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport.base import ChannelOptions
 from rocketpy.transport.stream import StreamProtocol
 
@@ -60,6 +61,7 @@ class Channel(StreamProtocol):
         self._options = options
         self._served = served
         self._loop = asyncio.get_running_loop()
+        self._tasks = Tasks("a connection", self._fail)
         self._connection = Connection(
             options.codec,
             max_frame_bytes=options.max_frame_bytes,
@@ -159,7 +161,7 @@ class Channel(StreamProtocol):
         out.append(frame)
         if not self._gathering:
             self._gathering = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._tasks.run, self._flush)
         elif len(out) >= _FRAMES_MAX:
             self._send_out()  # so that a long turn of the loop notices a peer that does not read
 
@@ -272,6 +274,8 @@ class Channel(StreamProtocol):
             answer = self._endpoint.handle(self, request)
         except RocketError as error:
             answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except InvariantError:
+            raise  # ends the connection: what it says next could not be trusted
         except Exception:
             # One request must not take the connection, and all others on it, down with it.
             log.exception("request code %d from %s failed", request.code, self.remote_address)
@@ -342,7 +346,7 @@ class Channel(StreamProtocol):
         if self._sweeper is None:
             earliest_ms = self._connection.earliest_deadline_ms
             delay = earliest_ms / 1000 - self._loop.time()
-            self._sweeper = self._loop.call_later(max(delay, 0), self._sweep)
+            self._sweeper = self._loop.call_later(max(delay, 0), self._tasks.run, self._sweep)
             self._swept_ms = earliest_ms - 1
         elif self._connection.earliest_deadline_ms < self._sweeper.when() * 1000 - 1:
             self._sweeper.cancel()

@@ -14,6 +14,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Self
 
+from rocketpy.errors import InvariantError
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport.base import Address, ChannelOptions, host_limit
 from rocketpy.transport.stream import StreamProtocol
 
@@ -39,7 +41,8 @@ class EitherListener:
         self._context = context
         self._options = options
         self._looking: dict[asyncio.Task[None], str] = {}  # with the hosts that they look at
-        self._accepting = asyncio.create_task(self._accept())
+        self.tasks: Final = Tasks("the TLS listener")
+        self.tasks.spawn(self._accept(), "accept")
 
     @classmethod
     async def open(
@@ -65,10 +68,7 @@ class EitherListener:
 
     async def close(self) -> None:
         """Accept no more."""
-        tasks = [self._accepting, *self._looking]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.tasks.close()
         self._listening.close()
 
     async def _accept(self) -> None:
@@ -88,7 +88,7 @@ class EitherListener:
             ):
                 connection.close()
                 continue
-            task = asyncio.create_task(self._look(connection))
+            task = self.tasks.spawn(self._look(connection), f"look at {host}")
             self._looking[task] = host
             task.add_done_callback(self._looking.pop)
 
@@ -111,6 +111,13 @@ class EitherListener:
             raise
         except (OSError, ssl.SSLError, TimeoutError) as error:
             log.info("a connection came to nothing: %s", error)
+            connection.close()
+        except InvariantError:
+            connection.close()
+            raise
+        except Exception:
+            # One client must not take down the port that all others connect to.
+            log.exception("a connection could not be accepted")
             connection.close()
 
 

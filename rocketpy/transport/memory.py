@@ -126,7 +126,18 @@ class _Pipe(asyncio.Transport):
             if self._writing_paused:
                 self._writing_paused = False
                 self.protocol.resume_writing()
-            self.peer.protocol.data_received(data)
+            try:
+                self.peer.protocol.data_received(data)
+            except Exception as error:  # noqa: BLE001 - as asyncio's transports do: the connection ends
+                self.loop.call_exception_handler(
+                    {
+                        "message": "Fatal error: protocol.data_received() call failed.",
+                        "exception": error,
+                        "transport": self.peer,
+                        "protocol": self.peer.protocol,
+                    }
+                )
+                self._end(error)
         if self.closing and not self._chunks:
             self._end(None)
 

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from rocketpy.errors import ConfigInvalid, ConnectFailed
+from rocketpy.runtime.tasks import OnFailure, Tasks
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport, host_limit
 from rocketpy.transport.channel import Channel, Endpoint
+from rocketpy.transport.either import EitherListener
 from rocketpy.transport.memory import MemoryTransport
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tcp import TcpTransport
@@ -94,11 +96,20 @@ async def listen_raw(
     return await _transport_for(address).listen(address, protocol, options or ChannelOptions())
 
 
-async def serve(address: Address | str, endpoint: Endpoint, options: ChannelOptions | None = None) -> Server:
-    """Accept channels at an address, all handled by one endpoint. Raises OSError, ConfigInvalid."""
+async def serve(
+    address: Address | str,
+    endpoint: Endpoint,
+    options: ChannelOptions | None = None,
+    on_failure: OnFailure | None = None,
+) -> Server:
+    """Accept channels at an address, all handled by one endpoint.
+
+    on_failure: called when the server can no longer accept connections or supervise them. Raises OSError,
+    ConfigInvalid.
+    """
     address = Address.parse(address) if isinstance(address, str) else address
     options = options or ChannelOptions()
-    server = Server(endpoint, options)
+    server = Server(endpoint, options, Tasks(f"the server at {address}", on_failure))
     await server.start(_transport_for(address), address)
     return server
 
@@ -106,9 +117,10 @@ async def serve(address: Address | str, endpoint: Endpoint, options: ChannelOpti
 class Server:
     """A listener and the channels it accepted; closes those that are idle or stuck in a frame."""
 
-    def __init__(self, endpoint: Endpoint, options: ChannelOptions) -> None:
+    def __init__(self, endpoint: Endpoint, options: ChannelOptions, tasks: Tasks) -> None:
         self._endpoint = endpoint
         self._options = options
+        self._tasks = tasks
         self._channels: set[Channel] = set()
         self._listener: Listener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -129,6 +141,8 @@ class Server:
     async def start(self, transport: Transport, address: Address) -> None:
         """Begin to accept."""
         self._listener = await transport.listen(address, self._accept, self._options)
+        if isinstance(self._listener, EitherListener):
+            self._listener.tasks.on_failure = self._tasks.fail_with
         self._schedule_sweep()
 
     async def close(self) -> None:
@@ -155,7 +169,7 @@ class Server:
 
     def _schedule_sweep(self) -> None:
         interval = min(self._options.idle_timeout_ms, self._options.frame_timeout_ms) / 1000 / 4
-        self._sweeper = self._loop.call_later(interval, self._sweep)
+        self._sweeper = self._loop.call_later(interval, self._tasks.run, self._sweep)
 
     def _sweep(self) -> None:
         now = self._loop.time()

@@ -28,7 +28,7 @@ from rocketpy.protocol.headers import (
     ResetOffsetRequestHeader,
 )
 from rocketpy.protocol.message_id import decode_message_id
-from rocketpy.tasks import Tasks
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.services.clients import ClientRegistry
@@ -63,7 +63,7 @@ class ClientCallHandler:
         self._clients = clients
         self._offsets = offsets
         self._broker_name = broker_name
-        self._tasks = Tasks()
+        self._tasks = Tasks("the broker")
 
     @property
     def requests(self) -> dict[int, Handler]:

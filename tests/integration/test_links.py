@@ -15,7 +15,7 @@ from rocketpy.links import Link, Links
 from rocketpy.name_servers import NameServers
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
-from rocketpy.tasks import Tasks
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import ChannelOptions
 from tests.integration.sdk_peers import Peer, cut
 
@@ -24,7 +24,7 @@ QUESTION = RequestCode.GET_MAX_OFFSET
 
 @asynccontextmanager
 async def links_that(opened: Callable[[Link], None]) -> AsyncIterator[Links]:
-    tasks = Tasks()
+    tasks = Tasks("a client")
     links = Links(tasks, ChannelOptions(), opened)
     try:
         yield links

@@ -1,5 +1,7 @@
 """The layers that docs/internals/map.md promises, held against the imports in the code."""
 
+import ast
+
 import pytest
 
 from tools import import_map
@@ -12,9 +14,10 @@ MAY_IMPORT = {
     "rocketpy": ("rocketpy",),
     "rocketpy.errors": (),
     "rocketpy.protocol": ("rocketpy.protocol",),
-    "rocketpy.transport": ("rocketpy.transport", "rocketpy.protocol"),
+    "rocketpy.runtime": ("rocketpy.runtime",),
+    "rocketpy.transport": ("rocketpy.transport", "rocketpy.protocol", "rocketpy.runtime"),
     "rocketpy_broker": ("rocketpy_broker", "rocketpy"),
-    "rocketpy_broker.store": ("rocketpy_broker.store", "rocketpy.protocol"),
+    "rocketpy_broker.store": ("rocketpy_broker.store", "rocketpy.protocol", "rocketpy.runtime"),
     "rocketpy_broker.services": (
         "rocketpy_broker.services",
         "rocketpy_broker.store",
@@ -74,6 +77,10 @@ PURE_EXCEPTIONS: dict[tuple[str, str], str] = {
     ("rocketpy.protocol.record", "socket"): "inet_pton turns an address into bytes; no socket is opened",
 }
 
+# Only this module starts tasks; see there.
+TASK_OWNER = SOURCES["rocketpy"] / "runtime" / "tasks.py"
+TASK_STARTERS = frozenset({"create_task", "ensure_future", "TaskGroup"})
+
 # The only rooms that touch sockets themselves; everyone else goes through a Transport.
 SOCKET_ROOMS = ("rocketpy.transport",)
 
@@ -131,6 +138,25 @@ def test_only_transports_open_sockets(imports: Imports) -> None:
     assert openers == []
 
 
+@pytest.mark.parametrize("package", ["rocketpy", "pyspark_rocketmq", "rocketpy_otel"])
+def test_tasks_have_an_owner(package: str) -> None:
+    """Without this a task could end with an exception, and nobody would notice before its work is missed."""
+    raw = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted(SOURCES[package].rglob("*.py"))
+        if path != TASK_OWNER
+        for line in _raw_tasks(path.read_text("utf-8"))
+    ]
+    assert raw == []
+
+
+def test_a_raw_task_is_found() -> None:
+    """Without this the test above could pass by finding nothing at all."""
+    assert _raw_tasks("loop.create_task(work())\nasyncio.ensure_future(work())\n") == [1, 2]
+    assert _raw_tasks("from asyncio import create_task as begin\nx = asyncio.TaskGroup()\n") == [1, 2]
+    assert _raw_tasks(TASK_OWNER.read_text("utf-8")) != []
+
+
 def test_imports_are_absolute(imports: Imports) -> None:
     """Without this a moved module would change its meaning without a change in its text."""
     relative = [
@@ -182,6 +208,16 @@ def test_an_upward_import_is_found() -> None:
     assert not _allowed("rocketpy_broker.store.commit_log", "rocketpy.client")
     assert not _allowed("rocketpy_broker.broker", "pyspark_rocketmq")
     assert _allowed("rocketpy_broker.store.commit_log", "rocketpy.errors")
+
+
+def _raw_tasks(source: str) -> list[int]:
+    """The lines that name what starts a task."""
+    return sorted(
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if (isinstance(node, ast.Attribute) and node.attr in TASK_STARTERS)
+        or (isinstance(node, ast.ImportFrom) and any(name.name in TASK_STARTERS for name in node.names))
+    )
 
 
 def _is_ours(name: str) -> bool:

@@ -20,7 +20,7 @@ from rocketpy.consumer.pulling import Puller
 from rocketpy.consumer.runners import Ended, Runner
 from rocketpy.consumer.thread_runner import ThreadRunner
 from rocketpy.message import MessageExt
-from rocketpy.tasks import Tasks
+from rocketpy.runtime.tasks import Tasks
 from tests.unit.consumer.test_process_queue import message
 
 
@@ -40,7 +40,7 @@ class Rig:
         self.ended: list[Ended] = []
         self.puller = cast(Puller, SimpleNamespace(held=SimpleNamespace(dropped=False)))
         self._gates = {offset: threading.Event() for offset in range(100)}
-        self._tasks = Tasks()
+        self._tasks = Tasks("a consumer")
         handler: Any = self._handle_async if kind == "loop" else self._handle
         listeners = ProcessListeners((), "g", broadcasting=False)
         callee = (
@@ -50,7 +50,7 @@ class Rig:
         self.runner: Runner = (
             LoopRunner(callee, batch, width, self._finished, clock, self._tasks)
             if kind == "loop"
-            else ThreadRunner(callee, batch, width, self._finished, clock)
+            else ThreadRunner(callee, batch, width, self._finished, clock, self._tasks)
         )
 
     @property

@@ -1,0 +1,1 @@
+"""Runs background work of clients and servers; any layer may use it."""
