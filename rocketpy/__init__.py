@@ -41,7 +41,7 @@ from rocketpy.hooks import (
     SettleEvent,
     SettleListener,
 )
-from rocketpy.message import Message, MessageExt, MessageQueue
+from rocketpy.message import Message, MessageExt, MessageQueue, new_unique_id
 from rocketpy.message_columns import MessageColumns
 from rocketpy.producer import Producer
 from rocketpy.producer.request_reply import create_reply_message
@@ -112,4 +112,5 @@ __all__ = [
     "by_hash",
     "by_random",
     "create_reply_message",
+    "new_unique_id",
 ]

@@ -6,7 +6,10 @@ the stored record, where RocketMQ's client lets 255 pass and its broker refuses 
 
 from __future__ import annotations
 
+import os
 import re
+import threading
+import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -18,7 +21,7 @@ from rocketpy.errors import GroupInvalid, MessageInvalid, TopicInvalid
 from rocketpy.protocol import properties as names
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.checksum import PROPERTY_BODY_CHECKSUM
-from rocketpy.protocol.message_id import message_id
+from rocketpy.protocol.message_id import UniqueIdGenerator, message_id
 from rocketpy.protocol.record import MAX_TOPIC_BYTES, PackedRecord, Record, host_text
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "check_properties",
     "check_topic",
     "check_value",
+    "new_unique_id",
 ]
 
 DEFAULT_TOPIC: Final = "TBW102"
@@ -54,6 +58,8 @@ RESERVED_PROPERTIES: Final = frozenset(
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 _INT32: Final = range(-(2**31), 2**31)
+_UNIQUE_ID: Final = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
+_LOOPBACK: Final = bytes((127, 0, 0, 1))
 
 
 class Message:
@@ -66,7 +72,9 @@ class Message:
     only after its flush and replication, as it is configured to. flag: any 32 bits, kept as they are.
     buyer_id, instance_id: the properties BUYER_ID and INSTANCE_ID, which brokers keep and do nothing with; a
     client with a namespace sets the second itself. transaction_id: does not travel; a transactional send
-    sets it in the message that it hands to the local transaction. properties: yours; no reserved name,
+    sets it in the message that it hands to the local transaction. unique_id: its id (UNIQ_KEY) in every send
+    of it, from `new_unique_id`; None gives each send an id of its own. Set it before the first send if you
+    send again after an error, so that consumers can tell the copies. properties: yours; no reserved name,
     nothing empty. The attribute `properties` also has those that buyer_id and instance_id became.
 
     Raises TopicInvalid or MessageInvalid, which say what is wrong.
@@ -81,6 +89,7 @@ class Message:
         "tags",
         "topic",
         "transaction_id",
+        "unique_id",
         "wait_store",
     )
 
@@ -93,6 +102,7 @@ class Message:
     flag: Final[int]
     properties: Final[Mapping[str, str]]
     transaction_id: Final[str | None]
+    unique_id: Final[str | None]
 
     def __init__(
         self,
@@ -108,6 +118,7 @@ class Message:
         buyer_id: str | None = None,
         instance_id: str | None = None,
         transaction_id: str | None = None,
+        unique_id: str | None = None,
     ) -> None:
         try:
             self.topic = check_topic(topic)
@@ -126,6 +137,7 @@ class Message:
         self.wait_store = wait_store
         self.flag = flag
         self.transaction_id = transaction_id
+        self.unique_id = _checked_id(unique_id) if unique_id is not None else None
         found = _user_properties(properties) if properties else _NO_PROPERTIES
         if buyer_id is not None or instance_id is not None:
             found = _with_ids(found, buyer_id, instance_id)
@@ -183,6 +195,23 @@ class Message:
         return f"Message({self.topic!r}, <{len(self.body)} bytes>, tags={self.tags!r}, keys={self.keys!r})"
 
 
+def new_unique_id() -> str:
+    """Return a new id for `Message(unique_id=...)`. Safe in threads and after a fork."""
+    if _own.process != os.getpid():
+        _own.process, _own.ids = os.getpid(), UniqueIdGenerator(_LOOPBACK)
+    return _own.ids.next(time.time_ns() // 1_000_000)
+
+
+class _OfThread(threading.local):
+    """Each thread's generator of unique ids, and the process that it was made in."""
+
+    process = 0
+    ids: UniqueIdGenerator
+
+
+_own: Final = _OfThread()
+
+
 @lru_cache(maxsize=4096)
 def check_topic(topic: object) -> str:
     """Return the topic if a message may be sent to it. Raises TopicInvalid."""
@@ -229,6 +258,14 @@ def _check_numbers(delay_level: object, flag: object) -> None:
     ):
         if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
             raise MessageInvalid(f"{name} is {value!r}; it must be a whole number {words}")
+
+
+def _checked_id(unique_id: object) -> str:
+    if isinstance(unique_id, str) and _UNIQUE_ID.fullmatch(unique_id):
+        return unique_id
+    raise MessageInvalid(
+        f"unique_id is {unique_id!r}; it must have 32 or 56 hexadecimal digits: new_unique_id() makes one"
+    )
 
 
 def check_value(name: str, value: object) -> str:

@@ -88,6 +88,8 @@ class Accumulator:
         messages.append(message)
         batch.futures.append(future)
         batch.tails.append(tail)
+        if message.unique_id is not None:
+            batch.has_ids = True
         if event is not None:
             batch.events.append(event)
         batch.size += size

@@ -31,15 +31,16 @@ class OpenBatch:
     `events`.
 
     given: the queue that the callers chose. tails: the properties of each message behind the two that all
-    have. wait: their wait_store. timeout_ms: of the one with the longest. size: the bodies' bytes.
-    wire_bytes: what the stored records will take, about. (A class with slots, since a Struct's fields take
-    three times as long to write.)
+    have. has_ids: whether a message has a unique id of its own. wait: their wait_store. timeout_ms: of the
+    one with the longest. size: the bodies' bytes. wire_bytes: what the stored records will take, about.
+    (A class with slots, since a Struct's fields take three times as long to write.)
     """
 
     __slots__ = (
         "events",
         "futures",
         "given",
+        "has_ids",
         "messages",
         "publisher",
         "size",
@@ -60,6 +61,7 @@ class OpenBatch:
         self.futures: list[asyncio.Future[SendResult]] = []
         self.tails: list[str] = []
         self.events: list[SendEvent] = []
+        self.has_ids = False
         self.size = 0
         self.wire_bytes = 0
 

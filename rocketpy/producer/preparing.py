@@ -64,7 +64,7 @@ class Preparer:
     ) -> OneMessage[R]:
         """A send of one message, whose properties are made already: see `tail`."""
         born_ms = time.time_ns() // 1_000_000
-        message_id = self._ids.next(born_ms)
+        message_id = message.unique_id or self._ids.next(born_ms)
         now_ms = self._steady() * 1000
         return kind(
             message,
@@ -90,16 +90,20 @@ class Preparer:
         extra = event.extra_properties[0] if event is not None else None
         if self._instance is not None:
             extra = {**self._instance, **(extra or {})}
-        return tail_text(message, self._head_bytes, self._checksum, extra)
+        head_bytes = self._head_bytes
+        if message.unique_id is not None:
+            head_bytes = len(head_text(message.unique_id, wait_store=False))
+        return tail_text(message, head_bytes, self._checksum, extra)
 
     def gathered(self, batch: OpenBatch) -> GatheredSend:
         """What was gathered, as it leaves: with ids and times."""
         born_ms = time.time_ns() // 1_000_000
         count = len(batch.messages)
         now_ms = self._steady() * 1000
+        ids = self._ids.take(born_ms, count)
         return GatheredSend(
             batch.messages,
-            self._ids.take(born_ms, count),
+            _own_ids(batch.messages, ids) if batch.has_ids else ids,
             _BATCH_PROPERTIES[batch.wait],
             batch.futures,
             batch.tails,
@@ -137,6 +141,7 @@ class Preparer:
             properties = messages.property_texts(ids)
         else:
             messages = list(messages)  # of columns each element is made when it is asked for
+            ids = _own_ids(messages, ids)
             topic = messages[0].topic
             bodies = [message.body for message in messages]
             flags = [message.flag for message in messages]
@@ -180,3 +185,8 @@ class Preparer:
             deadline_ms=now_ms + timeout_ms,
             events=(event,) if event is not None else (),
         )
+
+
+def _own_ids(messages: Iterable[Message], ids: Iterable[str]) -> list[str]:
+    """The id of each message: its own, or else the new one for its place."""
+    return [message.unique_id or new for message, new in zip(messages, ids, strict=True)]

@@ -23,6 +23,7 @@ from rocketpy import (
     RetryConfig,
     SendResult,
     SendStatus,
+    new_unique_id,
 )
 from rocketpy.errors import BrokerError, ClientClosed, MessageInvalid, MessageTooLarge, RouteNotFound
 from rocketpy_broker.embedded import EmbeddedCluster
@@ -101,6 +102,31 @@ async def test_every_way_to_send(producer: Producer, consumer: PullConsumer) -> 
             pass  # a oneway message has been written, and is read soon
     assert found == set(bodies)
     assert len({result.message_id for result in results}) == 30
+
+
+async def test_a_message_sent_again_keeps_the_id_that_it_was_given(
+    producer: Producer, consumer: PullConsumer
+) -> None:
+    """Consumers that go by the unique id would handle a message twice that was sent again after an error."""
+    mine = new_unique_id()
+    message, other = Message("Again", b"x", unique_id=mine, tags="t"), Message("Again", b"y")
+    results = [
+        await producer.send(message),
+        await producer.send(message, queue=MessageQueue("Again", "broker-a", 1)),
+    ]
+    gathered = await asyncio.gather(*[producer.send(each) for each in (other, message, other, message)])
+    batch = await producer.send_batch([other, message])
+    assert {result.message_id for result in [*results, gathered[1], gathered[3], batch[1]]} == {mine}
+    others = {gathered[0].message_id, gathered[2].message_id, batch[0].message_id}
+    assert len(others) == 3
+    assert mine not in others
+    for result, stored in zip(
+        [*results, *gathered, *batch], await read_back(consumer, [*results, *gathered, *batch]), strict=True
+    ):
+        assert stored.message_id == result.message_id
+    too_long = {"p": "x" * (32_768 - len(f"UNIQ_KEY_{'0' * 56}_WAIT_false_p__"))}
+    with pytest.raises(MessageTooLarge, match="32768 bytes"):
+        await producer.send(Message("Again", b"x", unique_id="0" * 56, properties=too_long))
 
 
 async def test_a_new_topic_gets_four_queues_that_take_turns(

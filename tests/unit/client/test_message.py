@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pytest
 
 from rocketpy.errors import GroupInvalid, MessageInvalid, Outcome, TopicInvalid
-from rocketpy.message import RESERVED_PROPERTIES, Message, MessageExt, MessageQueue, check_group
+from rocketpy.message import (
+    RESERVED_PROPERTIES,
+    Message,
+    MessageExt,
+    MessageQueue,
+    check_group,
+    new_unique_id,
+)
 from rocketpy.message_columns import MessageColumns
+from rocketpy.protocol.message_id import unique_id_time_ms
 from rocketpy.protocol.record import Record, decode_all
 from tests import golden_data
 
@@ -188,6 +199,10 @@ def test_a_message_of_the_real_broker_is_read() -> None:
         ({"flag": 1.5}, "flag is 1.5"),
         ({"properties": ["a"]}, "properties is a list"),
         ({"wait_store": "no"}, "wait_store is 'no'"),
+        ({"unique_id": ""}, "unique_id is ''; it must have 32 or 56 hexadecimal digits"),
+        ({"unique_id": "0" * 31 + "g"}, "unique_id is"),
+        ({"unique_id": "0" * 40}, "unique_id is"),
+        ({"unique_id": 7}, "unique_id is 7"),
     ],
     ids=str,
 )
@@ -211,7 +226,16 @@ def pickled(value: Any) -> Any:
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickled])
 def test_messages_can_be_copied_and_pickled(again: Callable[[Any], Any]) -> None:
     """A process pool that makes messages could not return them."""
-    message = Message("T", b"x", tags="a", keys="k l", delay_level=3, flag=-1, properties={"p": "q"})
+    message = Message(
+        "T",
+        b"x",
+        tags="a",
+        keys="k l",
+        delay_level=3,
+        flag=-1,
+        unique_id=new_unique_id(),
+        properties={"p": "q"},
+    )
     other = again(message)
     assert other == message
     assert hash(other) == hash(message)
@@ -219,3 +243,25 @@ def test_messages_can_be_copied_and_pickled(again: Callable[[Any], Any]) -> None
         other.properties["p"] = "r"
     assert again(Message("T", b"x")) == Message("T", b"x")
     assert list(again(MessageColumns("T", [b"x", b"y"]))) == [Message("T", b"x"), Message("T", b"y")]
+
+
+def test_new_unique_ids_differ_among_threads_and_after_a_fork() -> None:
+    """Two messages with one id would be taken for copies of each other."""
+    with ThreadPoolExecutor(4) as threads:
+        ids = [
+            name
+            for names in threads.map(lambda _: [new_unique_id() for _ in range(500)], range(8))
+            for name in names
+        ]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, new_unique_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    ids += [os.read(reader, 100).decode(), new_unique_id()]
+    os.close(reader)
+    os.close(writer)
+    assert len(set(ids)) == 4002
+    now_ms = time.time_ns() // 1_000_000
+    assert all(now_ms - 60_000 < unique_id_time_ms(name, now_ms) <= now_ms for name in ids)
