@@ -17,7 +17,9 @@ from typing import Any, Final
 from rocketpy._version import __version__
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.logs import JsonFormatter
+from rocketpy.transport import Address, StreamProtocol, listen_raw
 from rocketpy_broker.broker import Broker
+from rocketpy_broker.config import DEFAULT_BROKER_PORT
 from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
 from rocketpy_broker.dledger_cli import add_dledger_commands
 from rocketpy_broker.embedded import EmbeddedCluster
@@ -30,6 +32,11 @@ __all__ = ["main"]
 
 Service = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
+log = logging.getLogger("rocketpy.broker")
+
+_NEIGHBOURS: Final = (0, 1, -2)
+"""Ports that a broker opens, relative to listenPort: clients, HA, RocketMQ's "VIP channel"."""
+_LAST_PORT: Final = 65535
 _SOURCE: Final = "command line"
 """Where settings are from that stand in no file, for messages."""
 
@@ -88,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     broker.add_argument("--namesrv", metavar="ADDR", help="name servers, separated by semicolons")
     broker.add_argument("--store", metavar="DIR", help="where messages are kept (storePathRootDir)")
     broker.add_argument("--name", metavar="NAME", help="name of the broker (brokerName)")
-    dev = _command(commands, "dev", "run a name server and a broker in one process", _dev)
+    dev = _command(commands, "dev", "run a name server and a broker (at port 10911) in one process", _dev)
     dev.add_argument("--store", metavar="DIR", help="where messages are kept; else thrown away at the end")
     dev.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:9876", help="of the name server")
     for command in (namesrv, broker, dev):
@@ -162,16 +169,41 @@ def _broker(options: argparse.Namespace) -> Service:
 
 
 def _dev(options: argparse.Namespace) -> Service:
-    cluster = EmbeddedCluster(options.store, namesrv=options.listen, settings=dict(options.set))
-
     async def serve(stop: asyncio.Event) -> None:
-        async with cluster:
+        settings = dict(options.set)
+        if not {"listen", "listenPort"} & settings.keys():
+            settings["listenPort"] = str(await _broker_port(settings.get("bindAddress", "127.0.0.1")))
+        async with EmbeddedCluster(options.store, namesrv=options.listen, settings=settings) as cluster:
             _say(f"namesrv ready at {cluster.namesrv_address}")
             for broker in cluster.brokers:
                 _say(f"{broker.config.name} ready at {broker.address}")
             await stop.wait()
 
     return serve
+
+
+async def _broker_port(host: str) -> int:
+    """The default port of a broker, or the next one that is free together with its neighbours."""
+    for port in range(DEFAULT_BROKER_PORT, _LAST_PORT):
+        if await _is_free(host, port):
+            break
+    if port != DEFAULT_BROKER_PORT:
+        log.warning(
+            "port %d or a neighbour is in use; the broker listens on port %d (--set listenPort=PORT sets it)",
+            DEFAULT_BROKER_PORT,
+            port,
+        )
+    return port
+
+
+async def _is_free(host: str, port: int) -> bool:
+    for step in _NEIGHBOURS:
+        try:
+            listener = await listen_raw(Address("tcp", host, port + step), StreamProtocol)
+        except OSError:
+            return False
+        await listener.close()
+    return True
 
 
 async def _stopped_or_failed(stop: asyncio.Event, broker: Broker) -> None:

@@ -28,10 +28,14 @@ from rocketpy_broker.namesrv import NameServer
 
 __all__ = ["EmbeddedCluster", "open_embedded"]
 
-_DECIDED: Final = frozenset({
-    "bindAddress", "brokerName", "listen", "listenPort", "namesrvAddr", "storePathRootDir",
-})  # fmt: skip
-"""Keys that a cluster gives its brokers itself."""
+_DECIDED: Final = {
+    "namesrvAddr": "the brokers use the name server of the cluster",
+    "storePathRootDir": "give the directory as the cluster's store (of the command: --store)",
+}
+"""Keys that the cluster sets for its brokers, and what to do instead."""
+_ADDRESS: Final = frozenset({"bindAddress", "listen", "listenPort"})
+_OF_ONE: Final = _ADDRESS | {"brokerName"}
+"""Keys that can hold for a single broker only."""
 
 _NUMBERS: Final = itertools.count(1)
 """One a cluster, so that memory:// names of this process differ."""
@@ -62,7 +66,9 @@ class EmbeddedCluster(Lifecycle):
     store: directory that is kept (one broker: its storePathRootDir; several: one below it each). None: a
     temporary one, removed at the end. transport: tcp listens on free loopback ports, memory on none.
     namesrv: where the name server listens instead. settings: broker.conf keys for every broker, with texts,
-    numbers and booleans.
+    numbers and booleans; name and address (listenPort, …) only for a single broker.
+
+    Raises ConfigInvalid.
     """
 
     def __init__(
@@ -88,9 +94,9 @@ class EmbeddedCluster(Lifecycle):
         self._memory = self._prefix if transport == "memory" else None
         self._namesrv_listen = namesrv or self._listen_text("namesrv")
         self._settings = dict(settings or {})
-        decided = sorted(_DECIDED & self._settings.keys())
-        if decided:
-            raise ConfigInvalid(f"settings: {', '.join(decided)}: an embedded cluster decides that itself")
+        self._check_settings(brokers * replicas)
+        if "brokerName" in self._settings:
+            self._names = [str(self._settings["brokerName"])]
         self._temporary: Path | None = None
         self.namesrv: NameServer | None = None
         self.brokers: list[Broker] = []
@@ -101,6 +107,15 @@ class EmbeddedCluster(Lifecycle):
         if self.namesrv is None:
             raise ConfigInvalid("the embedded cluster was not started")
         return str(self.namesrv.address)
+
+    def _check_settings(self, members: int) -> None:
+        for key in sorted(self._settings):
+            if key in _DECIDED:
+                raise ConfigInvalid(f"settings: {key} cannot be set: {_DECIDED[key]}")
+            if key in _OF_ONE and members > 1:
+                raise ConfigInvalid(f"settings: {key} cannot be the same for {members} brokers")
+            if key in _ADDRESS and self._memory is not None:
+                raise ConfigInvalid(f"settings: {key} needs transport='tcp'")
 
     async def start(self) -> None:
         """Start all of it. Raises RocketError, OSError; nothing is left running then."""
@@ -148,7 +163,8 @@ class EmbeddedCluster(Lifecycle):
         place = root if len(self._names) == 1 else root / name
         own = {**sizes, **self._settings, "brokerName": name, "namesrvAddr": self.namesrv_address}
         if self._replicas == 1:
-            yield {**own, "listen": self._listen_text(name), "storePathRootDir": str(place)}
+            listen = {} if _ADDRESS & own.keys() else {"listen": self._listen_text(name)}
+            yield {**own, **listen, "storePathRootDir": str(place)}
             return
         peers = [f"n{number}" for number in range(self._replicas)]
         group = {

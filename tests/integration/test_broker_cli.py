@@ -3,8 +3,9 @@
 import asyncio
 import json
 import signal
+import socket
 import sys
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from rocketpy.protocol.headers import GetMaxOffsetRequestHeader, GetRouteInfoReq
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2 as SendHeader
 from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient
+
+DEV = ("dev", "--listen", "127.0.0.1:0", "--set", "listenPort=0")
+"""Name server and broker at free ports."""
 
 
 async def store_one(address: str) -> dict[str, str]:
@@ -50,7 +54,7 @@ async def test_a_broker_keeps_its_messages_however_it_ends(tmp_path: Path, numbe
 
 async def test_dev_runs_both(tmp_path: Path) -> None:
     """Without this a newcomer would need two terminals."""
-    process, namesrv_address = await start("dev", "--listen", "127.0.0.1:0", "--store", str(tmp_path))
+    process, namesrv_address = await start(*DEV, "--store", str(tmp_path))
     async with await RawClient.open(namesrv_address) as client:
         answer = await client.call(
             RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic="TBW102")
@@ -61,11 +65,44 @@ async def test_dev_runs_both(tmp_path: Path) -> None:
 
 async def test_dev_takes_settings() -> None:
     """Nobody could try SQL92, or any setting of a broker, without files and two processes."""
-    process, _ = await start("dev", "--listen", "127.0.0.1:0", "--set", "enablePropertyFilter=true")
-    assert process.stdout is not None
-    address = (await process.stdout.readline()).decode().split()[-1]
-    async with await RawClient.open(address) as client:
+    process, _ = await start(*DEV, "--set", "enablePropertyFilter=true")
+    async with await RawClient.open(await broker_of(process)) as client:
         assert b"\nenablePropertyFilter=true\n" in (await client.call(RequestCode.GET_BROKER_CONFIG)).body
+    assert await stop(process) == 0
+
+
+async def broker_of(process: Process) -> str:
+    """The address of the broker that `dev` has started, from its second line."""
+    assert process.stdout is not None
+    async with asyncio.timeout(20):
+        return (await process.stdout.readline()).decode().split()[-1]
+
+
+async def test_the_broker_of_dev_keeps_its_port() -> None:
+    """A restart would move the broker, so that firewalls, tunnels and other tools no longer find it."""
+    first, _ = await start("dev", "--listen", "127.0.0.1:0")
+    address = await broker_of(first)
+    second, _ = await start("dev", "--listen", "127.0.0.1:0")
+    other = await broker_of(second)
+    assert await stop(first) == 0
+    second.send_signal(signal.SIGTERM)
+    _, errors = await second.communicate()
+    again, _ = await start("dev", "--listen", "127.0.0.1:0")
+    assert await broker_of(again) == address
+    assert await stop(again) == 0
+    port, other_port = (int(text.rpartition(":")[2]) for text in (address, other))
+    assert 10911 <= port < other_port
+    assert f"port 10911 or a neighbour is in use; the broker listens on port {other_port}" in errors.decode()
+
+
+async def test_dev_takes_a_port_and_a_name() -> None:
+    """The guide says that any key of the broker can be set."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    settings = (f"listenPort={port}", "brokerName=barista")
+    process, _ = await start("dev", "--listen", "127.0.0.1:0", *(f"--set={text}" for text in settings))
+    assert process.stdout is not None
+    assert await process.stdout.readline() == f"barista ready at 127.0.0.1:{port}\n".encode()
     assert await stop(process) == 0
 
 
@@ -83,8 +120,9 @@ async def test_a_broker_without_a_name_server_says_so(
 
 async def test_logs_as_json_lines_without_bodies(tmp_path: Path) -> None:
     """A log collector could not read the lines, or what customers sent would be in them."""
-    arguments = ("dev", "--listen", "127.0.0.1:0", "--store", str(tmp_path))
-    process, address = await start(*arguments, "--log-format", "json", "--log-level", "debug")
+    process, address = await start(
+        *DEV, "--store", str(tmp_path), "--log-format", "json", "--log-level", "debug"
+    )
     async with Producer("g", address) as producer:
         await producer.send(Message("T", b"a secret body", properties={"p": "a secret too"}))
     process.send_signal(signal.SIGTERM)

@@ -115,7 +115,16 @@ async def test_a_bad_setting_is_named(value: object, says: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"brokers": 0}, {"brokers": 27}, {"transport": "quic"}, {"settings": {"listenPort": 10911}}],
+    [
+        {"brokers": 0},
+        {"brokers": 27},
+        {"transport": "quic"},
+        {"brokers": 2, "settings": {"listenPort": 10911}},
+        {"replicas": 3, "settings": {"brokerName": "b"}},
+        {"transport": "memory", "settings": {"listenPort": 10911}},
+        {"settings": {"storePathRootDir": "store"}},
+        {"settings": {"namesrvAddr": "127.0.0.1:9876"}},
+    ],
 )
 def test_wrong_wishes_are_refused(wrong: dict[str, object]) -> None:
     """Without this they would fail later, with a text about something else, or count for nothing."""

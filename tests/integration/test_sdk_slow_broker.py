@@ -24,7 +24,9 @@ LONG_MS = 600_000
 @asynccontextmanager
 async def running(store: Path, config: ProducerConfig) -> AsyncIterator[tuple[Producer, str, Process]]:
     """A producer that knows the route and that the broker takes batches; the name server; the process."""
-    process, namesrv = await start("dev", "--store", str(store), "--listen", "127.0.0.1:0")
+    process, namesrv = await start(
+        "dev", "--store", str(store), "--listen", "127.0.0.1:0", "--set", "listenPort=0"
+    )
     assert process.stdout is not None
     assert b"ready" in await process.stdout.readline()  # the broker, too
     try:

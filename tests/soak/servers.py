@@ -31,8 +31,10 @@ class Servers:
 
     async def start(self) -> None:
         """Start and wait until both serve."""
-        command = ("-m", "rocketpy_broker.cli", "dev", "--store", str(self._store), "--listen", self.namesrv)
-        self._process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE)
+        command = ("dev", "--store", str(self._store), "--listen", self.namesrv, "--set", "listenPort=0")
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "rocketpy_broker.cli", *command, stdout=PIPE
+        )
         assert self._process.stdout is not None
         async with asyncio.timeout(_START_SECONDS):
             for _ in range(2):

@@ -55,7 +55,7 @@ def test_wrong_usage_shows_the_commands_own(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("dev --listen 127.0.0.1:0 --set brokerName=x", "settings: brokerName: an embedded cluster decides"),
+        ("dev --listen 127.0.0.1:0 --set storePathRootDir=x", "settings: storePathRootDir cannot be set: "),
         ("broker --set brokerId=1 --set listenPort=none", "command line: listenPort=none: a whole number"),
         ("namesrv --set orderMessageEnable=maybe", "command line: orderMessageEnable=maybe: true or false"),
         ("broker --set brokerName=a;b --name c;d", "command line: brokerName is 'c;d'"),
