@@ -40,7 +40,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.message_id import unique_id_time_ms
 from rocketpy.questions import Questions, checked
 from rocketpy.routing import publish_route
-from rocketpy.routing.routes import MASTER_ID
+from rocketpy.routing.routes import MASTER_ID, member_to_read
 
 __all__ = ["FOREVER_MS", "AdminClient", "Lookups", "QueryResult"]
 
@@ -241,7 +241,7 @@ class Lookups:
     async def _query_at(
         self, client: ClientInstance, data: BrokerData, header: QueryMessageRequestHeader
     ) -> QueryResult:
-        address = data.broker_addrs.get(MASTER_ID) or data.broker_addrs[min(data.broker_addrs)]
+        address = data.broker_addrs[member_to_read(data.broker_addrs)]
         answer = await client.ask(
             address, Command.request(RequestCode.QUERY_MESSAGE, header), _QUERY_TIMEOUT_MS
         )

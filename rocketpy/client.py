@@ -36,7 +36,7 @@ from rocketpy.protocol.bodies import BrokerData, ConsumerData, HeartbeatData, Pr
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import UnregisterClientRequestHeader
-from rocketpy.routing.routes import MASTER_ID
+from rocketpy.routing.routes import MASTER_ID, member_to_read
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address
 
@@ -352,7 +352,7 @@ class ClientInstance:
                 if broker_id in data.broker_addrs:
                     return data.broker_addrs[broker_id], broker_id
                 if data.broker_addrs and not only:
-                    other = min(data.broker_addrs)
+                    other = member_to_read(data.broker_addrs)
                     return data.broker_addrs[other], other
         which = f" with id {broker_id}" if only else ""
         raise RouteNotFound(f"the route of topic {topic} has no broker {broker_name}{which}")
@@ -362,7 +362,7 @@ class ClientInstance:
         route = self.topic(topic).route
         for data in route.broker_datas if route is not None else ():
             if data.broker_name == broker_name and data.broker_addrs:
-                return data.broker_addrs.get(MASTER_ID) or data.broker_addrs[min(data.broker_addrs)]
+                return data.broker_addrs[member_to_read(data.broker_addrs)]
         return None
 
     def address_of_member(self, topic: str, broker_name: str, broker_id: int) -> str | None:

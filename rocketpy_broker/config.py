@@ -139,6 +139,9 @@ class RegistrationConfig:
     """registerBrokerTimeoutMills: how long to wait for one name server."""
     compressed: bool = False
     """compressedRegister."""
+    roleless_ms: int = 10_000
+    """A broker of a DLedger group that has no role for so long after its start registers with id -1, so that
+    what it has can be read (fixed in RocketMQ)."""
     credentials: Credentials | None = None
     """The broker's account at name servers with access control. A broker.conf has no key for it; the
     environment's ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY count."""

@@ -35,7 +35,7 @@ log = logging.getLogger("rocketpy.broker.dledger")
 
 MASTER_ID: Final = 0
 NOBODY: Final = -1
-"""The broker's id until it has a role."""
+"""The broker's id until it has a role; see `Registrar`."""
 _LOOK_S: Final = 0.01
 _DISPATCH_DELAY_S: Final = 0.005
 """Commits may come one by one, on every peer: some are dispatched together. Readers do not wait for it."""

@@ -12,7 +12,14 @@ from typing import Final
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol.bodies import MessageQueue, QueueData, TopicRouteData
 
-__all__ = ["MASTER_ID", "PublishRoute", "borrow_route", "publish_route", "subscribe_queues"]
+__all__ = [
+    "MASTER_ID",
+    "PublishRoute",
+    "borrow_route",
+    "member_to_read",
+    "publish_route",
+    "subscribe_queues",
+]
 
 MASTER_ID: Final = 0
 PERM_READ: Final = 4
@@ -86,6 +93,14 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
         if data.perm & PERM_READ
         for queue_id in range(data.read_queue_nums)
     )
+
+
+def member_to_read(addresses: Mapping[int, str]) -> int:
+    """Return the id of the member of a broker to read from: the master, else the slave with the lowest id.
+
+    A DLedger broker without a role registers with id -1; its log may be the oldest, so it comes last.
+    """
+    return min(addresses, key=lambda broker_id: (broker_id < MASTER_ID, broker_id))
 
 
 def _broker_name(data: QueueData) -> str:

@@ -75,8 +75,9 @@ class _NameServerLink:
 class Registrar:
     """Registers one broker. address, ha_address: what clients and slaves are told to connect to.
 
-    broker_id: who it is among those of its name; below 0 it is nobody yet, and is not registered. on_master:
-    told the addresses of the master, when this is a slave and a name server knows it.
+    broker_id: who it is among those of its name; -1 for a DLedger broker until it has a role, which registers
+    with that id after `RegistrationConfig.roleless_ms`. on_master: told the addresses of the master, when
+    this is a slave and a name server knows it.
     """
 
     def __init__(
@@ -99,6 +100,8 @@ class Registrar:
         self._signer = None if keys is None else Signer(keys.access_key, keys.secret_key, keys.security_token)
         self._tasks: list[asyncio.Task[None]] = []
         self._on_master = on_master
+        self._may_be_roleless = False
+        self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Try every name server once, then keep at it in the background. Raises nothing."""
@@ -110,6 +113,19 @@ class Registrar:
             )
         await asyncio.gather(*(self._register_or_log(link) for link in self._links))
         self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links]
+        if self.broker_id < 0:
+            delay_s = self._config.registration.roleless_ms / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._register_roleless)
+
+    def _register_roleless(self) -> None:
+        """Register whoever this is now. Source: BrokerController.start registers every 10 s with any id."""
+        self._may_be_roleless = True
+        if self.broker_id < 0:
+            log.warning(
+                "broker %s has no role in its DLedger group; it registers with id -1 and can only be read",
+                self._config.name,
+            )
+            self.refresh(self.broker_id)
 
     def refresh(self, broker_id: int) -> None:
         """Register all anew, soon, perhaps as another than before."""
@@ -161,6 +177,8 @@ class Registrar:
 
     async def close(self) -> None:
         """Say goodbye to the name servers that can be reached."""
+        if self._timer is not None:
+            self._timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -184,7 +202,7 @@ class Registrar:
 
     async def _register_or_log(self, link: _NameServerLink) -> None:
         link.wake.clear()
-        if self.broker_id < 0:
+        if self.broker_id < 0 and not self._may_be_roleless:
             return
         try:
             await self._register(link)
@@ -257,7 +275,7 @@ class Registrar:
 
     async def _unregister(self, link: _NameServerLink) -> None:
         channel, link.channel = link.channel, None
-        if channel is None or channel.is_closed or self.broker_id < 0:
+        if channel is None or channel.is_closed:
             return
         header = UnRegisterBrokerRequestHeader(
             broker_name=self._config.name,

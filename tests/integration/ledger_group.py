@@ -38,9 +38,10 @@ SETTINGS = {
 class LedgerGroup:
     """What a test has. Peers meet over memory://, clients over sockets."""
 
-    def __init__(self, root: Path, namesrv: NameServer, size: int, sync_ms: int) -> None:
+    def __init__(self, root: Path, namesrv: NameServer, size: int, sync_ms: int, roleless_ms: int) -> None:
         self.root = root
         self._sync_ms = sync_ms
+        self._roleless_ms = roleless_ms
         self.namesrv_address = str(namesrv.address)
         number = next(_NUMBERS)
         self.names = [f"n{peer}" for peer in range(size)]
@@ -58,7 +59,9 @@ class LedgerGroup:
             **settings,
         }
         config = load_broker_config(overrides=given)
-        broker = Broker(replace(config, ha=replace(config.ha, sync_interval_ms=self._sync_ms)))
+        ha = replace(config.ha, sync_interval_ms=self._sync_ms)
+        registration = replace(config.registration, roleless_ms=self._roleless_ms)
+        broker = Broker(replace(config, ha=ha, registration=registration))
         await broker.start()
         self.running[name] = broker
         return broker
@@ -90,15 +93,20 @@ class LedgerGroup:
 
 @asynccontextmanager
 async def ledger_group(
-    root: Path, size: int = 3, settings: Settings = _NONE, sync_ms: int = 10_000
+    root: Path,
+    size: int = 3,
+    settings: Settings = _NONE,
+    sync_ms: int = 10_000,
+    roleless_ms: int = 10_000,
 ) -> AsyncIterator[LedgerGroup]:
     """A group that runs; settings are broker.conf keys of every broker.
 
-    sync_ms: how often slaves copy topics, groups and offsets; RocketMQ has it fixed.
+    sync_ms: how often slaves copy topics, groups and offsets. roleless_ms: when a broker without a role
+    registers. RocketMQ has both fixed.
     """
     namesrv = NameServer(NamesrvConfig(listen=ListenConfig(address=Address("tcp", "127.0.0.1", 0))))
     await namesrv.start()
-    made = LedgerGroup(root, namesrv, size, sync_ms)
+    made = LedgerGroup(root, namesrv, size, sync_ms, roleless_ms)
     try:
         for name in made.names:
             await made.start(name, settings)

@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from rocketpy import (
     Message,
     MessageExt,
     Producer,
+    PullConsumer,
     PushConfig,
     PushConsumer,
     SendStatus,
@@ -141,6 +143,60 @@ async def test_roles_reach_the_name_server(tmp_path: Path) -> None:
                 if found == wanted:
                     break
                 await asyncio.sleep(pause_s)
+
+
+async def addresses(namesrv: str) -> dict[int, str]:
+    """The members of the group by their ids, as the name server tells them."""
+    return {id_: address for _, id_, address in await find_places([Address.parse(namesrv)])}
+
+
+def contains(part: dict[int, str], told: dict[int, str]) -> bool:
+    return part.items() <= told.items()
+
+
+async def until_told(namesrv: str, condition: Callable[[dict[int, str]], bool]) -> None:
+    async with asyncio.timeout(20):
+        for pause_s in itertools.repeat(0.02):
+            if condition(await addresses(namesrv)):
+                return
+            await asyncio.sleep(pause_s)
+
+
+async def test_consumers_find_survivors_that_restarted_without_a_majority(tmp_path: Path) -> None:
+    """What is stored could not be read until most of the group is back (4.6.0 registers them with id -1)."""
+    async with ledger_group(tmp_path, 5, roleless_ms=200) as group:
+        namesrv = group.namesrv_address
+        bodies = {b"%d" % number for number in range(20)}
+        async with Producer("g", namesrv=namesrv) as producer:
+            await group.master()
+            await send(producer, *bodies)
+        await until(lambda: all(bodies_of(broker) == bodies for broker in group.running.values()))
+        first, second, *others = (group.name_of(broker) for broker in group.slaves())
+        for name in (*others, group.name_of(await group.master())):
+            await group.stop(name)
+        for name in (first, second):
+            await group.stop(name)
+            again = {-1: (await group.start(name)).advertised_address}
+            await until_told(namesrv, partial(contains, again))
+        assert await addresses(namesrv) == again
+        async with PullConsumer("readers", namesrv=namesrv) as consumer:
+            queues = await consumer.fetch_queues("T")
+            found = {m.body for queue in queues for m in (await consumer.pull(queue, 0)).messages}
+        assert found == bodies
+        await group.start(others[0])
+        await until_told(namesrv, lambda told: 0 in told and len(told) == 3 and -1 not in told)
+
+
+async def test_a_broker_without_a_role_leaves_no_trace(tmp_path: Path) -> None:
+    """Clients would go on to ask a broker that said goodbye."""
+    async with ledger_group(tmp_path, 3, roleless_ms=10) as group:
+        await group.master()
+        for name in list(group.running):
+            await group.stop(name)
+        alone = await group.start("n1")
+        await until_told(group.namesrv_address, lambda told: told == {-1: alone.advertised_address})
+        await group.stop("n1")
+        await until_told(group.namesrv_address, lambda told: not told)
 
 
 async def test_a_new_topic_is_known_to_the_next_master(tmp_path: Path) -> None:

@@ -53,10 +53,15 @@ def broker_addresses(namesrv: str) -> set[str]:
 
 def master(namesrv: str, broker_name: str) -> str | None:
     """Address of the master of that name, as the name server tells it; None: there is none."""
+    return members(namesrv, broker_name).get("0")
+
+
+def members(namesrv: str, broker_name: str) -> dict[str, str]:
+    """Addresses of the brokers of that name by their ids, as the name server tells them."""
     code, _, body = ask(namesrv, _CLUSTER_INFO)
     brokers = (_loads(body).get("brokerAddrTable") or {}) if code == 0 and body else {}
-    address: str | None = brokers.get(broker_name, {}).get("brokerAddrs", {}).get("0")
-    return address
+    found: dict[str, str] = brokers.get(broker_name, {}).get("brokerAddrs", {})
+    return found
 
 
 def raft_leader(address: str, group: str, peer: str) -> str | None:

@@ -7,6 +7,7 @@ LEDGER_KILLS: how many leaders are killed in each group. The whole proof of the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 import zlib
@@ -108,15 +109,18 @@ async def _run(group: LedgerGroup) -> set[Make]:
 async def _kill(group: LedgerGroup, load: KeyedLoad, client: ClientConfig, leader: str, number: int) -> int:
     """Kill the leader and check its successor. Returns how many messages were checked.
 
-    Messages of earlier rounds are not looked up by key here: RocketMQ's broker loses its key index when it is
+    Where both makes follow, that of the leader is held (SIGSTOP) until the kill: it misses entries, so the other
+    make is elected. Messages of earlier rounds are not looked up by key here: RocketMQ's broker loses its key index when it is
     killed (QUIRKS 66).
     """
     promises = Promises(number)
     await promises.make(group, client)
     # RocketMQ's followers copy topics, groups and offsets every 10 s (QUIRKS 68).
     await _until(lambda: promises.is_copied(group), f"all to know {promises.topic}", 120)
-    killed_at = time.monotonic()
-    await asyncio.to_thread(group.brokers[leader].kill)
+    with _held_back(group, leader):
+        await _more(load, "a follower was held")
+        killed_at = time.monotonic()
+        await asyncio.to_thread(group.brokers[leader].kill)
     taken = load.take()
     load.note_kill()
     await _more(load, f"the death of {leader}")
@@ -132,6 +136,17 @@ async def _kill(group: LedgerGroup, load: KeyedLoad, client: ClientConfig, leade
     )
     await asyncio.to_thread(group.brokers[leader].start)
     return len(taken) + len(promises.sent)
+
+
+@contextlib.contextmanager
+def _held_back(group: LedgerGroup, leader: str) -> Iterator[None]:
+    """Hold the follower of the leader's make, if another follower is of the other make."""
+    followers = [peer_id for peer_id in group.makes if peer_id != leader]
+    alike = [peer_id for peer_id in followers if group.makes[peer_id] == group.makes[leader]]
+    with (
+        group.brokers[alike[0]].held() if len(alike) < len(followers) and alike else contextlib.nullcontext()
+    ):
+        yield
 
 
 def _check_ledger(group: LedgerGroup, load: KeyedLoad) -> None:
@@ -162,3 +177,16 @@ async def _more(load: KeyedLoad, after: str) -> None:
 
 async def _until(condition: Callable[[], object], what: str, timeout_s: float) -> None:
     await asyncio.to_thread(probe.wait_until, condition, what, timeout_s)
+
+
+@pytest.mark.parametrize("make", ["java", "our"])
+def test_a_broker_without_a_role_registers(
+    peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, make: Make
+) -> None:
+    """What a lone survivor has would be found with one make and not with the other."""
+    group = LedgerGroup(tmp_path, namesrv.address, (make,) * 3, peer, conf=CONF)
+    survivor = group.brokers["n1"]
+    with stopping([survivor.start()]):
+        probe.wait_until(
+            lambda: probe.members(namesrv.address, GROUP) == {"-1": survivor.address}, "id -1", timeout_s=60
+        )

@@ -7,6 +7,7 @@ import pytest
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from rocketpy.routing import borrow_route, publish_route, select_queue, subscribe_queues
+from rocketpy.routing.routes import member_to_read
 from tests import golden_data
 
 
@@ -123,3 +124,10 @@ def test_a_retry_takes_the_last_broker_where_there_is_no_other() -> None:
     """A topic on one broker would never be retried."""
     queues = publish_route("T", route(("a", 2, 2, 6))).queues
     assert select_queue(queues, 3, "a") == queues[1]
+
+
+def test_a_member_without_a_role_is_read_last() -> None:
+    """Consumers would read an old log though a slave has all."""
+    assert member_to_read({-1: "c", 0: "a", 2: "b"}) == 0
+    assert member_to_read({-1: "c", 3: "d", 2: "b"}) == 2
+    assert member_to_read({-1: "c"}) == -1
