@@ -109,9 +109,9 @@ async def _run(group: LedgerGroup) -> set[Make]:
 async def _kill(group: LedgerGroup, load: KeyedLoad, client: ClientConfig, leader: str, number: int) -> int:
     """Kill the leader and check its successor. Returns how many messages were checked.
 
-    Where both makes follow, that of the leader is held (SIGSTOP) until the kill: it misses entries, so the other
-    make is elected. Messages of earlier rounds are not looked up by key here: RocketMQ's broker loses its key index when it is
-    killed (QUIRKS 66).
+    Where both makes follow, the one of the leader's make is held (SIGSTOP) until the kill: it misses entries,
+    so a peer of the other make is elected. Messages of earlier rounds are not looked up by key: RocketMQ's
+    broker loses its key index when it is killed (QUIRKS 66).
     """
     promises = Promises(number)
     await promises.make(group, client)
