@@ -18,8 +18,8 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -36,6 +36,7 @@ from rocketpy.protocol.bodies import BrokerData, ConsumerData, HeartbeatData, Pr
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import UnregisterClientRequestHeader
+from rocketpy.results import Health
 from rocketpy.routing.routes import MASTER_ID, member_to_read
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address
@@ -49,26 +50,6 @@ _UNREGISTER_TIMEOUT_MS: Final = 1000
 
 Then = Callable[[RocketError | None], None]
 P = TypeVar("P")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """How a client is doing.
-
-    ok: whether it can do its work, as far as it knows. problems: a sentence each. namesrv: the name server
-    it asks. brokers: address to whether there is a connection now. in_flight, in_flight_bytes: sends
-    accepted and not yet answered, and their bodies. rejecting_batches: names of brokers that refused the
-    last batch; a producer sends them messages one by one, and probes them with a batch once a minute.
-    """
-
-    ok: bool
-    problems: tuple[str, ...]
-    client_id: str
-    namesrv: str
-    brokers: dict[str, bool]
-    in_flight: int = 0
-    in_flight_bytes: int = 0
-    rejecting_batches: tuple[str, ...] = ()
 
 
 class KnownTopic:
@@ -395,11 +376,13 @@ class ClientInstance:
 
     def broker_name(self, address: str) -> str | None:
         """The name of the broker at an address, if some route tells it."""
-        for topic in self._topics.values():
-            for data in topic.route.broker_datas if topic.route is not None else ():
-                if address in data.broker_addrs.values():
-                    return data.broker_name
-        return None
+        known = self._known_brokers()
+        return next((data.broker_name for data in known if address in data.broker_addrs.values()), None)
+
+    def master_address(self, broker_name: str) -> str | None:
+        """The address of a broker's master, if the route of any topic tells it."""
+        named = (data for data in self._known_brokers() if data.broker_name == broker_name)
+        return next(filter(None, (data.broker_addrs.get(MASTER_ID) for data in named)), None)
 
     async def ask(self, address: str, command: Command, timeout_ms: float) -> Command:
         """Put a question to a broker that may be put twice, should the connection turn out to be dead.
@@ -533,12 +516,17 @@ class ClientInstance:
         """Addresses of the brokers that some route names."""
         found = {
             address
-            for topic in self._topics.values()
-            for data in (topic.route.broker_datas if topic.route is not None else ())
+            for data in self._known_brokers()
             for broker_id, address in data.broker_addrs.items()
             if broker_id == MASTER_ID or not masters_only
         }
         return sorted(found)
+
+    def _known_brokers(self) -> Iterator[BrokerData]:
+        """The brokers in the routes of all topics, some more than once."""
+        for topic in self._topics.values():
+            if topic.route is not None:
+                yield from topic.route.broker_datas
 
     def _name_server_links(self) -> list[Link]:
         servers = self._name_servers

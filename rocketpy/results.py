@@ -1,10 +1,11 @@
-"""What sends and pulls return.
+"""What sends, pulls and health checks return.
 
 Source: RocketMQ SendResult, SendStatus, PullResult, PullStatus.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from rocketpy.errors import Outcome
 from rocketpy.message import Message, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 
-__all__ = ["PullResult", "PullStatus", "SendResult", "SendStatus", "Unfinished"]
+__all__ = ["Health", "PullResult", "PullStatus", "SendResult", "SendStatus", "Unfinished"]
 
 
 class SendStatus(Enum):
@@ -82,3 +83,23 @@ class PullResult(msgspec.Struct, frozen=True):
     max_offset: int
     messages: list[MessageExt]
     suggested_broker_id: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How a client is doing.
+
+    ok: whether it can do its work, as far as it knows. problems: a sentence each. namesrv: the name server
+    it asks. brokers: address to whether there is a connection now. in_flight, in_flight_bytes: sends
+    accepted and not yet answered, and their bodies. rejecting_batches: names of brokers that refused the
+    last batch; a producer sends them messages one by one, and probes them with a batch once a minute.
+    """
+
+    ok: bool
+    problems: tuple[str, ...]
+    client_id: str
+    namesrv: str
+    brokers: dict[str, bool]
+    in_flight: int = 0
+    in_flight_bytes: int = 0
+    rejecting_batches: tuple[str, ...] = ()

@@ -117,7 +117,9 @@ class Producer(Lookups, Lifecycle):
         engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
         gathers = self.config.batching and not self._checks
         self._sends = sends = Submitter(engine, client, self.config, gathers=gathers)
-        self._transactions = Transactions(client, self._wire_group, sends.send_half, listeners.settlers)
+        self._transactions = Transactions(
+            client, self._wire_group, sends.send_half, listeners.settlers, self.config.send_timeout_ms
+        )
         self._requests = Requests(client)
         if self._check is not None:
             self._transactions.check_with(self._check)
@@ -308,7 +310,9 @@ class Producer(Lookups, Lifecycle):
         message to consumers, ROLLBACK drops it, UNKNOWN leaves it to `check`. When it raises, the state is
         UNKNOWN: the error is logged, and does not come out of here. When the broker stored the half message
         with less than SEND_OK, nothing is called and the state is ROLLBACK.
-        check: registered as by `check_transactions`; the group needs one. timeout_ms: for the half message.
+        `end_delivered` of the result says whether the end was sent; if not, the broker asks `check` later.
+        check: registered as by `check_transactions`; the group needs one. timeout_ms: for the half message,
+        and again for its end; `ProducerConfig.send_timeout_ms` when None.
 
         Raises what `send` raises for the half message, ConfigInvalid without a check, MessageInvalid for a
         message with a delay.

@@ -2,7 +2,7 @@
 
     half message  ->  the broker keeps it where no consumer looks
     local work    ->  the application's transaction, with the message's transaction id at hand
-    end           ->  END_TRANSACTION tells the broker; nobody answers it
+    end           ->  END_TRANSACTION tells the broker, which does not answer it
     check-back    ->  when no end came, the broker asks the group (CHECK_TRANSACTION_STATE), again and again
 
 So the end may be lost, the process may die: `check` decides in the end. It may be called for a half message
@@ -13,6 +13,7 @@ Source: RocketMQ 4.6 TransactionMQProducer, DefaultMQProducerImpl sendMessageInT
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import time
@@ -22,18 +23,26 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from rocketpy.client import ClientInstance
 from rocketpy.decoding import decode_message
-from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid, RocketError
+from rocketpy.errors import (
+    ClientClosed,
+    ConfigInvalid,
+    MessageInvalid,
+    RocketError,
+    UsageError,
+)
 from rocketpy.hooks import SettleEvent
 from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue, check_message
-from rocketpy.namespace import unwrap, wrap
+from rocketpy.namespace import unwrap
 from rocketpy.producer.pending import SingleSend
 from rocketpy.protocol import properties as names
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 from rocketpy.protocol.message_id import decode_message_id
+from rocketpy.protocol.record import host_text
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy.results import SendResult, SendStatus
+from rocketpy.routing.routes import MASTER_ID
 from rocketpy.settling import Settlers
 from rocketpy.transport import Channel
 
@@ -55,6 +64,9 @@ T = TypeVar("T")
 
 _PREPARED: Final = MessageSysFlag.TRANSACTION_PREPARED
 _MAX_BODY_BYTES: Final = 16 << 20
+_PAUSE_MIN_S: Final = 0.05
+"""Pause before the end of a transaction is sent again; it doubles up to the longest."""
+_PAUSE_MAX_S: Final = 1.0
 
 
 class LocalTransactionState(Enum):
@@ -84,20 +96,23 @@ class TransactionSendResult(SendResult, frozen=True, gc=False, kw_only=True):
     """The broker's answer to a half message, and how its local transaction ended.
 
     queue_offset: its place among the half messages (QUIRKS 20). transaction_id: as the local transaction
-    saw it.
+    saw it. end_delivered: whether END_TRANSACTION was written to a connection to the broker, which does not
+    answer it. When False, the broker has not heard of the end and asks `check` later.
     """
 
     state: LocalTransactionState
+    end_delivered: bool
 
 
 class Half(NamedTuple):
     """A half message that a broker has. message: with its transaction id. carrier: its properties as they
-    travel, with those that listeners have added.
+    travel, with those that listeners have added. timeout_ms: how long its end may take to be sent.
     """
 
     message: Message
     result: SendResult
     carrier: Mapping[str, str]
+    timeout_ms: int
 
 
 SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[str, str]]]]
@@ -111,12 +126,19 @@ class HalfSend(SingleSend):
 
 
 class Transactions:
-    """The transactions of one producer. group: as on the wire. settlers: are told how transactions end."""
+    """The transactions of one producer.
 
-    def __init__(self, client: ClientInstance, group: str, send_half: SendHalf, settlers: Settlers) -> None:
+    group: as on the wire. settlers: are told how transactions end. timeout_ms: for a half message, and for
+    its end, unless a call has its own.
+    """
+
+    def __init__(
+        self, client: ClientInstance, group: str, send_half: SendHalf, settlers: Settlers, timeout_ms: int
+    ) -> None:
         self._client = client
         self._group = group
         self._send_half = send_half
+        self._timeout_ms = timeout_ms
         self.settlers = settlers
         self._closed = False
         self._checks = client.part(TransactionChecks)
@@ -166,12 +188,17 @@ class Transactions:
         result, extra = await self._send_half(Message.with_reserved(message, reserved), timeout_ms)
         transaction_id = result.transaction_id or result.message_id
         known = Message.with_reserved(message, {}, transaction_id=transaction_id)
-        return Half(known, result, {**extra, **message.properties})
+        carrier = {**extra, **message.properties}
+        return Half(known, result, carrier, self._timeout_ms if timeout_ms is None else timeout_ms)
 
     async def end(
         self, half: Half, state: LocalTransactionState, error: BaseException | None = None
     ) -> TransactionSendResult:
-        """Tell the broker. It does not answer, and when it cannot be reached it will ask."""
+        """Send the end of a transaction to the broker that has its half message.
+
+        It is sent again until the half message's time-out has passed. Only UNKNOWN is sent once: the broker
+        takes no notice of it.
+        """
         result = half.result
         header = EndTransactionRequestHeader(
             producer_group=self._group,
@@ -182,19 +209,20 @@ class Transactions:
             transaction_id=result.transaction_id,
         )
         started_ns = time.time_ns()
+        timeout_ms = 0 if state is LocalTransactionState.UNKNOWN else half.timeout_ms
         address: str | None = None
         failure: RocketError | None = None
         try:
-            topic = wrap(self._client.config.namespace, half.message.topic)
-            address = await self._client.broker_address(topic, result.queue.broker_name)
-            await self.tell(address, header, error)
+            address = await self._deliver(result, header, error, timeout_ms)
         except RocketError as failed:
             failure = failed
             log.warning(
-                "transaction %s ended as %s, but %s was not told and will ask: %s",
+                "transaction %s ended as %s, but this was not delivered to %s within %d ms; "
+                "the broker will ask: %s",
                 half.message.transaction_id,
                 state.name,
                 result.queue.broker_name,
+                timeout_ms,
                 failed,
             )
         self.settled(half.message, result.queue, half.carrier, started_ns, state, address, failure)
@@ -208,7 +236,56 @@ class Transactions:
             region=result.region,
             trace_on=result.trace_on,
             state=state,
+            end_delivered=failure is None,
         )
+
+    async def _deliver(
+        self,
+        result: SendResult,
+        header: EndTransactionRequestHeader,
+        error: BaseException | None,
+        timeout_ms: int,
+    ) -> str:
+        """Send the end until it is written to a connection; return the broker's address.
+
+        Raises the last RocketError once `timeout_ms` have passed, and a UsageError at once.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_ms / 1000
+        address = self._known_address(result)
+        pause_s = _PAUSE_MIN_S
+        while True:
+            try:
+                await self.tell(address, header, error)
+            except UsageError:
+                raise
+            except RocketError as failed:
+                left_s = until - loop.time()
+                if left_s <= 0:
+                    raise
+                log.info("the end of a transaction was not delivered to %s: %s", address, failed)
+                await asyncio.sleep(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+                address = await self._fresh_address(result) or address
+            else:
+                return address
+
+    def _known_address(self, result: SendResult) -> str:
+        """Where the broker is that stored a half message: as a route says, else as the message's id says.
+
+        The route of the message's own topic may not exist yet: a new topic borrows another topic's queues.
+        """
+        known = self._client.master_address(result.queue.broker_name)
+        return known or self._client.address_of(*host_text(decode_message_id(result.offset_message_id)[0]))
+
+    async def _fresh_address(self, result: SendResult) -> str | None:
+        """Where a name server says that the broker's master is now; None when it does not say."""
+        try:
+            brokers = await self._client.brokers()
+        except RocketError:
+            return None
+        name = result.queue.broker_name
+        return next((data.broker_addrs.get(MASTER_ID) for data in brokers if data.broker_name == name), None)
 
     async def tell(
         self, address: str, header: EndTransactionRequestHeader, error: BaseException | None
@@ -323,7 +400,7 @@ class TransactionChecks:
             await owner.tell(address, header, error)
         except RocketError as failed:
             failure = failed
-            log.warning("transaction %s is %s, but %s was not told and will ask again: %s",
+            log.warning("transaction %s is %s, but this was not delivered to %s, which will ask again: %s",
                         message.transaction_id, state.name, address, failed)  # fmt: skip
         owner.settled(
             message, message.queue, message.properties, started_ns, state, address, failure, asked=True

@@ -8,7 +8,7 @@ from typing import Self
 
 from rocketpy.errors import RocketError
 from rocketpy.links import Link
-from rocketpy.protocol.bodies import BrokerData, QueueData, TopicRouteData
+from rocketpy.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
@@ -159,7 +159,12 @@ class Names(Peer):
         self.broker_id = 0
 
     def answer(self, channel: Channel, request: Command) -> Command | bytes | None:
-        """A route, or that there is none."""
+        """A route, or that there is none; all brokers."""
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            found = {
+                data.broker_name: data for brokers in self.routes.values() for data in self._datas(brokers)
+            }
+            return request.reply(body=ClusterInfo(broker_addr_table=found).encode())
         if request.code != RequestCode.GET_ROUTEINTO_BY_TOPIC:
             return request.reply()
         topic = request.header_as(GetRouteInfoRequestHeader).topic
@@ -171,12 +176,15 @@ class Names(Peer):
                 QueueData(broker_name=name, read_queue_nums=self.queues, write_queue_nums=self.queues, perm=7)
                 for name in brokers
             ],
-            broker_datas=[
-                BrokerData(cluster="c", broker_name=name, broker_addrs={self.broker_id: address})
-                for name, address in brokers.items()
-            ],
+            broker_datas=self._datas(brokers),
         )
         return request.reply(body=route.encode())
+
+    def _datas(self, brokers: dict[str, str]) -> list[BrokerData]:
+        return [
+            BrokerData(cluster="c", broker_name=name, broker_addrs={self.broker_id: address})
+            for name, address in brokers.items()
+        ]
 
 
 async def error_of(work: asyncio.Future[object] | asyncio.Task[object]) -> RocketError:

@@ -201,6 +201,8 @@ async def test_transaction(place: Place) -> None:
             message(topic, b"rolled back"), local_transaction=lambda _: ROLLBACK
         )
         assert (result.status, result.state, rolled.state) == (SendStatus.SEND_OK, COMMIT, ROLLBACK)
+        assert result.end_delivered
+        assert rolled.end_delivered
         assert at_hand == [result.transaction_id]
         with pytest.raises(MessageInvalid, match="no delay"):
             await producer.send_in_transaction(message(topic, delay_level=1), local_transaction=commit)
@@ -213,6 +215,18 @@ async def test_transaction(place: Place) -> None:
         result.transaction_id,
         ("c",),
     )
+
+
+async def test_transaction_of_a_new_topic(place: Place) -> None:
+    """A committed message whose topic did not exist would stay unseen until the broker asks."""
+    topic = place.topic("tx_new")
+    async with place.producer("mq_transactions_new") as producer:
+        result = await producer.send_in_transaction(
+            message(topic, b"committed"), local_transaction=lambda _: COMMIT, check=lambda _: UNKNOWN
+        )
+        assert (result.state, result.end_delivered) == (COMMIT, True)
+        (found,) = await place.read(topic, 1)
+    assert (found.body, found.message_id) == (b"committed", result.message_id)
 
 
 async def test_transaction_check(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -21,6 +22,7 @@ from rocketpy.protocol.properties import decode
 from rocketpy.transport import Channel
 from tests import golden_data
 from tests.integration.sdk_peers import Names, Peer
+from tests.integration.test_broker import until
 
 COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.COMMIT,
@@ -180,17 +182,76 @@ async def test_less_than_stored_well_is_rolled_back() -> None:
     )
 
 
-async def test_the_end_cannot_be_told(caplog: pytest.LogCaptureFixture) -> None:
-    """A transaction that has committed would look failed to its caller, because one notice was lost."""
+async def test_the_end_of_a_message_whose_topic_has_no_route() -> None:
+    """A committed message of a new topic would stay unseen until the broker asks, a minute later."""
+    async with (
+        Broker() as broker,
+        Names(TBW102={"broker-a": broker.address}) as names,
+        Producer("g", names.address) as producer,
+    ):
+        result = await producer.send_in_transaction(
+            MESSAGE, local_transaction=says(COMMIT), check=lambda _: UNKNOWN
+        )
+        (end,) = await broker.ends()
+    assert (result.end_delivered, end.commit_or_rollback, end.commit_log_offset) == (True, 8, 3023)
+
+
+async def test_the_end_waits_for_the_broker_to_come_back() -> None:
+    """A broker that restarts while a transaction commits would hide the message until it asks."""
     async with running() as (producer, broker):
+        address = broker.address
 
         async def local(_half: Message) -> LocalTransactionState:
             await broker.close()
             return COMMIT
 
-        result = await producer.send_in_transaction(MESSAGE, local_transaction=local, check=lambda _: UNKNOWN)
-        assert result.state is COMMIT
-    assert "broker-a was not told and will ask" in caplog.text
+        sending = asyncio.create_task(
+            producer.send_in_transaction(
+                MESSAGE, local_transaction=local, check=lambda _: UNKNOWN, timeout_ms=60_000
+            )
+        )
+        await until(lambda: not producer.health().ok)  # the first attempt has failed
+        await broker.start(address)
+        result = await sending
+        (end,) = await broker.ends()
+    assert (result.state, result.end_delivered, end.commit_or_rollback) == (COMMIT, True, 8)
+
+
+async def test_the_end_goes_to_a_new_master() -> None:
+    """After a fail-over the end would be sent to the dead master until its time is over."""
+    async with Broker() as broker, Broker() as successor, Names() as names:
+        names.routes["GoldenTopic"] = {"broker-a": broker.address}
+        async with Producer("g", names.address) as producer:
+
+            async def local(_half: Message) -> LocalTransactionState:
+                names.routes["GoldenTopic"] = {"broker-a": successor.address}
+                await broker.close()
+                return COMMIT
+
+            result = await producer.send_in_transaction(
+                MESSAGE, local_transaction=local, check=lambda _: UNKNOWN, timeout_ms=60_000
+            )
+            (end,) = await successor.ends()
+    assert (result.end_delivered, end.commit_or_rollback) == (True, 8)
+
+
+@pytest.mark.parametrize("state", [COMMIT, UNKNOWN])
+async def test_the_end_cannot_be_delivered(
+    caplog: pytest.LogCaptureFixture, state: LocalTransactionState
+) -> None:
+    """A transaction that has committed would look failed to its caller, because one notice was lost."""
+    async with running() as (producer, broker):
+
+        async def local(_half: Message) -> LocalTransactionState:
+            await broker.close()
+            return state
+
+        timeout_ms = 200 if state is COMMIT else 3_600_000  # UNKNOWN is not sent a second time
+        result = await producer.send_in_transaction(
+            MESSAGE, local_transaction=local, check=lambda _: UNKNOWN, timeout_ms=timeout_ms
+        )
+    assert (result.state, result.end_delivered) == (state, False)
+    assert f"ended as {state.name}, but this was not delivered to broker-a" in caplog.text
 
 
 async def test_what_is_no_state_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
