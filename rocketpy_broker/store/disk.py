@@ -26,8 +26,22 @@ from rocketpy.errors import DiskFull, StoreError, ensure
 __all__ = ["Disk", "OsDisk", "make_lasting_dir", "store_error"]
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+# What open(2) answers for O_TMPFILE where the kernel or the file system lacks it.
+_NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
+
+
+def _open_unnamed(directory: Path) -> int | None:
+    """A handle of a file without a name; None where the system has no such files, or no /proc to name them by."""
+    if not hasattr(os, "O_TMPFILE") or not os.path.isdir("/proc/self/fd"):
+        return None
+    try:
+        return os.open(directory, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno in _NO_UNNAMED_FILES:
+            return None
+        raise
 
 
 def store_error(action: str, path: Path, error: OSError) -> StoreError:
@@ -49,6 +63,14 @@ class Disk(Protocol):
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """A handle for reading and writing; with `create` the file is made when missing."""
+        ...
+
+    def create(self, path: Path, size: int) -> int:
+        """A handle of a new file of `size` bytes, mostly a hole; a file that is there is extended to it.
+
+        Where the system can, a new file gets its name only at its full length. RocketMQ refuses a whole store for
+        one file that is too short, so a process killed in between must not leave one.
+        """
         ...
 
     def close(self, handle: int) -> None:
@@ -138,6 +160,20 @@ class OsDisk:
         """See `Disk.open`."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return os.open(path, flags, 0o644)
+
+    def create(self, path: Path, size: int) -> int:
+        """See `Disk.create`."""
+        unnamed = None if path.exists() else _open_unnamed(path.parent)
+        handle = self.open(path, create=True) if unnamed is None else unnamed
+        try:
+            self.extend(handle, size)
+            if unnamed is not None:
+                # A descriptor for the source makes Python call linkat with AT_SYMLINK_FOLLOW, which naming needs.
+                os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
 
     def close(self, handle: int) -> None:
         """See `Disk.close`."""

@@ -94,8 +94,7 @@ class IndexFile:
         """
         try:
             self._disk.make_dir(self.path.parent)
-            self._handle = self._disk.open(self.path, create=True)
-            self._disk.extend(self._handle, self.size)
+            self._handle = self._disk.create(self.path, self.size)
         except OSError as error:
             raise store_error("create", self.path, error) from error
         if previous is not None:

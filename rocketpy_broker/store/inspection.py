@@ -39,6 +39,7 @@ class ReadOnlyDisk(OsDisk):
     def _refuse(*_: Any, **__: Any) -> NoReturn:
         raise OSError(errno.EROFS, "the store was opened to be read only")
 
+    create: Any = _refuse
     extend: Any = _refuse
     preallocate: Any = _refuse
     pwrite: Any = _refuse

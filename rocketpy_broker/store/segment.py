@@ -81,8 +81,9 @@ class Segment:
         self.changes += 1
         try:
             if self._handle < 0:
-                self._handle = self._disk.open(self.path, create=True)
-            self._disk.extend(self._handle, self.size)
+                self._handle = self._disk.create(self.path, self.size)
+            else:
+                self._disk.extend(self._handle, self.size)
         except OSError as error:
             raise store_error("create", self.path, error) from error
         self.reserve()

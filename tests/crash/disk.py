@@ -254,6 +254,12 @@ class RecordingDisk:
         self._paths[handle] = str(path)
         return handle
 
+    def create(self, path: Path, size: int) -> int:
+        """In two steps, as on a system without unnamed files: recovery has to survive both."""
+        handle = self.open(path, create=True)
+        self.extend(handle, size)
+        return handle
+
     def close(self, handle: int) -> None:
         del self._handles[handle]
         del self._paths[handle]

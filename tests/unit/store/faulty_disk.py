@@ -55,6 +55,11 @@ class FaultyDisk(OsDisk):
             self._step("create")
         return super().open(path, create=create)
 
+    def create(self, path: Path, size: int) -> int:
+        if not path.exists():
+            self._step("create")
+        return super().create(path, size)
+
     def extend(self, handle: int, size: int) -> None:
         self._step("extend")
         super().extend(handle, size)

@@ -9,6 +9,8 @@ import pytest
 
 from rocketpy.errors import DiskFull, InvariantError, StoreError
 from rocketpy_broker.store.disk import OsDisk, store_error
+from rocketpy_broker.store.index_file import IndexFile
+from rocketpy_broker.store.segment import Segment
 
 
 def test_short_writes_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,3 +88,62 @@ def test_missing_things_are_no_errors(tmp_path: Path) -> None:
     disk.make_dir(tmp_path / "a" / "b")
     disk.remove_dir(tmp_path / "a")
     assert disk.is_dir(tmp_path / "a" / "b")
+
+
+@pytest.mark.parametrize("make", ["log file", "index file"])
+def test_a_store_file_has_its_name_only_at_full_length(tmp_path: Path, make: str) -> None:
+    """RocketMQ refuses a store in which a killed broker left a file of no length, and its start never ends."""
+    seen: list[list[Path]] = []
+
+    class Watched(OsDisk):
+        def extend(self, handle: int, size: int) -> None:
+            seen.append(list(tmp_path.iterdir()))  # what a kill before this call would leave
+            super().extend(handle, size)
+
+    if make == "log file":
+        segment = Segment(Watched(), tmp_path, 0, 1000)
+        segment.create()
+        segment.close()
+    else:
+        index = IndexFile(Watched(), tmp_path / "20261122233428650", 10, 40)
+        index.create(None)
+        index.close()
+    assert seen == [[]]
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_size == (1000 if make == "log file" else index.size)
+
+
+@pytest.mark.parametrize("answer", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
+def test_files_are_made_where_no_file_is_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int
+) -> None:
+    """On a file system without O_TMPFILE the broker could make no store."""
+    real = os.open
+
+    def refusing(path: Any, flags: int, *more: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(answer, os.strerror(answer))
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", refusing)
+    disk = OsDisk()
+    handle = disk.create(tmp_path / "f", 100)
+    disk.pwrite(handle, b"here", 0)
+    disk.close(handle)
+    handle = disk.create(tmp_path / "f", 200)  # one that a crash left too short is extended
+    assert disk.pread(handle, 300, 0) == b"here" + bytes(196)
+    disk.close(handle)
+
+
+def test_a_failed_creation_leaves_no_file_and_no_handle(tmp_path: Path) -> None:
+    """A full disk would leave files of no length, or use up the process's file handles."""
+
+    class Full(OsDisk):
+        def extend(self, handle: int, size: int) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="no space"):
+        Full().create(tmp_path / "f", 100)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert list(tmp_path.iterdir()) == []

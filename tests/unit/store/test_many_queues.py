@@ -21,7 +21,12 @@ class CountingDisk(OsDisk):
         self.read = 0
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        handle = super().open(path, create=create)
+        return self._counted(super().open(path, create=create))
+
+    def create(self, path: Path, size: int) -> int:
+        return self._counted(super().create(path, size))
+
+    def _counted(self, handle: int) -> int:
         self.open_now += 1
         self.open_most = max(self.open_most, self.open_now)
         return handle
