@@ -81,7 +81,7 @@ class Cluster:
         try:
             probe.wait_until(is_shown, f"mqadmin {' '.join(arguments)} to show {text}")
         except TimeoutError as error:
-            raise TimeoutError(f"{error}; it shows\n{shown}\n{self.logs()}") from None
+            raise TimeoutError(f"{error}; it shows\n{shown}\n{self.report()}") from None
         return shown
 
     def make_topic(self, topic: str, queues: int = 4) -> None:
@@ -101,9 +101,9 @@ class Cluster:
         steps_in = lines_of(steps)
         return answers(self.peer.run_warm(driver, *arguments, jvm=self.java_properties, stdin=steps_in)[0])
 
-    def logs(self) -> str:
-        """The end of every server's logs."""
-        return f"{self.namesrv.logs()}\n{self.broker.logs()}"
+    def report(self) -> str:
+        """The end of every server's logs, and the stacks of their JVMs."""
+        return f"{self.namesrv.report()}\n{self.broker.report()}"
 
 
 @contextmanager
@@ -181,9 +181,16 @@ def new_broker(
 
 @contextmanager
 def stopping(servers: Sequence[NameServerProcess | BrokerProcess]) -> Iterator[None]:
-    """At the end stop ours in order (they must be able to) and kill Java's, which take their time."""
+    """At the end stop ours in order (they must be able to) and kill Java's, which take their time.
+
+    On an error their logs and the stacks of their JVMs are printed first.
+    """
     try:
         yield
+    except BaseException:
+        # pytest shows this below the failure.
+        print(*(server.report() for server in servers), sep="\n")
+        raise
     finally:
         for server in servers:
             if isinstance(server, (JavaNameServer, JavaBroker)):

@@ -1,4 +1,4 @@
-"""Fixtures of the interop run, and the end of every server's log beside a failed case."""
+"""Fixtures of the interop run, and a report of every server beside a failed case."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed case shows what its servers logged last."""
+    """A failed case shows what its servers logged last, and where their threads are."""
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         for value in item.funcargs.values():
             if isinstance(value, Cluster):
-                report.sections.append(("server logs", value.logs()))
+                report.sections.append(("servers", value.report()))
     return report
 
 

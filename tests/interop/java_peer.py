@@ -2,22 +2,26 @@
 
 `JavaPeer.prepare("4.6.0")` resolves the jars once with Maven (pom.xml here), compiles java/*.java here with
 javac, and keeps both under .cache/interop-<version>/ in the repository (ignored by git). Nothing is resolved
-again while the jars are there; drivers are compiled again when a source is newer.
+again while the jars are there; drivers are compiled again when a source has changed. Any number of processes may
+prepare the same version at the same time: see `made_once`.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.interop.warm import DriverFailed, WarmJvm
+from tests.interop.warm import DriverFailed, WarmJvm, stacks
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
@@ -61,9 +65,9 @@ class JavaPeer:
         require_tools()
         cache = REPOSITORY / ".cache" / f"interop-{version}"
         peer = cls(version, cache / "jars", cache / "drivers")
-        peer._resolve()
+        made_once(peer.jars, (HERE / "pom.xml").read_text(), peer._resolve)
         if version == DEFAULT_VERSION:
-            peer._compile()
+            made_once(peer.drivers, peer._sources_digest(), peer._compile)
         return peer
 
     @property
@@ -125,7 +129,7 @@ class JavaPeer:
                 output, errors = process.communicate(stdin, timeout_s)
                 ending = f"ended with {process.returncode}"
             except subprocess.TimeoutExpired:
-                ending = f"did not end in {timeout_s:g} s, when its threads were at\n{_stacks(process)}\n"
+                ending = f"did not end in {timeout_s:g} s, when its threads were at\n{stacks(process.pid)}\n"
                 process.kill()
                 output, errors = process.communicate()
         if process.returncode != 0:
@@ -198,42 +202,51 @@ class JavaPeer:
         stdin = lines_of(steps)
         return answers(self.run(driver, *args, home=home, stdin=stdin, properties=properties))
 
-    def _resolve(self) -> None:
-        marker = self.jars / ".complete"
-        if marker.exists():
-            return
-        shutil.rmtree(self.jars, ignore_errors=True)
+    def _resolve(self, folder: Path) -> None:
         goal = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Drocketmq.version={self.version}"]
         goal += ["-P", "examples"] if self.version == DEFAULT_VERSION else []
-        goal += ["dependency:copy-dependencies", f"-DoutputDirectory={self.jars}"]
+        goal += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
         done = subprocess.run(goal, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(
                 f"Maven could not resolve RocketMQ {self.version}:\n{(done.stdout + done.stderr)[-4000:]}"
             )
-        marker.touch()
 
-    def _compile(self) -> None:
-        sources = sorted((HERE / "java").glob("*.java"))
-        marker = self.drivers / ".complete"
-        if marker.exists() and all(marker.stat().st_mtime >= source.stat().st_mtime for source in sources):
-            return
-        shutil.rmtree(self.drivers, ignore_errors=True)
-        self.drivers.mkdir(parents=True)
-        goal = [
-            "javac",
-            "-nowarn",
-            "-encoding",
-            "UTF-8",
-            "-d",
-            str(self.drivers),
-            "-cp",
-            str(self.jars / "*"),
-        ]
-        done = subprocess.run([*goal, *map(str, sources)], capture_output=True, text=True, check=False)
+    def _sources(self) -> list[Path]:
+        return sorted((HERE / "java").glob("*.java"))
+
+    def _sources_digest(self) -> str:
+        return hashlib.sha256(b"".join(source.read_bytes() for source in self._sources())).hexdigest()
+
+    def _compile(self, folder: Path) -> None:
+        goal = ["javac", "-nowarn", "-encoding", "UTF-8", "-d", str(folder), "-cp", str(self.jars / "*")]
+        done = subprocess.run(
+            [*goal, *map(str, self._sources())], capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             raise RuntimeError(f"javac refused the drivers:\n{done.stderr[-4000:]}")
-        marker.touch()
+
+
+def made_once(folder: Path, recipe: str, make: Callable[[Path], None]) -> None:
+    """Fill `folder` by `make`, unless it is there already and was made by the same `recipe`.
+
+    Safe in several processes at once: one makes, the others wait. `make` fills a folder of its own, which gets its
+    name when it is whole; a failed or killed `make` leaves nothing in place.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    marker = folder / ".complete"
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed, also by the end of this process
+        if marker.exists() and marker.read_text() == recipe:
+            return
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as scratch:
+            made = Path(scratch, "made")
+            made.mkdir()
+            make(made)
+            (made / marker.name).write_text(recipe)
+            if folder.exists():
+                folder.rename(Path(scratch, "old"))
+            made.rename(folder)
 
 
 def lines_of(steps: Iterable[Mapping[str, Any]]) -> str:
@@ -268,15 +281,6 @@ def java_environment(home: Path, **more: str) -> dict[str, str]:
     """Environment of a Java process: RocketMQ's home, and no address left over from the caller's shell."""
     environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
     return {**environment, "ROCKETMQ_HOME": str(home), **more}
-
-
-def _stacks(process: subprocess.Popen[str]) -> str:
-    """What the threads of a JVM are at, for the report of one that hangs."""
-    asked = ["jstack", str(process.pid)]
-    try:
-        return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"its stacks are not known: {error}"
 
 
 def _module_flags() -> list[str]:

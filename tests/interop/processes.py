@@ -22,6 +22,7 @@ from typing import ClassVar, Self
 
 from tests.interop import probe
 from tests.interop.java_peer import QUICK, REPOSITORY, JavaPeer, java_environment, make_home
+from tests.interop.warm import stacks
 
 HOST = "127.0.0.1"
 SERVER_JVM = (*QUICK, "-Xms128m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
@@ -103,8 +104,9 @@ class ServerProcess:
         try:
             probe.wait_until(self._is_ready_or_dead, f"{self.kind} {self.name} to serve", timeout_s)
         except TimeoutError as error:
+            report = self.report()
             self.kill()
-            raise RuntimeError(f"{error} on {self.address}\n{self.logs()}") from error
+            raise RuntimeError(f"{error} on {self.address}\n{report}") from error
         if not self.is_running:
             code, self._process = self._process.returncode, None
             raise RuntimeError(f"{self.kind} {self.name} on {self.address} ended with {code}\n{self.logs()}")
@@ -142,6 +144,10 @@ class ServerProcess:
         found = [path for path in (self.home / "console.log", self.home / "java.log") if path.exists()]
         return "\n".join(f"--- {path}\n" + "\n".join(_tail(path, lines)) for path in found)
 
+    def report(self) -> str:
+        """The end of its logs and, of a running JVM, the stacks of its threads."""
+        return self.logs()
+
     def _is_ready_or_dead(self) -> bool:
         return not self.is_running or (self._has_said_ready() and self.is_ready())
 
@@ -155,6 +161,15 @@ class ServerProcess:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class JvmProcess(ServerProcess):
+    """What RocketMQ's servers share."""
+
+    def report(self) -> str:
+        """See `ServerProcess.report`."""
+        threads = f"\n--- threads of {self.name}\n{stacks(self.pid)}" if self.is_running else ""
+        return self.logs() + threads
 
 
 class NameServerProcess(ServerProcess):
@@ -245,7 +260,7 @@ class BrokerProcess(ServerProcess):
         )
 
 
-class JavaNameServer(NameServerProcess):
+class JavaNameServer(JvmProcess, NameServerProcess):
     """RocketMQ's own name server."""
 
     ready_words = "boot success"
@@ -274,7 +289,7 @@ class JavaNameServer(NameServerProcess):
         return java_environment(self.home)
 
 
-class JavaBroker(BrokerProcess):
+class JavaBroker(JvmProcess, BrokerProcess):
     """RocketMQ's own broker. `properties` are system properties such as rocketmq.serialize.type."""
 
     ready_words = "boot success"

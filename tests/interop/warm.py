@@ -10,11 +10,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DriverFailed", "WarmJvm"]
+__all__ = ["DriverFailed", "WarmJvm", "stacks"]
 
 
 class DriverFailed(AssertionError):
     """A Java program ended with an error; the text holds the end of its output."""
+
+
+def stacks(pid: int) -> str:
+    """Stacks of all threads of a running JVM, for the report of one that hangs."""
+    try:
+        asked = subprocess.run(["jstack", str(pid)], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"jstack {pid} failed: {error}"
+    return asked.stdout or f"jstack {pid} failed: {asked.stderr}"
 
 
 class WarmJvm:
@@ -54,7 +63,13 @@ class WarmJvm:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        watch = threading.Timer(timeout_s, process.kill)
+        hung: list[str] = []
+
+        def end_hung() -> None:
+            hung.append(f"; its threads were at\n{stacks(process.pid)}")
+            process.kill()
+
+        watch = threading.Timer(timeout_s, end_hung)
         watch.start()
         try:
             process.stdin.write(json.dumps(what).encode() + b"\n")
@@ -65,10 +80,12 @@ class WarmJvm:
             answer, output = {}, b""
         finally:
             watch.cancel()
+            watch.join()
         if len(output) != answer.get("bytes"):
             self._end(process)
             raise DriverFailed(
-                f"{what['main']} ended its JVM, or took more than {timeout_s:g} s: {what['args']}"
+                f"{what['main']} {what['args']} "
+                + (f"took more than {timeout_s:g} s{hung[0]}" if hung else "ended its JVM")
             )
         return answer["failed"], output.decode(), answer["errors"]
 

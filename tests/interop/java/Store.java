@@ -26,7 +26,16 @@ public final class Store {
         this.store = store;
     }
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            work(args);
+        } catch (Throwable error) { // the store's threads would keep the JVM
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        }
+    }
+
+    private static void work(String[] args) throws Exception {
         Store driver = new Store(open(args[0]));
         List<JSONObject> steps = Lines.steps();
         for (int i = 0; i < steps.size(); i++) {
@@ -52,9 +61,11 @@ public final class Store {
         storeConfig.setHaListenPort(0);
         DefaultMessageStore store = new DefaultMessageStore(storeConfig, new BrokerStatsManager("interop"),
             (topic, queueId, offset, tagsCode, time, bitMap, properties) -> { }, brokerConfig);
-        boolean loaded = store.load();
+        if (!store.load()) { // its start would wait without end
+            throw new IllegalStateException("the store was not loaded; see java.log beside " + file);
+        }
         store.start();
-        Lines.print(Lines.answer(-1).fluentPut("opened", loaded)
+        Lines.print(Lines.answer(-1).fluentPut("opened", true)
             .fluentPut("min", store.getMinPhyOffset()).fluentPut("max", store.getMaxPhyOffset()));
         return store;
     }
