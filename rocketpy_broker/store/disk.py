@@ -33,8 +33,8 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def _open_unnamed(directory: Path) -> int | None:
-    """A handle of a file without a name; None where the system has no such files, or no /proc to name them by."""
-    if not hasattr(os, "O_TMPFILE") or not os.path.isdir("/proc/self/fd"):
+    """A handle of a file without a name; None where the system has no such files or no /proc."""
+    if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
         return None
     try:
         return os.open(directory, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
@@ -68,8 +68,8 @@ class Disk(Protocol):
     def create(self, path: Path, size: int) -> int:
         """A handle of a new file of `size` bytes, mostly a hole; a file that is there is extended to it.
 
-        Where the system can, a new file gets its name only at its full length. RocketMQ refuses a whole store for
-        one file that is too short, so a process killed in between must not leave one.
+        Where the system can, a new file gets its name only at its full length: RocketMQ refuses a whole
+        store for one file that is too short, so a killed process must not leave one.
         """
         ...
 
@@ -168,7 +168,7 @@ class OsDisk:
         try:
             self.extend(handle, size)
             if unnamed is not None:
-                # A descriptor for the source makes Python call linkat with AT_SYMLINK_FOLLOW, which naming needs.
+                # With src_dir_fd Python calls linkat with AT_SYMLINK_FOLLOW, which naming needs.
                 os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
         except OSError:
             os.close(handle)

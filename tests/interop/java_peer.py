@@ -2,8 +2,8 @@
 
 `JavaPeer.prepare("4.6.0")` resolves the jars once with Maven (pom.xml here), compiles java/*.java here with
 javac, and keeps both under .cache/interop-<version>/ in the repository (ignored by git). Nothing is resolved
-again while the jars are there; drivers are compiled again when a source has changed. Any number of processes may
-prepare the same version at the same time: see `made_once`.
+again while the jars are there; drivers are compiled again when a source has changed. Any number of
+processes may prepare the same version at the same time: see `made_once`.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ class JavaPeer:
 def made_once(folder: Path, recipe: str, make: Callable[[Path], None]) -> None:
     """Fill `folder` by `make`, unless it is there already and was made by the same `recipe`.
 
-    Safe in several processes at once: one makes, the others wait. `make` fills a folder of its own, which gets its
-    name when it is whole; a failed or killed `make` leaves nothing in place.
+    Safe in several processes at once: one makes, the others wait. `make` fills a folder of its own, which
+    gets its name when it is whole; a failed or killed `make` leaves nothing in place.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     marker = folder / ".complete"

@@ -92,7 +92,7 @@ def test_missing_things_are_no_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", ["log file", "index file"])
 def test_a_store_file_has_its_name_only_at_full_length(tmp_path: Path, make: str) -> None:
-    """RocketMQ refuses a store in which a killed broker left a file of no length, and its start never ends."""
+    """RocketMQ refuses a store in which a killed broker left a file of no length."""
     seen: list[list[Path]] = []
 
     class Watched(OsDisk):
@@ -142,8 +142,8 @@ def test_a_failed_creation_leaves_no_file_and_no_handle(tmp_path: Path) -> None:
         def extend(self, handle: int, size: int) -> None:
             raise OSError(errno.ENOSPC, "no space")
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match="no space"):
         Full().create(tmp_path / "f", 100)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert list(tmp_path.iterdir()) == []
