@@ -54,7 +54,17 @@ class Background:
                 return
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine. Ctrl-C while waiting cancels it."""
+        """Wait for a coroutine. Ctrl-C while waiting cancels it.
+
+        Raises UsageError in the background thread, and ClientClosed in a forked child.
+        """
+        if self.is_current:
+            work.close()
+            raise UsageError(
+                "a blocking method was called in the thread that works for all blocking clients, as in a "
+                "callback or an async handler; it would wait for itself. Take a method that returns a "
+                "future, such as send_async, or call it on a thread of your own"
+            )
         future = self.begin(work)
         try:
             return future.result()
@@ -63,19 +73,20 @@ class Background:
             raise
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine; return the future of what it returns."""
+        """Start a coroutine; return the future of what it returns. Raises ClientClosed in a forked child."""
         try:
-            self._check_caller()
-        except UsageError:
+            self._check_process()
+        except ClientClosed:
             work.close()
             raise
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have a function called soon, in the caller's context; those that come close together cost one
-        wake-up.
+        """Have a function called soon, in the caller's context. Calls in quick succession cost one wake-up.
+
+        Raises ClientClosed in a forked child.
         """
-        self._check_caller()
+        self._check_process()
         self._calls.append(partial(contextvars.copy_context().run, function))
         if len(self._calls) == 1:
             self._loop.call_soon_threadsafe(self._call_all)
@@ -95,15 +106,14 @@ class Background:
             finally:
                 self._calls.popleft()
 
-    def _check_caller(self) -> None:
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in this thread, where nothing may wait for it."""
+        return threading.current_thread() is self._thread
+
+    def _check_process(self) -> None:
         if self.pid != os.getpid():
             raise ClientClosed("this client was made before a fork; make a new one in the child process")
-        if threading.current_thread() is self._thread:
-            raise UsageError(
-                "a blocking method was called in the thread that works for all blocking clients, as in a "
-                "callback or an async handler; it would wait for itself. Take a method that returns a "
-                "future, such as send_async, or call it on a thread of your own"
-            )
 
 
 async def later(function: Callable[[], T]) -> T:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Final, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from rocketpy import admin, producer
 from rocketpy.admin import FOREVER_MS, QueryResult
@@ -107,6 +107,7 @@ class Producer(_Lookups[producer.Producer]):
         self.group: Final = self._inner.group
         self.config: Final = self._inner.config
         self._room = threading.BoundedSemaphore(self.config.max_in_flight)
+        self._handed_over: set[Future[Any]] = set()
 
     def start(self) -> None:
         """See `rocketpy.Producer.start`. One that is never closed is closed at the interpreter's end."""
@@ -141,12 +142,13 @@ class Producer(_Lookups[producer.Producer]):
 
         callback: called with that future when it is done, in the background thread: it must not block.
         Blocks while `ProducerConfig.max_in_flight` messages of this method are not answered, for at most the
-        time-out; then raises FlowControlled. What is wrong with the message comes by the future.
+        time-out; then raises FlowControlled (in a callback at once). What is wrong with the message comes by
+        the future.
         """
         background = self._loop()
         self._take_room(how.get("timeout_ms"))
         future: Future[SendResult] = Future()
-        future.add_done_callback(lambda _: self._room.release())
+        self._hold(future)
         if callback is not None:
             future.add_done_callback(callback)
 
@@ -161,8 +163,20 @@ class Producer(_Lookups[producer.Producer]):
                 return
             answer.add_done_callback(lambda done: _copy(done, future))
 
-        background.call(hand_over)
+        try:
+            background.call(hand_over)
+        except ClientClosed:
+            future.cancel()
+            raise
         return future
+
+    def flush(self) -> None:
+        """Wait until every message handed over so far by any thread has ended. See `rocketpy.Producer.flush`.
+
+        The futures are done then. Their callbacks may still run, in the background thread.
+        """
+        self._loop().run(self._inner.flush())
+        wait(self._handed_over.copy())
 
     def send_oneway(self, message: Message, **where: Unpack[Where]) -> None:
         """See `rocketpy.Producer.send_oneway`; waits while too much is unsent."""
@@ -199,7 +213,7 @@ class Producer(_Lookups[producer.Producer]):
         except BaseException:
             self._room.release()
             raise
-        future.add_done_callback(lambda _: self._room.release())
+        self._hold(future)
         if callback is not None:
             future.add_done_callback(callback)
         return future
@@ -251,10 +265,19 @@ class Producer(_Lookups[producer.Producer]):
         """Short for `fetch_publish_message_queues`."""
         return self.fetch_publish_message_queues(topic)
 
+    def _hold(self, future: Future[Any]) -> None:
+        """Count a future among those in flight, until it is done."""
+        self._handed_over.add(future)
+        future.add_done_callback(self._let_go)
+
+    def _let_go(self, future: Future[Any]) -> None:
+        self._handed_over.discard(future)
+        self._room.release()
+
     def _take_room(self, timeout_ms: int | None) -> None:
         """Count one more in flight; wait for that if need be. Raises FlowControlled after the time-out."""
         time_ms = self._inner.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
-        timeout_s = min(time_ms / 1000, threading.TIMEOUT_MAX)
+        timeout_s = 0 if self._loop().is_current else min(time_ms / 1000, threading.TIMEOUT_MAX)
         if not self._room.acquire(timeout=timeout_s):
             raise FlowControlled(
                 f"{self._inner.config.max_in_flight} messages were in flight for {timeout_s} s"
@@ -301,7 +324,7 @@ def _on_thread(check: SyncCheck) -> TransactionCheck:
 
 def _copy(done: asyncio.Future[SendResult], future: Future[SendResult]) -> None:
     """Pass a result from the loop's future on to the caller's."""
-    if future.cancelled() or not future.set_running_or_notify_cancel():
+    if not future.set_running_or_notify_cancel():  # cancelled; this wakes those who wait for it
         if not done.cancelled():
             done.exception()
     elif done.cancelled():

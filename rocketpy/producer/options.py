@@ -39,6 +39,6 @@ class SendOptions(Where, total=False):
 
 
 class RequestOptions(Where, total=False):
-    """See `rocketpy.Producer.request`. timeout: in seconds."""
+    """See `rocketpy.Producer.request`."""
 
-    timeout: float
+    timeout_ms: int

@@ -13,7 +13,14 @@ from typing import Final, TypeVar
 
 from rocketpy.admin import Lookups
 from rocketpy.client import ClientInstance, Health
-from rocketpy.config import COMPRESSION_TYPES, ClientConfig, ProducerConfig, check_number, config_of
+from rocketpy.config import (
+    COMPRESSION_TYPES,
+    ClientConfig,
+    ProducerConfig,
+    check_number,
+    check_timeout,
+    config_of,
+)
 from rocketpy.errors import ClientClosed, ConfigInvalid
 from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.lifecycle import Lifecycle
@@ -272,8 +279,19 @@ class Producer(Lookups, Lifecycle):
         return await self._here().send_batch(messages, queue, timeout_ms)
 
     async def drain(self) -> None:
-        """Wait until there is room for another message, and the connections have taken what was written."""
+        """Wait until there is room for another message, and the connections have taken what was written.
+
+        For loops of `send_nowait`. `flush` waits for the answers.
+        """
         await self._here().engine.drain()
+
+    async def flush(self) -> None:
+        """Wait until every message accepted so far has ended: stored, failed, or its send cancelled.
+
+        What was gathered for a batch leaves at once. Messages accepted during the wait are not waited for.
+        Ends when the last time-out does. Never raises for a failed send: its future or `send` does.
+        """
+        await self._here().engine.flush()
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Short for `fetch_publish_message_queues`."""
@@ -332,41 +350,40 @@ class Producer(Lookups, Lifecycle):
         self,
         message: Message,
         *,
-        timeout: float = 3.0,  # noqa: ASYNC109 - it travels with the request, as its TTL
+        timeout_ms: int = 3000,
         queue: MessageQueue | None = None,
         selector: QueueSelector | None = None,
         arg: object = None,
     ) -> MessageExt:
         """Send a message and wait for the reply that one of its consumers sends.
 
-        timeout: in seconds, for both ways together. queue, selector, arg: as in `send`.
+        timeout_ms: for both ways together; it travels with the request, as its TTL. queue, selector, arg: as
+        in `send`.
         Returns the reply. Raises ReplyTimeout when the request is stored but nobody replied in time, and
         what `send` raises. A reply that comes later is dropped, with a line in the log.
         The consumer replies by `create_reply_message` and `send`.
         """
-        check_number("the time-out in seconds", timeout, 0)
-        timeout_ms = max(1, round(timeout * 1000))
-
+        ttl_ms = round(check_timeout(timeout_ms))
         sends = self._here()
         check_message(message)
 
         async def send_singly(request: Message, left_ms: int) -> SendResult:
             return await sends.send(LoneSend, request, queue, selector, arg, left_ms)
 
-        return await _started(self._requests).request(message, timeout_ms, send_singly)
+        return await _started(self._requests).request(message, ttl_ms, send_singly)
 
     def request_nowait(
         self,
         message: Message,
         *,
-        timeout: float = 3.0,
+        timeout_ms: int = 3000,
         queue: MessageQueue | None = None,
         selector: QueueSelector | None = None,
         arg: object = None,
     ) -> asyncio.Future[MessageExt]:
         """`request` as a future, for callbacks or to have several on their way. Raises ClientClosed."""
         self._here()
-        asking = self.request(message, timeout=timeout, queue=queue, selector=selector, arg=arg)
+        asking = self.request(message, timeout_ms=timeout_ms, queue=queue, selector=selector, arg=arg)
         return joined(asking, f"request of producer {self.group}")
 
     # -- inside -------------------------------------------------------------------------------

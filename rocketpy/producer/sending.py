@@ -146,6 +146,12 @@ class Engine:
                     with contextlib.suppress(ConnectionLost):
                         await link.channel.drain()
 
+    async def flush(self) -> None:
+        """Let gathered batches leave, and wait until every send accepted so far has ended."""
+        self.accumulator.flush()
+        if ending := [future for send in self._live for future in send.waiting]:
+            await asyncio.wait(ending)
+
     def accept(self, send: Send) -> None:
         """Take a send; from now on it is sure to end. Follow it by `begin`."""
         self._live[send] = None

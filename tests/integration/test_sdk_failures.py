@@ -455,6 +455,44 @@ async def test_oneway_sends_in_a_loop_are_bounded_and_drained() -> None:
         await broker.until(lambda: len(broker.sends) == 95)
 
 
+@pytest.mark.parametrize("batching", [True, False])
+async def test_flush_waits_for_each_answer_and_raises_none(batching: bool) -> None:
+    """Progress that a program commits after its sends could be ahead of what is stored."""
+    held: list[tuple[Channel, Command]] = []
+
+    def hold(channel: Channel, request: Command) -> None:
+        held.append((channel, request))
+
+    def is_later(place: tuple[Channel, Command]) -> bool:
+        return place[1].body == b"later"
+
+    async with one_broker(config=ProducerConfig(batching=batching)) as (producer, broker, _):
+        await producer.flush()  # nothing to wait for
+        await asyncio.gather(*[producer.send(MESSAGE) for _ in range(3)])  # the broker takes batches
+        broker.script = hold
+        sends = [producer.send_nowait(MESSAGE) for _ in range(3)]
+        producer.send_oneway(MESSAGE)
+        flushing = asyncio.create_task(producer.flush())
+        await broker.until(lambda: len(held) > 0)
+        assert not flushing.done()
+        later = producer.send_nowait(Message("T", b"later"))
+        await broker.until(lambda: any(map(is_later, held)))
+        assert not flushing.done()
+        for channel, request in held:
+            if is_later((channel, request)):
+                continue
+            is_refused = not batching and request is held[0][1]
+            channel.reply(request.reply(ResponseCode.MESSAGE_ILLEGAL) if is_refused else stored(request))
+        await flushing
+        assert all(send.done() for send in sends)
+        assert not later.done()
+        assert [isinstance(send.exception(), BrokerError) for send in sends] == [not batching, False, False]
+        channel, request = next(filter(is_later, held))
+        channel.reply(stored(request))
+        await producer.flush()
+        assert later.done()
+
+
 async def test_close_waits_for_answers() -> None:
     """Messages that were accepted would be lost at the end of a program."""
     held: list[tuple[Channel, Command]] = []

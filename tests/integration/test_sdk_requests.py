@@ -96,7 +96,7 @@ async def test_two_producers_of_one_client() -> None:
             assert {message.body for message in await place.read("Shared", 2)} == {b"1", b"2"}
         async with place.replier("Shared"):
             assert (
-                await one.request(Message("Shared", b"still there?"), timeout=10)
+                await one.request(Message("Shared", b"still there?"), timeout_ms=10_000)
             ).body == b"re: still there?"
 
 

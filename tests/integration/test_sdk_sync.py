@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import Message, MessageExt, ProducerConfig, PullStatus, PushConfig, SendResult, SendStatus
+from rocketpy import (
+    BatchConfig,
+    Message,
+    MessageExt,
+    ProducerConfig,
+    PullStatus,
+    PushConfig,
+    SendResult,
+    SendStatus,
+)
 from rocketpy import Producer as AsyncProducer
 from rocketpy import PullConsumer as AsyncPullConsumer
 from rocketpy.embedded import _find_open, lease
@@ -221,3 +230,37 @@ def test_without_the_broker_package_the_error_says_what_to_install() -> None:
     """The user would see an empty list or an ImportError."""
     with pytest.raises(ConfigInvalid, match="pip install rocketpy-mq"):
         _find_open("rocketpy.no-such-group")
+
+
+def test_a_callback_may_send_without_waiting(producer: Producer) -> None:
+    """The advice to take send_async in a callback was refused too, and each try cost a place in flight."""
+    sent: list[Future[SendResult]] = []
+
+    def send_again(_: object) -> None:
+        sent.append(producer.send_async(Message("Callback", b"again")))
+        if len(sent) < 10:
+            sent[-1].add_done_callback(send_again)
+
+    producer.send_async(Message("Callback", b"x"), send_again).result(timeout=10)
+    producer.flush()
+    while len(sent) < 10:  # each of them is handed over when the one before it has ended
+        producer.flush()
+    assert all(future.result(timeout=10).status is SendStatus.SEND_OK for future in sent)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [ProducerConfig(max_in_flight_bytes=4000), ProducerConfig(batch=BatchConfig(linger_ms=600_000))],
+    ids=["little room", "gathering"],
+)
+def test_flush_waits_for_what_was_handed_over(config: ProducerConfig) -> None:
+    """A program that commits its own progress then would do so before its messages are stored."""
+    with Producer("g", "embedded:", config=config) as producer:
+        futures = [producer.send_async(Message("Flush", b"x" * 1000), timeout_ms=60_000) for _ in range(50)]
+        batch = producer.send_batch_async([Message("Flush", b"b")] * 3)
+        cancelled = producer.send_async(Message("Flush", b"x"))
+        cancelled.cancel()
+        producer.flush()
+        assert batch.done()
+        assert all(future.done() for future in (*futures, cancelled))
+        assert {future.result().status for future in futures} == {SendStatus.SEND_OK}

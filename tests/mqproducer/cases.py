@@ -267,13 +267,17 @@ async def test_request(place: Place) -> None:
     async with place.producer() as producer:
         queues = await place.made(producer, topic)
         async with place.replier(topic):
-            reply = await producer.request(message(topic, b"one"), timeout=10)
+            reply = await producer.request(message(topic, b"one"), timeout_ms=10_000)
             assert (reply.body, reply.tags) == (b"re: one", "reply")
             bodies = [b"%d" % n for n in range(20)]
-            replies = await asyncio.gather(*[producer.request(message(topic, b), timeout=10) for b in bodies])
+            replies = await asyncio.gather(
+                *[producer.request(message(topic, b), timeout_ms=10_000) for b in bodies]
+            )
             assert [one.body for one in replies] == [b"re: " + body for body in bodies]
-            at_queue = await producer.request(message(topic, b"q"), queue=queues[1], timeout=10)
-            selected = await producer.request(message(topic, b"s"), selector=by_hash, arg="x", timeout=10)
+            at_queue = await producer.request(message(topic, b"q"), queue=queues[1], timeout_ms=10_000)
+            selected = await producer.request(
+                message(topic, b"s"), selector=by_hash, arg="x", timeout_ms=10_000
+            )
             assert (at_queue.body, selected.body) == (b"re: q", b"re: s")
     assert b"q" in {one.body for one in await place.read(topic, 23) if one.queue_id == 1}
 
@@ -285,7 +289,7 @@ async def test_request_async(place: Place) -> None:
     async with place.producer() as producer:
         await place.made(producer, topic)
         async with place.replier(topic):
-            future = producer.request_nowait(message(topic, b"later"), timeout=10)
+            future = producer.request_nowait(message(topic, b"later"), timeout_ms=10_000)
             future.add_done_callback(done.append)
             assert (await future).body == b"re: later"
     assert done == [future]
@@ -297,7 +301,7 @@ async def test_request_times_out(place: Place, caplog: pytest.LogCaptureFixture)
     async with place.producer() as producer, place.producer("late_replies") as replier:
         await place.made(producer, topic)
         with pytest.raises(ReplyTimeout, match="no reply came within 300 ms") as caught:
-            await producer.request(message(topic, b"too late"), timeout=0.3)
+            await producer.request(message(topic, b"too late"), timeout_ms=300)
         assert caught.value.outcome is Outcome.STORED
         (request,) = await place.read(topic, 1)
         result = await replier.send(create_reply_message(request, b"sorry"))
@@ -686,7 +690,7 @@ async def test_heartbeat(place: Place) -> None:
         await place.made(producer, topic)
         async with place.replier(topic):
             for _ in range(3):
-                assert (await producer.request(message(topic, b"x"), timeout=10)).body == b"re: x"
+                assert (await producer.request(message(topic, b"x"), timeout_ms=10_000)).body == b"re: x"
                 await asyncio.sleep(0.1)
         assert producer.health().ok
 
@@ -712,9 +716,9 @@ def _block(namesrv: str, topic: str) -> None:
             == by_arg.queue
         )
         producer.send_oneway(message(topic, b"2"), queue=queue)
-        assert producer.request(message(topic, b"3"), timeout=10).body == b"re: 3"
+        assert producer.request(message(topic, b"3"), timeout_ms=10_000).body == b"re: 3"
         called: list[object] = []
-        future = producer.request_async(message(topic, b"4"), called.append, timeout=10)
+        future = producer.request_async(message(topic, b"4"), called.append, timeout_ms=10_000)
         assert future.result(10).body == b"re: 4"
         done = producer.send_in_transaction(
             message(topic, b"5"), local_transaction=lambda _: COMMIT, check=lambda _: ROLLBACK

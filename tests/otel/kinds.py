@@ -107,7 +107,7 @@ async def _send_all(producer: Producer, topic: str, asked: str) -> None:
         check=lambda _: LocalTransactionState.UNKNOWN,
         timeout_ms=10_000,
     )
-    reply = await producer.request(Message(asked, b"really?"), timeout=30)
+    reply = await producer.request(Message(asked, b"really?"), timeout_ms=30_000)
     assert reply.body == b"yes"
 
 

@@ -201,7 +201,7 @@ async def test_every_kind_of_send_is_traced(cluster: EmbeddedCluster, recorder: 
         await producer.send(Message("Delayed", b"later", delay_level=3))
         producer.send_oneway(Message("Oneway", b"gone"))
         await producer.create_topic("Ask", 1)
-        asking = asyncio.create_task(producer.request(Message("Ask", b"?"), timeout=10))
+        asking = asyncio.create_task(producer.request(Message("Ask", b"?"), timeout_ms=10_000))
         (queue,) = await consumer.fetch_queues("Ask")
         found = (await consumer.pull(queue, 0)).messages
         await producer.send(create_reply_message(found[0], b"!"))

@@ -70,9 +70,9 @@ async def transactions(producer: Producer, message: Message) -> None:
 
 async def requests(producer: Producer, message: Message) -> None:
     """Both sides of request-reply."""
-    reply = await producer.request(message, timeout=3)
+    reply = await producer.request(message, timeout_ms=3000)
     assert_type(reply, MessageExt)
-    assert_type(producer.request_nowait(message, timeout=0.5), asyncio.Future[MessageExt])
+    assert_type(producer.request_nowait(message, timeout_ms=500), asyncio.Future[MessageExt])
     await producer.send(create_reply_message(reply, b"thanks"))
 
 
@@ -94,7 +94,7 @@ def blocking(message: Message) -> None:
     with rocketpy.sync.Producer("g", config=config, client=ClientConfig(namespace="t1")) as producer:
         assert_type(producer.send(message, selector=by_hash, arg="x"), SendResult)
         assert_type(producer.send_async(message, lambda done: done.result()), Future[SendResult])
-        assert_type(producer.request(message, timeout=1), MessageExt)
+        assert_type(producer.request(message, timeout_ms=1000), MessageExt)
         assert_type(producer.request_async(message), Future[MessageExt])
         done = producer.send_in_transaction(
             message, local_transaction=lambda _: LocalTransactionState.COMMIT, check=check

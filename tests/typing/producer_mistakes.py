@@ -23,7 +23,7 @@ async def mistakes(producer: Producer, message: Message) -> None:
     await producer.send_in_transaction(message)  # type: ignore[call-arg]
     await producer.send_in_transaction(message, local_transaction=commit)  # type: ignore[arg-type]
     await producer.send_in_transaction(message, local_transaction=LocalTransactionState.COMMIT)  # type: ignore[arg-type]
-    await producer.request(message, timeout="3")  # type: ignore[arg-type]
+    await producer.request(message, timeout_ms="3")  # type: ignore[arg-type]
     await producer.create_topic(message)  # type: ignore[arg-type]
     producer.check_transactions(lambda: LocalTransactionState.COMMIT)  # type: ignore[misc, arg-type]
     CompressionConfig(type="gzip")  # type: ignore[arg-type]

@@ -95,6 +95,6 @@ async def test_we_ask_java(servers: Cluster) -> None:
         with servers.peer.running("Rpc", *arguments, home=servers.run / f"replier-{topic}"):
             bodies = [b"question %d" % n for n in range(5)]
             replies = await asyncio.gather(
-                *[sender.request(Message(topic, body), timeout=40) for body in bodies]
+                *[sender.request(Message(topic, body), timeout_ms=40_000) for body in bodies]
             )
     assert [reply.body for reply in replies] == [b"re: " + body for body in bodies]

@@ -71,7 +71,7 @@ async def push_recorded(broker: Peer, correlation_id: str, *, newer: bool = Fals
 async def test_a_request_is_that_of_a_java_producer() -> None:
     """A Java replier could not answer a Python requester."""
     async with running() as (producer, broker):
-        asking = asyncio.create_task(producer.request(MESSAGE, timeout=5))
+        asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=5000))
         await broker.until(lambda: len(broker.sends) == 1)
         assert broker.seen[0].code == RequestCode.HEART_BEAT
         header = broker.sends[0].header_as(SendMessageRequestHeaderV2)
@@ -93,7 +93,7 @@ async def test_a_request_is_that_of_a_java_producer() -> None:
 async def test_a_reply_from_a_newer_broker() -> None:
     """With a broker of 4.9 a reply would be dropped, as its last property would run into the next one."""
     async with running() as (producer, broker):
-        asking = asyncio.create_task(producer.request(MESSAGE, timeout=5))
+        asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=5000))
         await broker.until(lambda: len(broker.sends) == 1)
         properties = decode(broker.sends[0].header_as(SendMessageRequestHeaderV2).properties or "")
         await push_recorded(broker, properties["CORRELATION_ID"], newer=True)
@@ -131,22 +131,22 @@ async def test_nobody_replies() -> None:
     async with running() as (producer, _broker):
         await producer.send(MESSAGE)  # the route and the connection are there: the time is the reply's
         with pytest.raises(ReplyTimeout, match=r"is stored in .* but no reply came within 500 ms") as caught:
-            await producer.request(MESSAGE, timeout=0.5)
+            await producer.request(MESSAGE, timeout_ms=500)
         assert caught.value.outcome is Outcome.STORED
     async with running(silent) as (producer, _broker):
         with pytest.raises(RequestTimeout) as silence:
-            await producer.request(MESSAGE, timeout=0.2)
+            await producer.request(MESSAGE, timeout_ms=200)
         assert silence.value.outcome is Outcome.UNKNOWN
     async with running(refuses(ResponseCode.MESSAGE_ILLEGAL)) as (producer, _broker):
         with pytest.raises(BrokerError) as refused:
-            await producer.request(MESSAGE, timeout=5)
+            await producer.request(MESSAGE, timeout_ms=5000)
         assert refused.value.outcome is Outcome.NOT_SENT
 
 
 async def test_a_late_reply_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     """The broker would think the client broken, or the reply would reach another request."""
     async with running() as (producer, broker):
-        asking = asyncio.create_task(producer.request(MESSAGE, timeout=60))
+        asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=60_000))
         await broker.until(lambda: len(broker.sends) == 1)
         properties = decode(broker.sends[0].header_as(SendMessageRequestHeaderV2).properties or "")
         asking.cancel()
@@ -160,7 +160,7 @@ async def test_a_late_reply_is_dropped(caplog: pytest.LogCaptureFixture) -> None
 async def test_closing_ends_the_wait() -> None:
     """A program that stops would wait for a reply that nobody can bring any more."""
     async with running() as (producer, broker):
-        future = producer.request_nowait(MESSAGE, timeout=60)
+        future = producer.request_nowait(MESSAGE, timeout_ms=60_000)
         await broker.until(lambda: len(broker.sends) == 1)
         await producer.close()
         with pytest.raises(ClientClosed, match="before a reply came"):
@@ -170,13 +170,13 @@ async def test_closing_ends_the_wait() -> None:
 async def test_cancelling_a_request() -> None:
     """A cancelled request would leave something behind that the next one stumbles over."""
     async with running() as (producer, broker):
-        asking = asyncio.create_task(producer.request(MESSAGE, timeout=60))
+        asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=60_000))
         await broker.until(lambda: len(broker.sends) == 1)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         assert asking.cancelled()
         assert producer.health().ok
-        again = asyncio.create_task(producer.request(MESSAGE, timeout=5))
+        again = asyncio.create_task(producer.request(MESSAGE, timeout_ms=5000))
         await broker.until(lambda: len(broker.sends) == 2)
         properties = decode(broker.sends[1].header_as(SendMessageRequestHeaderV2).properties or "")
         await push_recorded(broker, properties["CORRELATION_ID"])
