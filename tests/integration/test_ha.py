@@ -162,17 +162,35 @@ async def _put(broker: Broker, count: int) -> None:
     channel.close()
 
 
-async def _pull_at(broker: Broker, offset: int, *, suspend: bool = False, topic: str = "HaTopic") -> Command:
-    """A consumer's pull, of queue 0."""
+async def _pull_at(
+    broker: Broker, offset: int, *, suspend: bool = False, topic: str = "HaTopic", commit: int | None = None
+) -> Command:
+    """A consumer's pull, of queue 0. commit: the offset that it asks to store."""
     header = PullMessageRequestHeader(
         consumer_group="readers", topic=topic, queue_id=0, queue_offset=offset, max_msg_nums=32,
-        sys_flag=PullSysFlag.build(commit_offset=False, suspend=suspend, subscription=True), commit_offset=0,
-        suspend_timeout_millis=20_000, sub_version=0, subscription="*", expression_type="TAG",
+        sys_flag=PullSysFlag.build(commit_offset=commit is not None, suspend=suspend, subscription=True),
+        commit_offset=commit or 0, suspend_timeout_millis=20_000, sub_version=0, subscription="*",
+        expression_type="TAG",
     )  # fmt: skip
     channel = await connect(broker.address, Peer())
     answer = await channel.request(Command.request(RequestCode.PULL_MESSAGE, header), 10_000)
     channel.close()
     return answer
+
+
+async def test_a_slave_stores_no_offset_that_comes_with_a_pull(brokers: Pair) -> None:
+    """Its offsets are its master's: a reader would begin again at an older one, or skip messages."""
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await _put(master, 5)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    assert (await _pull_at(master, 3, commit=2)).code == ResponseCode.SUCCESS
+    assert master.consumers.offsets.get("readers", "HaTopic", 0) == 2
+    await until(lambda: slave.consumers.offsets.get("readers", "HaTopic", 0) == 2)
+    await brokers.stop(master)
+    assert (await _pull_at(slave, 3, commit=4)).code == ResponseCode.SUCCESS
+    assert slave.consumers.offsets.get("readers", "HaTopic", 0) == 2
 
 
 @pytest.mark.parametrize("suspend", [False, True])

@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from rocketpy import ConsumeFrom, ConsumeResult, MessageExt, PushConfig, PushConsumer
+from rocketpy import ConsumeFrom, ConsumeResult, Message, MessageExt, Producer, PushConfig, PushConsumer
 from rocketpy.protocol.bodies import (
     BrokerData,
     GetConsumerListByGroupResponseBody,
+    HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
     QueueData,
@@ -207,6 +208,17 @@ async def test_slaves_hear_of_consumers(names: Names) -> None:
         await until(lambda: len(slave.requests(RequestCode.HEART_BEAT)) > 0)
     finally:
         await consumer.close()
+
+
+async def test_slaves_hear_nothing_of_producers(names: Names) -> None:
+    """A slave would list producers that never send to it, as no slave of RocketMQ's does."""
+    master, slave = names.members[0], names.members[1]
+    async with Producer("g", namesrv=names.address) as producer:
+        await producer.send(Message("T", b"x"))
+        assert producer._client is not None
+        await producer._client.heartbeat()
+        assert HeartbeatData.decode(master.requests(RequestCode.HEART_BEAT)[-1].body).producer_data_set
+        assert slave.requests(RequestCode.HEART_BEAT) == []
 
 
 async def test_without_a_master_work_goes_on_at_the_slave(names: Names) -> None:

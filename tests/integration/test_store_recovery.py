@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -385,3 +387,43 @@ def test_clean_start_reads_only_the_tail_of_a_large_log(tmp_path: Path) -> None:
     kill(store)
     config = dataclasses.replace(config, recovery=RecoveryConfig(use_progress=False))
     assert MessageStore(config).open().records == 25
+
+
+@pytest.mark.parametrize(("late_ms", "file"), [(0, 1), (-1, 0), (1, 1)])
+def test_a_store_of_java_is_read_from_the_file_that_its_checkpoint_names(
+    tmp_path: Path, late_ms: int, file: int
+) -> None:
+    """Source: CommitLog.isMappedFileMatchedRecover. One file too late, and its queues would lack messages."""
+    times = itertools.count(1_800_000_000_000)
+    config = small_config(tmp_path, index=IndexConfig(enabled=False))
+    store = MessageStore(config, clock=lambda: next(times))
+    with store:
+        for number in range(COUNT):
+            put(store, number)
+        starts = [segment.start for segment in store.commit_log.files.segments]
+        first = store.commit_log.first_record(store.commit_log.files.segments[1])
+    assert first is not None
+    flushed = first.store_timestamp + 3000 + late_ms  # 4.6.0 goes back three seconds
+    (tmp_path / "checkpoint").write_bytes(struct.pack(">qqq", flushed, flushed, 0).ljust(4096, b"\0"))
+    (tmp_path / "abort").touch()
+    store = MessageStore(config)
+    assert store.open().scanned_from == starts[file]
+    assert len(bodies(store)) == COUNT
+    store.close()
+
+
+def test_a_store_that_java_closed_is_read_from_its_third_last_file(tmp_path: Path) -> None:
+    """Source: CommitLog.recoverNormally. Files before are flushed; reading them all would take minutes."""
+    config = small_config(tmp_path, index=IndexConfig(enabled=False))
+    with MessageStore(config) as store:
+        for number in range(2 * COUNT):
+            put(store, number)
+        starts = [segment.start for segment in store.commit_log.files.segments]
+    assert len(starts) > 4
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:24].ljust(4096, b"\0"))
+    store = MessageStore(config)
+    report = store.open()
+    assert report.clean
+    assert report.scanned_from == starts[-3]
+    store.close()

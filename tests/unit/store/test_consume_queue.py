@@ -128,3 +128,37 @@ def test_recovery_finds_the_end_by_the_first_empty_unit(tmp_path: Path) -> None:
     assert (again.next_offset, again.max_physical_offset) == (47, 5700)
     again.destroy()
     assert not (tmp_path / "T" / "3").exists()
+
+
+@pytest.mark.parametrize(("file", "end"), [(1, 45), (2, 23), (3, 33), (4, 43)])
+def test_recovery_reads_the_last_three_files(tmp_path: Path, file: int, end: int) -> None:
+    """A start would take as long as the queue is old, or overlook what a crash took from its newest files."""
+    queue = queue_of(tmp_path, 45)
+    queue.write_out()
+    queue.files.close()
+    path = sorted((tmp_path / "T" / "3").iterdir())[file]
+    units = bytearray(path.read_bytes())
+    units[60:80] = bytes(20)  # its fourth unit is empty
+    path.write_bytes(units)
+    again = queue_of(tmp_path)
+    again.files.load()
+    again.recover()
+    assert again.next_offset == end
+    again.files.close()
+
+
+@pytest.mark.parametrize(("dispatched", "end"), [(5000, 45), (3001, 45), (3000, 13), (0, 13)])
+def test_recovery_reads_back_to_what_was_flushed(tmp_path: Path, dispatched: int, end: int) -> None:
+    """After power loss a hole in an older file would stay, and its messages be lost to consumers."""
+    queue = queue_of(tmp_path, 45)
+    queue.write_out()
+    queue.files.close()
+    path = sorted((tmp_path / "T" / "3").iterdir())[1]
+    units = bytearray(path.read_bytes())
+    units[60:80] = bytes(20)
+    path.write_bytes(units)
+    again = queue_of(tmp_path)
+    again.files.load()
+    again.recover(dispatched)
+    assert again.next_offset == end
+    again.files.close()

@@ -236,3 +236,32 @@ async def test_a_file_that_could_not_be_deleted_is_deleted_later(
     kept = [segment.path.name for segment in again.commit_log.files.segments]
     assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == kept
     await driver.close()
+
+
+@pytest.mark.parametrize(("passes", "deletes"), [(19, True), (20, False)])
+def test_a_request_to_clean_counts_for_twenty_passes(tmp_path: Path, passes: int, *, deletes: bool) -> None:
+    """`mqadmin cleanExpiredCQ` would do nothing, or keep on deleting at any hour."""
+    store, _, cleaner = filled(tmp_path)
+    young = store.commit_log.files.segments[-1].modified_ms() + 1000
+    young += 0 if not is_hour_of("04", young) else 2 * HOUR
+    cleaner.ask()
+    for _ in range(passes):
+        assert cleaner.run(young) == 0
+    assert (cleaner.run(later(store)) > 0) is deletes
+    store.close()
+
+
+@pytest.mark.parametrize("field", ["flushed_offset", "dispatched_offset"])
+def test_files_that_may_not_be_flushed_stay(tmp_path: Path, field: str) -> None:
+    """Power loss would leave queues that go on behind a log which has lost what they point to."""
+    store, disks, cleaner = filled(tmp_path)
+    files = store.commit_log.files
+    second = files.segments[1]
+    setattr(store.checkpoint, field, second.end)
+    disks.used = 0.8
+    cleaner.run(later(store))
+    assert files.segments[0].start == second.end
+    setattr(store.checkpoint, field, files.segments[0].end - 1)
+    assert cleaner.run(later(store)) == 0
+    assert files.segments[0].start == second.end
+    store.close()
