@@ -154,13 +154,13 @@ class Broker:
 
     def health(self) -> BrokerHealth:
         """How it is now."""
-        failure = self.store.failure
+        store = self._driver.health()
         return BrokerHealth(
-            is_serving=self._is_serving and failure is None,
-            failure=None if failure is None else str(failure),
+            is_serving=self._is_serving and store.failure is None,
+            failure=store.failure,
             registered_at=tuple(self._registrar.registered_at) if self._registrar else (),
             connections=sum(len(server.channels) for server in self._servers),
-            store=self._driver.health(),
+            store=store,
         )
 
     async def wait_failed(self) -> RocketError:

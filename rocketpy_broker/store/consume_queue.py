@@ -16,12 +16,13 @@ Source: RocketMQ ConsumeQueue.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rocketpy.errors import StoreDamaged
+from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
@@ -41,12 +42,14 @@ _pack = UNIT.pack
 
 
 class ConsumeQueue:
-    """The units of one queue. `put` keeps the newest in memory; `write_out`, reads and flushes write them.
+    """The units of one queue. `put` keeps the newest in memory; `write_out` writes them.
 
-    pending_bytes_max: `put` writes by itself once so many bytes wait.
+    Reads write nothing: they find the newest units in memory, so that a full disk does not stop them.
+    pending_bytes_max: `put` tries to write once so many bytes wait. When that fails, the units stay in memory
+    and can be read; `write_out`, called with each thorough flush, raises the error.
     """
 
-    __slots__ = ("_pending", "_pending_max", "files", "max_physical_offset",
+    __slots__ = ("_pending", "_pending_max", "_write_at", "files", "max_physical_offset",
                  "min_offset", "next_offset", "put_bytes", "queue_id", "topic")  # fmt: skip
 
     def __init__(
@@ -71,7 +74,7 @@ class ConsumeQueue:
         self.put_bytes = 0
         """Bytes in the commit log of all records put one by one or in runs; recovery's do not count."""
         self._pending: list[bytes] = []
-        self._pending_max = max(1, pending_bytes_max // UNIT_BYTES)
+        self._pending_max = self._write_at = max(1, pending_bytes_max // UNIT_BYTES)
 
     @property
     def units_per_file(self) -> int:
@@ -83,8 +86,7 @@ class ConsumeQueue:
     def put(self, offset: int, size: int, tags_code: int, queue_offset: int) -> bool:
         """Add the unit of one record; False when it is here already.
 
-        Units come in commit-log order. Raises DiskFull, StoreError when pending units cannot be written;
-        they stay pending then.
+        Units come in commit-log order. Raises StoreDamaged for one that cannot follow those here.
         """
         if offset + size <= self.max_physical_offset:
             return False
@@ -94,8 +96,8 @@ class ConsumeQueue:
         self.next_offset = queue_offset + 1
         self.max_physical_offset = offset + size
         self.put_bytes += size
-        if len(self._pending) >= self._pending_max:
-            self.write_out()
+        if len(self._pending) >= self._write_at:
+            self._try_write_out()
         return True
 
     def put_run(
@@ -114,8 +116,8 @@ class ConsumeQueue:
         self.next_offset = last + 1
         self.max_physical_offset = offsets[-1] + sizes[-1]
         self.put_bytes += sum(sizes)
-        if len(self._pending) >= self._pending_max:
-            self.write_out()
+        if len(self._pending) >= self._write_at:
+            self._try_write_out()
         return True
 
     def put_many(self, units: list[bytes], queue_offset: int) -> None:
@@ -165,12 +167,13 @@ class ConsumeQueue:
         self.files.destroy()
         # As 4.6.0 (fillPreBlank): the queue starts in the file that holds this offset.
         first = queue_offset - queue_offset % self.units_per_file
-        self.files.add_segment(first * UNIT_BYTES).wrote = 0
+        with contextlib.suppress(StoreError):  # on a full disk `write_out` makes it later
+            self.files.add_segment(first * UNIT_BYTES).wrote = 0
         self._pending.extend([BLANK_UNIT] * (queue_offset - first))
         self.min_offset = self.next_offset = queue_offset
 
     def write_out(self) -> None:
-        """Write pending units, one call a file. Raises DiskFull, StoreError; then all stay pending."""
+        """Write pending units, one call a file. Raises DiskFull, StoreError; the rest stays pending."""
         if not self._pending:
             return
         data = b"".join(self._pending)
@@ -178,12 +181,26 @@ class ConsumeQueue:
         while written < len(data):
             last = self.files.last
             if last is None or last.is_full:
-                last = self.files.add_segment()
+                last = self.files.add_segment(self._written_units * UNIT_BYTES)
             part = data[written : written + last.size - last.wrote]
             last.write(last.wrote, part)
             last.wrote += len(part)
             written += len(part)
             del self._pending[: len(part) // UNIT_BYTES]
+        self._write_at = self._pending_max
+
+    def _try_write_out(self) -> None:
+        """`write_out`, or wait until twice as many units are there: a full disk is not asked each time."""
+        try:
+            self.write_out()
+        except StoreError as error:
+            self._write_at = 2 * len(self._pending)
+            logger.debug("%s: %d units wait in memory: %s", self.files.directory, len(self._pending), error)
+
+    @property
+    def _written_units(self) -> int:
+        """Queue offset of the first unit that is only in memory."""
+        return self.next_offset - len(self._pending)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -194,16 +211,23 @@ class ConsumeQueue:
         """
         if queue_offset < self.min_offset or queue_offset >= self.next_offset:
             return None
-        if self._pending and queue_offset + count > self.next_offset - len(self._pending):
-            self.write_out()
-        return self._read_raw(queue_offset, count)
+        count = min(count, self.roll_next_file(queue_offset) - queue_offset)
+        pending, waiting = self._written_units, b""
+        if queue_offset + count > pending:
+            first = max(queue_offset - pending, 0)
+            waiting = b"".join(self._pending[first : queue_offset + count - pending])
+        if queue_offset >= pending:
+            return waiting
+        size = min(count, pending - queue_offset) * UNIT_BYTES
+        written = self._read_written(queue_offset, size)
+        return written + waiting if written is not None and len(written) == size else written
 
-    def _read_raw(self, queue_offset: int, count: int) -> bytes | None:
+    def _read_written(self, queue_offset: int, size: int) -> bytes | None:
         segment = self.files.find(queue_offset * UNIT_BYTES)
         if segment is None:
             return None
         position = queue_offset * UNIT_BYTES - segment.start
-        size = min(count * UNIT_BYTES, segment.wrote - position)
+        size = min(size, segment.wrote - position)
         return segment.read(position, size) if size > 0 else None
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
@@ -213,24 +237,29 @@ class ConsumeQueue:
 
     def units(self) -> Iterator[tuple[int, int, int, int]]:
         """Every unit as (queue offset, physical offset, size, tags code), blanks included."""
-        self.write_out()
         for segment in self.files.segments:
             first = segment.start // UNIT_BYTES
             data = segment.read(0, segment.wrote)
             for position, unit in enumerate(UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES])):
                 yield first + position, *unit
+        for number, waiting in enumerate(self._pending, self._written_units):
+            yield number, *UNIT.unpack(waiting)
 
     def roll_next_file(self, queue_offset: int) -> int:
         """Queue offset at which the next file starts."""
         return queue_offset + self.units_per_file - queue_offset % self.units_per_file
 
-    def file_by_time(self, timestamp: int) -> Segment | None:
-        """The first file written to at or after that time, else the last; None without files."""
-        self.write_out()
-        for segment in self.files.segments:
+    def range_by_time(self, timestamp: int) -> range:
+        """Queue offsets of the first file written to at or after that time, else of the last.
+
+        Units that wait in memory belong to the last file. Empty without units.
+        """
+        segments = self.files.segments
+        for segment in segments[:-1]:
             if segment.modified_ms() >= timestamp:
-                return segment
-        return self.files.last
+                return range(segment.start // UNIT_BYTES, (segment.start + segment.wrote) // UNIT_BYTES)
+        first = segments[-1].start // UNIT_BYTES if segments else self._written_units
+        return range(first, self.next_offset)
 
     # -- recovery and cleaning -------------------------------------------------------------------
 
@@ -320,26 +349,40 @@ class ConsumeQueue:
         Looks into the oldest file only, as 4.6.0 does; unchanged when that has none, but not before it:
         from an offset whose file is gone nobody would get any further.
         """
-        self.write_out()
-        if not self.files.segments:
-            return
-        first = self.files.segments[0]
-        number, position = first.start // UNIT_BYTES, _first_at(first, physical_offset)
-        self.min_offset = max(self.min_offset, number) if position is None else number + position
+        oldest = self.files.min_offset // UNIT_BYTES
+        first = self._first_at(physical_offset)
+        self.min_offset = max(self.min_offset, oldest) if first is None else first
 
-    def take_expired(self, physical_offset: int) -> list[Segment]:
+    def first_at(self, physical_offset: int) -> int:
+        """Queue offset of the first unit whose record lies at or behind that commit log offset.
+
+        Looks into the oldest file only; the next offset when that has none.
+        """
+        first = self._first_at(physical_offset)
+        return self.next_offset if first is None else first
+
+    def _first_at(self, physical_offset: int) -> int | None:
+        segments = self.files.segments
+        if segments:
+            position = _first_at(segments[0], physical_offset)
+            if position is not None:
+                return segments[0].start // UNIT_BYTES + position
+        if len(segments) > 1:
+            return None
+        position = _first_at_slowly(b"".join(self._pending), physical_offset)
+        return None if position is None else self._written_units + position
+
+    def take_expired(self, physical_offset: int) -> Iterator[Segment]:
         """Take out the oldest files whose newest record lies below that commit log offset; never the last.
 
         The caller deletes them. Source: RocketMQ deleteExpiredFileByOffset.
         """
-        taken: list[Segment] = []
         while len(self.files.segments) > 1:
             first = self.files.segments[0]
             offset, _, _ = UNIT.unpack(first.read(first.size - UNIT_BYTES, UNIT_BYTES))
             if offset >= physical_offset:
                 break
-            taken.append(self.files.take_first())
-        return taken
+            yield self.files.take_first()
 
     def destroy(self) -> None:
         """Delete the queue's files."""

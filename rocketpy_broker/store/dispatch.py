@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from rocketpy.errors import StoreError
 from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.properties import PROPERTY_DELAY_TIME_LEVEL, find
 from rocketpy.protocol.record import RecordView
@@ -148,6 +149,8 @@ class Dispatcher:
         """Everything in the log below is dispatched."""
         self.last_store_timestamp = 0
         """Of the newest record dispatched, ms."""
+        self.is_stuck = False
+        """Did the last `run` fail?"""
 
     @property
     def waiting(self) -> int:
@@ -170,7 +173,8 @@ class Dispatcher:
         """Dispatch what waits; returns how many records.
 
         until: leave records that end behind this physical offset for later.
-        Raises DiskFull, StoreError: what was not dispatched waits on, and doing it again does no harm.
+        Raises DiskFull, StoreError when the index cannot begin a new file: what was not indexed waits on, and
+        doing it again does no harm. Its queues have it, and listeners were called.
         """
         requests, rest = self._waiting, []
         if not requests:
@@ -184,30 +188,41 @@ class Dispatcher:
             requests, rest = requests[:split], requests[split:]
             if not requests:
                 return 0
-        touched = self.put(requests)
+        touched: set[ConsumeQueue] = set()
+        self.is_stuck = True
+        try:
+            self.put(requests, touched)
+            self.is_stuck = False
+        finally:
+            if self.arrivals is not None:
+                for queue in touched:
+                    self.arrivals(queue.topic, queue.queue_id, queue.next_offset)
         self._waiting = rest
         last = requests[-1]
         self.offset = last[1] + last[2]
         self.last_store_timestamp = last[3]
-        if self.arrivals is not None:
-            for queue in touched:
-                self.arrivals(queue.topic, queue.queue_id, queue.next_offset)
         return len(requests)
 
-    def put(self, requests: Sequence[DispatchRequest], *, indexed: bool = True) -> set[ConsumeQueue]:
-        """Put each record into its consume queue and, if `indexed`, the index; returns what queues grew.
+    def put(
+        self,
+        requests: Sequence[DispatchRequest],
+        touched: set[ConsumeQueue] | None = None,
+        *,
+        indexed: bool = True,
+    ) -> None:
+        """Put each record into its consume queue and, if `indexed`, the index.
 
-        One loop, since it runs once a message: about half of what a message costs here.
+        touched: gets the queues that grew. One loop, since it runs once a message: about half of what a
+        message costs here. Raises StoreError when the index fails, after all records are in their queues.
         """
-        if len(requests) >= _BULK_MIN:
-            grown = self._put_run(requests, self._index if indexed else None)
-            if grown is not None:
-                return grown
+        touched = set() if touched is None else touched
+        if len(requests) >= _BULK_MIN and self._put_run(requests, touched, self._index if indexed else None):
+            return
         by_cursor = self._by_cursor
         tag_codes = self._tag_codes
         fields = self.fields
         index = self._index if indexed else None
-        touched: set[ConsumeQueue] = set()
+        failure: StoreError | None = None
         for cursor, offset, size, timestamp, queue_offset, sys_flag, properties in requests:
             tags, keys, unique_key = fields(properties)
             if not sys_flag & _NOT_IN_QUEUE:
@@ -218,42 +233,46 @@ class Dispatcher:
                 if queue.put(offset, size, code, queue_offset):
                     touched.add(queue)
             if index is not None and sys_flag & _ROLLBACK != _ROLLBACK and (unique_key or keys):
-                index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
+                try:
+                    index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
+                except StoreError as error:
+                    index, failure = None, error  # the queues must not wait for the index
         if index is not None:
             index.write_many()
-        return touched
+        if failure is not None:
+            raise failure
 
     def _put_run(
-        self, requests: Sequence[DispatchRequest], index: IndexService | None
-    ) -> set[ConsumeQueue] | None:
-        """`put` for a long run, in half the time: column by column; None when not all of it are like most."""
+        self, requests: Sequence[DispatchRequest], touched: set[ConsumeQueue], index: IndexService | None
+    ) -> bool:
+        """`put` for a long run, column by column, in half the time; False when not all are like most."""
         cursors, offsets, sizes, timestamps, queue_offsets, flags, properties = zip(*requests, strict=True)
         distinct = set(cursors)
         if any(flag & _NOT_IN_QUEUE for flag in set(flags)) or any(
             cursor.topic == SCHEDULE_TOPIC for cursor in distinct
         ):
-            return None
+            return False
         queues = {cursor: self._by_cursor.get(cursor) or self._bind(cursor) for cursor in distinct}
         tags, keys, unique_keys = self.fields.columns(properties)
         known = {text: self.tags_code(text) for text in set(tags)}
         codes = list(map(known.__getitem__, tags))
         columns: tuple[Sequence[int], ...] = offsets, sizes, codes, queue_offsets
         if len(queues) == 1:
-            touched = {queue for queue in queues.values() if queue.put_run(*columns)}
+            touched.update(queue for queue in queues.values() if queue.put_run(*columns))
         else:
             places: defaultdict[QueueCursor, list[int]] = defaultdict(list)
             for place, cursor in enumerate(cursors):
                 places[cursor].append(place)
-            touched = {
+            touched.update(
                 queues[cursor]
                 for cursor, own in places.items()
                 if queues[cursor].put_run(*([column[place] for place in own] for column in columns))
-            }
+            )
         if index is not None:
             head_of = {cursor: index.topic_head(cursor.topic_bytes) for cursor in queues}
             heads = list(map(head_of.__getitem__, cursors))
             index.put_many(heads, unique_keys, keys, offsets, timestamps)
-        return touched
+        return True
 
     def _bind(self, cursor: QueueCursor) -> ConsumeQueue:
         queue = self._by_cursor[cursor] = self._queues.get_or_add(cursor.topic, cursor.queue_id)

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rocketpy.errors import FlushFailed, StoreError
+from rocketpy.repeated import RepeatedLog
 from rocketpy_broker.store.cleaner import Cleaner, Step
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.recovery_report import RecoveryReport
@@ -25,6 +26,8 @@ __all__ = ["StoreDriver", "StoreHealth"]
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_REPEAT_S = 60.0
+"""A failure that lasts is logged again so long after the last time."""
 _DISPATCH_DELAY_S = 0.001
 _DISPATCH_AT_ONCE = 200
 """Records that wait above which dispatch is not put off any longer."""
@@ -77,6 +80,7 @@ class StoreDriver:
         self._undeleted: list[Step] = []
         """Files that a pass of retention took out of the store and could not delete."""
         self._failure_told = False
+        self._trouble = RepeatedLog(logger, _REPEAT_S)
         self._flushes = 0
         self._flushed_at = 0.0
         self._flush_seconds = 0.0
@@ -134,8 +138,9 @@ class StoreDriver:
     def health(self) -> StoreHealth:
         """How the store is now."""
         store = self.store
+        reason = store.failure or store.disk_full
         return StoreHealth(
-            failure=None if store.failure is None else str(store.failure),
+            failure=None if reason is None else str(reason),
             dispatch_waiting=store.dispatcher.waiting,
             unflushed_bytes=store.max_physical_offset - store.flushed_offset,
             flushes=self._flushes,
@@ -157,7 +162,11 @@ class StoreDriver:
             self.on_written()
         if self._loop is None or self._dispatch_at_once:
             return
-        if self.store.dispatcher.waiting > _DISPATCH_AT_ONCE or (self.awaited and self._is_awaited()):
+        dispatcher = self.store.dispatcher
+        if dispatcher.is_stuck:
+            if self._dispatch_handle is None:
+                self._dispatch_handle = self._loop.call_later(_RETRY_S, self._dispatch)
+        elif dispatcher.waiting > _DISPATCH_AT_ONCE or (self.awaited and self._is_awaited()):
             self._dispatch_at_once = True
             if self._dispatch_handle is not None:
                 self._dispatch_handle.cancel()
@@ -179,9 +188,11 @@ class StoreDriver:
         try:
             self.store.dispatch()
         except StoreError as error:
-            logger.error("dispatch stopped and is tried again in %s s: %s", _RETRY_S, error)
             if self._loop is not None and self._tasks:
-                self._loop.call_later(_RETRY_S, self.schedule_dispatch)
+                self._trouble.error(
+                    "dispatch", "dispatch failed and is tried again in %s s: %s", _RETRY_S, error
+                )
+                self.schedule_dispatch()
         if self._making_room is None and self._loop is not None and self.store.wants_room():
             self._making_room = self._loop.create_task(self._make_room())
 
@@ -191,7 +202,7 @@ class StoreDriver:
             while self._loop is not None and self._roomer is not None and self.store.wants_room():
                 self.store.adopt_room(await self._loop.run_in_executor(self._roomer, self.store.make_room))
         except StoreError as error:
-            logger.error("no room ahead of the commit log: %s", error)
+            self._trouble.error("room", "cannot reserve room ahead of the commit log: %s", error)
             await asyncio.sleep(0 if self._stopping.is_set() else _RETRY_S)
         finally:
             self._making_room = None
@@ -330,7 +341,10 @@ class StoreDriver:
             except FlushFailed:
                 return  # final; `_tell_failure` said so
             except StoreError as error:
-                logger.error("flush is tried again in %d ms: %s", interval_ms, error)
+                what = "flush of queues and index" if thorough else "flush"
+                self._trouble.error(
+                    what, "%s failed and is tried again in %d ms: %s", what, interval_ms, error
+                )
 
     def _may_wait(self) -> bool:
         """Is so little written that the log's flush may wait (flushCommitLogLeastPages)?"""

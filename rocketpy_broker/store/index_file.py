@@ -21,6 +21,7 @@ Source: RocketMQ IndexFile, IndexHeader.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 from array import array
@@ -28,7 +29,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from rocketpy.errors import StoreDamaged, ensure
+from rocketpy.errors import StoreDamaged, StoreError, ensure
 from rocketpy_broker.store.disk import Disk, store_error
 
 __all__ = ["ENTRY", "HEADER_BYTES", "IndexFile"]
@@ -88,7 +89,7 @@ class IndexFile:
     # -- opening ---------------------------------------------------------------------------------
 
     def create(self, previous: IndexFile | None) -> None:
-        """Make the file, a hole of its full size. Raises DiskFull, StoreError.
+        """Make the file, a hole of its full size. Raises DiskFull, StoreError; then there is no such file.
 
         previous: the full file before it; until the first key comes, this one continues there.
         """
@@ -96,6 +97,8 @@ class IndexFile:
             self._disk.make_dir(self.path.parent)
             self._handle = self._disk.create(self.path, self.size)
         except OSError as error:
+            with contextlib.suppress(StoreError):
+                self.delete()
             raise store_error("create", self.path, error) from error
         if previous is not None:
             self.begin_timestamp = self.end_timestamp = previous.end_timestamp
@@ -286,14 +289,11 @@ class IndexFile:
 
         Other keys may share the hash; the time is exact to the second.
         """
-        if self._pending:
-            self.write_entries()
         found: list[int] = []
         number = self._slot(key_hash % self._slot_count)
-        read, entries_at, began = self._read, self._entries_at, self.begin_timestamp
+        began = self.begin_timestamp
         while 0 < number < self.next_entry and len(found) < count:
-            entry = read(entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
-            entry_hash, offset, seconds, previous = _unpack_entry(entry)
+            entry_hash, offset, seconds, previous = _unpack_entry(self._entry(number))
             if seconds < 0:
                 break
             time = began + seconds * 1000
@@ -304,6 +304,12 @@ class IndexFile:
             number = previous
         return found
 
+    def _entry(self, number: int) -> bytes:
+        """One entry, from memory while it waits there: reading writes nothing."""
+        if number >= self._pending_from:
+            return self._pending[number - self._pending_from]
+        return self._read(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
+
     def _slot(self, slot: int) -> int:
         if self._slots is not None:
             return self._slots[slot]
@@ -311,9 +317,8 @@ class IndexFile:
 
     def entries(self) -> list[tuple[int, int, int, int]]:
         """Every entry from number 1 on: (hash, physical offset, seconds, previous number)."""
-        self.write_entries()
-        data = self._read(self._entries_at + ENTRY_BYTES, (self.next_entry - 1) * ENTRY_BYTES)
-        return list(ENTRY.iter_unpack(data))
+        data = self._read(self._entries_at + ENTRY_BYTES, (self._pending_from - 1) * ENTRY_BYTES)
+        return list(ENTRY.iter_unpack(data + b"".join(self._pending)))
 
     # -- ending ----------------------------------------------------------------------------------
 

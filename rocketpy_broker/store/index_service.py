@@ -83,6 +83,8 @@ class IndexService:
         self._heads: dict[bytes, dict[bytes, int]] = {}
         """By topic and all of a key but its tail: what Java's hash of these adds to that of the whole."""
         self._heads_count = 0
+        self._write_at = _PENDING_MAX
+        """How many waiting entries `write_many` writes."""
 
     @property
     def end_offset(self) -> int:
@@ -327,9 +329,14 @@ class IndexService:
         return file
 
     def write_many(self) -> None:
-        """Write what `put` keeps waiting if it is much. Raises DiskFull, StoreError."""
-        if self.files and self.files[-1].pending >= _PENDING_MAX:
-            self.files[-1].write_entries()
+        """Write what `put` keeps waiting if it is much; what cannot be written waits for `write_entries`."""
+        if self.files and self.files[-1].pending >= self._write_at:
+            self._write_at = _PENDING_MAX
+            try:
+                self.files[-1].write_entries()
+            except StoreError as error:
+                self._write_at = 2 * self.files[-1].pending
+                logger.debug("%d index entries wait in memory: %s", self.files[-1].pending, error)
 
     def write_entries(self) -> None:
         """Write what `put` keeps waiting. Raises DiskFull, StoreError."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rocketpy.errors import StoreDamaged, ensure
+from rocketpy.errors import StoreDamaged, StoreError, ensure
 from rocketpy_broker.store.disk import Disk, store_error
 from rocketpy_broker.store.segment import Segment
 
@@ -181,7 +181,11 @@ class SegmentQueue:
             self._disk.make_dir(self.directory)
         except OSError as error:
             raise store_error("make directory", self.directory, error) from error
-        segment.create()
+        try:
+            segment.create()
+        except StoreError:
+            segment.close()  # the name stays, and is taken by the next attempt
+            raise
         return segment
 
     def adopt_spare(self, segment: Segment) -> None:

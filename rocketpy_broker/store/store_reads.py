@@ -50,9 +50,10 @@ class StoreReads:
     def _catch_up(self) -> None:
         """Dispatch what waits, so that a reader sees all that was written.
 
-        A failure is for the caller of `dispatch` to hear of; what is there can still be read.
+        Does not try again what failed: that is for the next `dispatch`, whose caller hears of it. What is in
+        the queues can still be read.
         """
-        if self.dispatcher.waiting:
+        if self.dispatcher.waiting and not self.dispatcher.is_stuck:
             with contextlib.suppress(StoreError):
                 self.dispatch()
 

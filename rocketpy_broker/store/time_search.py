@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from rocketpy_broker.store.consume_queue import ConsumeQueue
 from rocketpy_broker.store.message_log import MessageLog
 
 __all__ = ["offset_by_time"]
@@ -14,12 +14,10 @@ def offset_by_time(queue: ConsumeQueue, log: MessageLog, timestamp: int) -> int:
     The file is the first that was written to at or after that time, else the last. Of two that are equally
     near the earlier one; 0 without messages, and when a record cannot be read, as 4.6.0 answers.
     """
-    segment = queue.file_by_time(timestamp)
-    if segment is None or segment.wrote < UNIT_BYTES:
+    numbers = queue.range_by_time(timestamp)
+    if not numbers:
         return 0
-    first = segment.start // UNIT_BYTES
-    low = max(queue.min_offset, first)
-    high = first + segment.wrote // UNIT_BYTES - 1
+    low, high = max(queue.min_offset, numbers.start), numbers.stop - 1
     before: tuple[int, int] | None = None
     after: tuple[int, int] | None = None
     while low <= high:
@@ -37,7 +35,7 @@ def offset_by_time(queue: ConsumeQueue, log: MessageLog, timestamp: int) -> int:
             after, high = (time, middle), middle - 1
         else:
             before, low = (time, middle), middle + 1
-    return _nearest(before, after, timestamp, first)
+    return _nearest(before, after, timestamp, numbers.start)
 
 
 def _nearest(

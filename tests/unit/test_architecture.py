@@ -17,7 +17,12 @@ MAY_IMPORT = {
     "rocketpy.runtime": ("rocketpy.runtime",),
     "rocketpy.transport": ("rocketpy.transport", "rocketpy.protocol", "rocketpy.runtime"),
     "rocketpy_broker": ("rocketpy_broker", "rocketpy"),
-    "rocketpy_broker.store": ("rocketpy_broker.store", "rocketpy.protocol", "rocketpy.runtime"),
+    "rocketpy_broker.store": (
+        "rocketpy_broker.store",
+        "rocketpy.protocol",
+        "rocketpy.repeated",
+        "rocketpy.runtime",
+    ),
     "rocketpy_broker.services": (
         "rocketpy_broker.services",
         "rocketpy_broker.store",
