@@ -82,6 +82,12 @@ DISPATCH_BEHIND: Final = _metric(
 DISPATCH_WAITING: Final = _metric(
     "storage_dispatch_waiting", "gauge", "{message}", "Records written that are in no queue yet"
 )
+FORCED_DELETIONS: Final = _metric(
+    "storage_unexpired_messages_deleted_total",
+    "counter",
+    "{message}",
+    "Messages deleted before fileReservedTime because the disk was nearly full (cleanFileForciblyEnable)",
+)
 RESERVE_TIME: Final = _metric(
     "storage_message_reserve_time", "gauge", "ms", "Age of the oldest message in the commit log"
 )

@@ -160,6 +160,7 @@ def _storage(store: MessageStore, health: StoreHealth) -> Iterator[tuple[Metric,
     yield catalog.FLUSH_MAX, _one(health.flush_seconds_max)
     yield catalog.DISPATCH_BEHIND, _one(store.dispatch_behind_bytes)
     yield catalog.DISPATCH_WAITING, _one(health.dispatch_waiting)
+    yield catalog.FORCED_DELETIONS, _one(store.stats.forced_messages)
     earliest_ms = store.earliest_store_time()
     yield catalog.RESERVE_TIME, _one(store.clock() - earliest_ms if earliest_ms > 0 else 0)
     try:

@@ -20,6 +20,8 @@ __all__ = ["Cleaner", "Step", "disk_use"]
 
 logger = logging.getLogger(__name__)
 
+_NAMED_QUEUES_MAX = 20
+
 Step = Callable[[], None]
 """Deletes one file. Blocks; safe in a thread. Raises StoreError."""
 
@@ -43,6 +45,10 @@ class Cleaner:
         self._held_since: dict[int, int] = {}
         self._queues_cleaned_at = -1
         self._manual = 0
+        self._is_stuck = False
+        """Is the disk nearly full and nothing left to delete? Logged when it begins."""
+        self._chosen: list[Step] = []
+        """Taken out of the store and not returned yet; kept when `choose` fails halfway."""
 
     def ask(self) -> None:
         """Delete expired files in the next passes, whatever the hour (20 passes, as in 4.6.0)."""
@@ -59,17 +65,16 @@ class Cleaner:
     def choose(self, use: DiskUse, now_ms: int) -> list[Step]:
         """Take what goes out of the store; returns what is left to do for each file, in this order.
 
-        First of all `MessageStore.note_log_start` is to be called.
+        Call `MessageStore.note_log_start` before the first step. Raises StoreError when a file cannot be
+        read; the next call then returns what this one took.
         """
         decision = plan_pass(self._config, use, now_ms, manual=self._manual > 0)
         self._manual = max(0, self._manual - 1)
         self._refuse(decision, use)
-        steps = self._choose_log(decision, now_ms) if decision.reason else []
-        log_start = self._store.commit_log.min_offset
-        if log_start != self._queues_cleaned_at:
-            self._queues_cleaned_at = log_start
-            steps += self._choose_queues(log_start)
-            steps += self._choose_index(log_start)
+        if decision.reason:
+            self._choose_log(decision, now_ms)
+        self._follow_log()
+        steps, self._chosen = self._chosen, []
         return steps
 
     def run(self, now_ms: int) -> int:
@@ -96,27 +101,58 @@ class Cleaner:
 
     # -- the commit log --------------------------------------------------------------------------
 
-    def _choose_log(self, decision: Pass, now_ms: int) -> list[Step]:
+    def _choose_log(self, decision: Pass, now_ms: int) -> None:
         files = self._store.commit_log.files
         # What the checkpoint does not know to be flushed would be missed after power loss, in log or queues.
         checkpoint = self._store.checkpoint
         flushed = min(checkpoint.flushed_offset, checkpoint.dispatched_offset)
         old = [segment for segment in files.segments[:-1] if segment.end <= flushed]
         ages = [self._age(segment, now_ms) for segment in old[: self._config.batch_files_max]]
-        count = expired(self._config, ages, now_ms, at_once=decision.at_once)
+        count = expired(self._config, ages, now_ms, at_once=False)
+        forced = expired(self._config, ages, now_ms, at_once=True) - count if decision.at_once else 0
         if count:
             logger.info(
                 "%d commit log files from %s on are deleted: %s",
                 count, files.segments[0].path.name, decision.reason,
             )  # fmt: skip
-        elif decision.at_once:
+            self._take_log(count)
+        if forced:
+            self._force(forced, decision)
+        if decision.at_once and not (count or forced) and not self._is_stuck:
             logger.warning("%s, and there is no file to delete", decision.reason)
-        segments = [files.take_first() for _ in range(count)]
+        self._is_stuck = decision.at_once and not (count or forced)
+
+    def _take_log(self, count: int) -> None:
+        segments = [self._store.commit_log.files.take_first() for _ in range(count)]
         for segment in segments:
             self._held_since.pop(segment.start, None)
-        if segments:
-            segments += self._store.commit_log.take_beside()
-        return [self._store.note_log_start, *(segment.delete for segment in segments)] if segments else []
+        segments += self._store.commit_log.take_beside()
+        self._chosen += [self._store.note_log_start, *(segment.delete for segment in segments)]
+
+    def _force(self, count: int, decision: Pass) -> None:
+        """Take files that have not expired, and say which messages that costs."""
+        self._follow_log()
+        queues = list(self._store.queues.queues.values())
+        begin = self._store.commit_log.min_offset
+        firsts = [queue.first_at(begin) for queue in queues]
+        self._take_log(count)
+        self._follow_log()
+        end = self._store.commit_log.min_offset
+        lost = [
+            (f"{queue.topic}/{queue.queue_id} {first} to {after - 1}", after - first)
+            for queue, first in zip(queues, firsts, strict=True)
+            if (after := queue.first_at(end)) > first
+        ]
+        messages = sum(number for _, number in lost)
+        self._store.stats.forced_messages += messages
+        logger.warning(
+            "%s: deleting %d commit log files with offsets %d to %d before fileReservedTime=%d hours, with "
+            "%d messages of %d queues (%s%s). Free space or add a disk; cleanFileForciblyEnable=false keeps "
+            "unexpired messages and refuses sends instead",
+            decision.reason, count, begin, end - 1, self._config.reserved_hours, messages, len(lost),
+            ", ".join(text for text, _ in lost[:_NAMED_QUEUES_MAX]),
+            ", ..." if len(lost) > _NAMED_QUEUES_MAX else "",
+        )  # fmt: skip
 
     def _age(self, segment: Segment, now_ms: int) -> FileAge:
         if not segment.is_held:
@@ -127,12 +163,17 @@ class Cleaner:
 
     # -- consume queues and index ----------------------------------------------------------------
 
-    def _choose_queues(self, log_start: int) -> list[Step]:
-        steps: list[Step] = []
+    def _follow_log(self) -> None:
+        """Take what points below the log's start, once for each start."""
+        log_start = self._store.commit_log.min_offset
+        if log_start == self._queues_cleaned_at:
+            return
         for queue in self._store.queues.queues.values():
-            steps += [segment.delete for segment in queue.take_expired(log_start)]
+            for segment in queue.take_expired(log_start):
+                self._chosen.append(segment.delete)
             queue.correct_min_offset(log_start)
-        return steps
+        self._chosen += self._choose_index(log_start)
+        self._queues_cleaned_at = log_start
 
     def _choose_index(self, log_start: int) -> list[Step]:
         index = self._store.index

@@ -177,11 +177,13 @@ class RetentionConfig:
     max_used_percent: int = 75
     """diskMaxUsedSpaceRatio: a fuller disk has expired files deleted at any hour."""
     clean_percent: int = 85
-    """rocketmq.broker.diskSpaceCleanForciblyRatio: a fuller disk has the oldest files deleted at any age."""
+    """rocketmq.broker.diskSpaceCleanForciblyRatio: a fuller disk has the oldest files deleted at any age, if
+    `clean_forcibly` is set."""
     refuse_percent: int = 90
     """rocketmq.broker.diskSpaceWarningLevelRatio: with a fuller disk messages are refused."""
-    clean_forcibly: bool = True
-    """cleanFileForciblyEnable: False keeps every file for its whole time, however full the disk."""
+    clean_forcibly: bool = False
+    """cleanFileForciblyEnable: whether a nearly full disk may cost messages that have not expired. RocketMQ's
+    default is True; ours keeps acknowledged messages and refuses new ones."""
     interval_ms: int = 10_000
     """cleanResourceInterval: how often to look."""
     file_pause_ms: int = 100

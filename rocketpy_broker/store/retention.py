@@ -1,12 +1,13 @@
 """Which files go, and when the disk is too full to write: decisions only, from numbers and the time.
 
 Two things start a pass: the hour of `delete_when`, and a disk fuller than `max_used_percent`. A pass deletes
-the oldest commit log files that were last written longer ago than `reserved_hours`; above `clean_percent` it
-deletes the oldest ones whatever their age, and above `refuse_percent` the store takes no more messages until
-there is room.
+the oldest commit log files that were last written longer ago than `reserved_hours`. Above `refuse_percent`
+the store takes no more messages until there is room. With `clean_forcibly`, which is off by default, a disk
+fuller than `clean_percent` has the oldest files deleted whatever their age.
 Consume queues and index follow: what points below the commit log goes. The file being written never goes.
 
 Source: RocketMQ DefaultMessageStore CleanCommitLogService, MappedFileQueue deleteExpiredFileByTime.
+Differs: `clean_forcibly` is on by default there, so a full disk costs messages that nobody has read.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def plan_pass(config: RetentionConfig, use: DiskUse, now_ms: int, *, manual: boo
     reason = ""
     if manual:
         reason = "asked for"
+    elif urgent and config.clean_forcibly:
+        reason = f"the disk is {fullest:.0f}% full, above {config.clean_percent}%"
     elif fullest > config.max_used_percent or min(use) < 0:
         reason = f"the disk is {fullest:.0f}% full, the limit is {config.max_used_percent}%"
     elif is_hour_of(config.delete_when, now_ms):

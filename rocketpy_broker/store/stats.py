@@ -36,8 +36,8 @@ class _Sample(NamedTuple):
 class StoreStats:
     """Counters of one store. Times in ms."""
 
-    __slots__ = ("_samples", "dispatch_waiting_max", "found", "missed", "put_bytes", "put_ms_max",
-                 "put_times", "runs", "times_by_duration", "transferred")  # fmt: skip
+    __slots__ = ("_samples", "dispatch_waiting_max", "forced_messages", "found", "missed", "put_bytes",
+                 "put_ms_max", "put_times", "runs", "times_by_duration", "transferred")  # fmt: skip
 
     def __init__(self) -> None:
         self.put_times = 0
@@ -57,6 +57,8 @@ class StoreStats:
         """Messages read."""
         self.dispatch_waiting_max = 0
         """The most records that waited for dispatch at once."""
+        self.forced_messages = 0
+        """Messages deleted before their time because the disk was nearly full (cleanFileForciblyEnable)."""
         self._samples: deque[_Sample] = deque(maxlen=_WINDOWS_S[-1] + 1)
 
     def count_run(self, requests: Sequence[DispatchRequest], taken_ms: int, waiting: int) -> None:

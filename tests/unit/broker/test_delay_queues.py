@@ -10,7 +10,7 @@ from rocketpy.protocol import properties as props
 from rocketpy.protocol.record import Record, decode_all
 from rocketpy_broker.services.delay_queues import DelayQueues
 from rocketpy_broker.services.rerouting import as_delayed
-from rocketpy_broker.store import MessageInner, MessageStore
+from rocketpy_broker.store import MessageInner, MessageStore, RetentionConfig
 from rocketpy_broker.store.cleaner import Cleaner
 from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 from tests.unit.store.faulty_disk import FaultyDisk
@@ -32,7 +32,8 @@ class World:
         self.queues.load({})
 
     def _open(self) -> MessageStore:
-        store = MessageStore(small_config(self.root), clock=lambda: self.now, disk=self.disk)
+        config = small_config(self.root, retention=RetentionConfig(clean_forcibly=True))
+        store = MessageStore(config, clock=lambda: self.now, disk=self.disk)
         store.open()
         return store
 

@@ -22,6 +22,7 @@ from tests.unit.store.helpers import bodies, message, put, small_config
 
 HOUR = 3_600_000
 CONFIG = RetentionConfig()
+FORCED = RetentionConfig(clean_forcibly=True)
 EMPTY = DiskUse(0.1, 0.1)
 
 
@@ -51,12 +52,12 @@ def test_hours_of_delete_when() -> None:
 def test_watermarks(used: float, reason: str, *, at_once: bool, refuse: bool) -> None:
     """A full disk that nobody cleans stops the broker; one cleaned too early loses messages."""
     for use in (DiskUse(used, 0.0), DiskUse(0.0, used)):
-        decision = plan_pass(CONFIG, use, at_hour(12))
+        decision = plan_pass(FORCED, use, at_hour(12))
         assert reason in decision.reason
         assert bool(reason) == bool(decision.reason)
         assert (decision.at_once, decision.refuse_writes) == (at_once, refuse)
-    keeps = plan_pass(RetentionConfig(clean_forcibly=False), DiskUse(0.99, 0), at_hour(12))
-    assert not keeps.at_once
+        by_default = plan_pass(CONFIG, use, at_hour(12))
+        assert (by_default.at_once, by_default.refuse_writes) == (False, refuse)
     assert plan_pass(CONFIG, EMPTY, at_hour(4)).reason
     assert plan_pass(CONFIG, EMPTY, at_hour(12), manual=True).reason
 
@@ -136,15 +137,53 @@ def test_a_pass_takes_old_files_and_what_points_into_them(tmp_path: Path) -> Non
         assert check_store(again).problems == []
 
 
-def test_young_files_stay_until_the_disk_is_nearly_full(tmp_path: Path) -> None:
+def test_young_files_stay_however_full_the_disk(tmp_path: Path) -> None:
+    """Acknowledged messages that nobody has read would be lost because of other files on the disk."""
     store, disks, cleaner = filled(tmp_path)
+    files = store.commit_log.files
+    count, left = len(files.segments), bodies(store)
+    now = files.segments[-1].modified_ms() + 1000
+    for disks.used in (0.84, 0.86, 0.91, 0.99):
+        assert cleaner.run(now) == 0
+    assert (len(files.segments), bodies(store)) == (count, left)
+    assert store.stats.forced_messages == 0
+    store.close()
+
+
+def test_forced_deletion_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An operator who asked for RocketMQ's behaviour would not learn which messages it has deleted."""
+    store, disks, cleaner = filled(tmp_path, retention=FORCED)
     files = store.commit_log.files
     now = files.segments[-1].modified_ms() + 1000
     disks.used = 0.84
     assert cleaner.run(now) == 0
     disks.used = 0.86
+    count = len(files.segments)
     assert cleaner.run(now) > 0
     assert len(files.segments) == 1
+    lost = [store.min_offset_in_queue("T", queue_id) for queue_id in (0, 1)]
+    assert store.stats.forced_messages == sum(lost) > 0
+    [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
+    for part in (
+        f"{count - 1} commit log files",
+        f"offsets 0 to {files.min_offset - 1}",
+        f"{sum(lost)} messages",
+        f"T/0 0 to {lost[0] - 1}",
+        f"T/1 0 to {lost[1] - 1}",
+        "86% full",
+        "cleanFileForciblyEnable",
+    ):
+        assert part in warning.getMessage()
+    store.close()
+
+
+def test_expired_files_are_no_forced_deletion(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The alert would go off for messages that had their whole time."""
+    store, disks, cleaner = filled(tmp_path, retention=FORCED)
+    disks.used = 0.86
+    assert cleaner.run(later(store)) > 0
+    assert store.stats.forced_messages == 0
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
     store.close()
 
 
