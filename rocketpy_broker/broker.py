@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rocketpy.errors import ConfigInvalid, RocketError, StoreError
 from rocketpy.protocol.record import host_bytes
@@ -34,7 +34,7 @@ from rocketpy_broker.metrics.tracing import SendTracing, TracedAnswers
 from rocketpy_broker.replication import Replication
 from rocketpy_broker.security.guard import open_access
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
-from rocketpy_broker.services.registration import Registrar
+from rocketpy_broker.services.registration import Registrar, advertised
 from rocketpy_broker.services.slave_sync import SlaveSync
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
@@ -125,10 +125,7 @@ class Broker:
     @property
     def advertised_address(self) -> str:
         """What name servers tell clients to connect to."""
-        address = self.address
-        if self.config.advertised_host is not None:
-            address = replace(address, host=self.config.advertised_host)
-        return str(replace(address, scheme="tcp")) if address.scheme == "tls" else str(address)
+        return advertised(self.address, self.config.advertised_host)
 
     @property
     def replication(self) -> Replication:

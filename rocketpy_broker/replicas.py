@@ -82,7 +82,7 @@ async def find_places(
     cluster, server = await _first_answer(namesrv, options)
     tls = server.scheme == "tls"
     return [
-        (broker, broker_id, f"tls://{address}" if tls else address)
+        (broker, broker_id, f"tls://{address}" if tls and "://" not in address else address)
         for broker, data in sorted(cluster.broker_addr_table.items())
         for broker_id, address in sorted(data.broker_addrs.items())
         if name in (None, broker)

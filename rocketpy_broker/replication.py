@@ -22,6 +22,7 @@ from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.handlers.answers import Park, SendAnswers
 from rocketpy_broker.handlers.replicated import ReplicaWaiters
 from rocketpy_broker.replicas import slaves_text
+from rocketpy_broker.services.registration import advertised
 from rocketpy_broker.store import FlushDiskType, MessageStore
 from rocketpy_broker.store.driver import StoreDriver
 from rocketpy_broker.store.replica import A_COPY
@@ -106,10 +107,7 @@ class Replication:
         address = self.server.address
         if address is None:
             raise ConfigInvalid("the HA port is not open")
-        if address.scheme == "memory":
-            return str(address)
-        host = self._config.ha_host or self._config.advertised_host or address.host
-        return str(Address("tcp", host, address.port))
+        return advertised(address, self._config.ha_host or self._config.advertised_host)
 
     def info(self) -> dict[str, str]:
         """What operators are told of it; see `replicas`, which reads it."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -32,13 +32,23 @@ from rocketpy.transport import Address, Channel, ChannelOptions, connect
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable
 
-__all__ = ["Registrar"]
+__all__ = ["Registrar", "advertised"]
 
 log = logging.getLogger("rocketpy.broker.registration")
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _RETRY_S: Final = (1.0, 2.0, 5.0)
 """Pauses after attempts that failed in a row; the last one for all that follow."""
+
+
+def advertised(address: Address, host: str | None) -> str:
+    """Return an address as name servers tell it. host: stands for the one that is listened at, if given.
+
+    TCP and TLS addresses are written as RocketMQ's, without a scheme; a name at memory:// has no host.
+    """
+    if host is not None and address.scheme != "memory":
+        address = replace(address, host=host)
+    return str(replace(address, scheme="tcp") if address.scheme == "tls" else address)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """A master and its slaves on sockets: what is copied, who is refused, what comes back after a stop."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,8 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.record import decode_all
 from rocketpy.protocol.sysflag import PullSysFlag
-from rocketpy.transport import connect
+from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect, register_transport
+from rocketpy.transport.tcp import TcpTransport
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.ha.client import HaClientState
 from rocketpy_broker.store import MessageStore
@@ -68,6 +69,34 @@ async def test_a_slave_finds_its_master_and_copies_everything(brokers: Pair) -> 
     states = master.replication.progress.states(master.store.max_physical_offset)
     await until(lambda: master.replication.progress.acked == master.store.max_physical_offset)
     assert [state.broker_id for state in states] == [1]
+
+
+class Carrier(TcpTransport):
+    """A transport as a user brings one: remembers where it connected to."""
+
+    def __init__(self) -> None:
+        self.connected: set[Address] = set()
+
+    async def connect(
+        self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
+    ) -> None:
+        self.connected.add(address)
+        await super().connect(address, protocol, options)
+
+
+async def test_replication_uses_a_registered_transport(brokers: Pair) -> None:
+    """Clients would reach a broker by QUIC, say, and its slave would ask by TCP, where nobody listens."""
+    carrier = Carrier()
+    register_transport("carrier", carrier)
+    listen = "carrier://127.0.0.1:0"
+    master = await brokers.master(listen=listen)
+    slave = await brokers.slave(listen=listen)
+    await send(brokers, 100)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    ha_address = Address.parse(master.replication.advertised_address)
+    assert ha_address.scheme == "carrier"
+    assert carrier.connected >= {ha_address, master.address}
 
 
 async def test_a_slave_goes_on_where_it_was(brokers: Pair) -> None:
