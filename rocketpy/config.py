@@ -275,8 +275,9 @@ class ClientConfig:
     """What all producers and consumers of a process share when these settings are equal."""
 
     namesrv: str = ""
-    """Addresses of name servers, separated by ``;`` or ``,``, or ``embedded:``. Empty: the environment's
-    NAMESRV_ADDR. RocketMQ: namesrvAddr. (RocketMQ's VIP channel is not used.)"""
+    """Addresses of name servers, separated by ``;`` or ``,``, or ``embedded:``, which may have a path and
+    options (``embedded:///path?slaves=1``). Empty: the environment's NAMESRV_ADDR. RocketMQ: namesrvAddr.
+    (RocketMQ's VIP channel is not used.)"""
     instance_name: str = ""
     """Second half of the client id ``ip@name``; empty for the process id. RocketMQ: instanceName."""
     route_refresh_ms: int = 30_000

@@ -1,19 +1,19 @@
-"""`embedded:` as the address of a name server: a name server and a broker inside this process.
+"""`embedded:` as the address of a name server: a name server and brokers inside this process.
 
-``embedded:`` has a temporary store, ``embedded:///path`` one that is kept. Clients of one event loop that
-name the same address use the same servers, which end with the last of them.
+``embedded:`` has a temporary store, ``embedded:///path`` one that is kept; ``?name=value&…`` gives options.
+Clients of one event loop that name the same address use the same servers, which end with the last of them.
 
 The servers are in another package, found by the entry point group "rocketpy.embedded": this package never
-imports `rocketpy_broker`. An entry point is an ``async def open_embedded(path: str | None)`` that returns
-an `EmbeddedServers`.
+imports `rocketpy_broker`. An entry point is a function ``open_embedded`` as `Open` has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import parse_qsl
 from weakref import WeakKeyDictionary
 
 from rocketpy.errors import ConfigInvalid
@@ -23,7 +23,8 @@ __all__ = ["ENTRY_POINT_GROUP", "EmbeddedServers", "Lease", "is_embedded", "leas
 ENTRY_POINT_GROUP: Final = "rocketpy.embedded"
 _SCHEME: Final = "embedded:"
 
-Open = Callable[[str | None], Awaitable["EmbeddedServers"]]
+Open = Callable[[str | None, Mapping[str, str]], Awaitable["EmbeddedServers"]]
+"""Starts servers. Given the path of the store, None for a temporary one, and the options, which it checks."""
 
 
 class EmbeddedServers(Protocol):
@@ -64,21 +65,38 @@ def is_embedded(namesrv: str) -> bool:
 async def lease(namesrv: str) -> Lease:
     """Servers for the address, started when nobody in this event loop has them yet.
 
-    Raises ConfigInvalid when the address is malformed or no package offers such servers, and what
-    starting them raises, such as StoreLocked.
+    Raises ConfigInvalid when the address is malformed, has unknown options or other options than those that
+    its store is open with, or when no package offers such servers; and what starting them raises, such as
+    StoreLocked.
     """
-    path = _path_of(namesrv)
+    place = _place_of(namesrv)
     rooms = _rooms.setdefault(asyncio.get_running_loop(), {})
-    room = rooms.setdefault(path, _Room(path))
+    for other, room in rooms.items():
+        if place.path is not None and other.path == place.path and other != place and room.is_open:
+            raise ConfigInvalid(
+                f"{namesrv}: this store is open with other options, as {other}; name the same address"
+            )
+    room = rooms.setdefault(place, _Room(place))
     await room.enter()
     return Lease(room)
 
 
-class _Room:
-    """The servers of one store; starting and stopping wait for each other."""
+class _Place(NamedTuple):
+    """What an address means. path: of the store; None: a temporary one. options: sorted by their names."""
 
-    def __init__(self, path: str | None) -> None:
-        self._path = path
+    path: str | None
+    options: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        options = "&".join(f"{name}={value}" for name, value in self.options)
+        return f"{_SCHEME}{f'//{self.path}' if self.path else ''}{'?' if options else ''}{options}"
+
+
+class _Room:
+    """The servers of one address; starting and stopping wait for each other."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place = place
         self._tenants = 0
         self._turn = asyncio.Lock()
         self._servers: EmbeddedServers | None = None
@@ -89,10 +107,15 @@ class _Room:
             raise ConfigInvalid("the embedded servers were stopped")
         return self._servers.namesrv_address
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its servers run, or are just starting or stopping."""
+        return self._servers is not None or self._turn.locked()
+
     async def enter(self) -> None:
         async with self._turn:
             if self._servers is None:
-                self._servers = await _find_open()(self._path)
+                self._servers = await _find_open()(self._place.path, dict(self._place.options))
             self._tenants += 1
 
     async def leave(self) -> None:
@@ -103,17 +126,28 @@ class _Room:
                 await servers.close()
 
 
-_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str | None, _Room]] = WeakKeyDictionary()
+_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Place, _Room]] = WeakKeyDictionary()
 
 
-def _path_of(namesrv: str) -> str | None:
-    rest = namesrv.removeprefix(_SCHEME)
+def _place_of(namesrv: str) -> _Place:
+    rest, _, query = namesrv.removeprefix(_SCHEME).partition("?")
+    options = _options_of(namesrv, query)
     if rest in ("", "//"):
-        return None
+        return _Place(None, options)
     path = rest.removeprefix("//")
     if not rest.startswith("///") or path == "/":
         raise ConfigInvalid(f"{namesrv!r} is not understood; write embedded: or embedded:///path/of/store")
-    return path
+    return _Place(path, options)
+
+
+def _options_of(namesrv: str, query: str) -> tuple[tuple[str, str], ...]:
+    try:
+        options = sorted(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError as error:
+        raise ConfigInvalid(f"{namesrv!r}: options are written ?name=value&name=value") from error
+    if len(dict(options)) < len(options):
+        raise ConfigInvalid(f"{namesrv!r} gives an option twice")
+    return tuple(options)
 
 
 def _find_open(group: str = ENTRY_POINT_GROUP) -> Open:

@@ -10,10 +10,13 @@ async with EmbeddedCluster() as cluster:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Literal
 
@@ -21,20 +24,22 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.lifecycle import Lifecycle
 from rocketpy.transport import Address
 from rocketpy_broker.broker import Broker
-from rocketpy_broker.config import ListenConfig, NamesrvConfig
+from rocketpy_broker.config import BrokerConfig, ListenConfig, NamesrvConfig
 from rocketpy_broker.config_file import load_broker_config
-from rocketpy_broker.config_keys import Value
+from rocketpy_broker.config_keys import BROKER_KEYS, LISTEN_KEYS, STORE_KEYS, Value
+from rocketpy_broker.ha.client import HaClientState
 from rocketpy_broker.namesrv import NameServer
 
 __all__ = ["EmbeddedCluster", "open_embedded"]
 
 _DECIDED: Final = {
+    "brokerId": "a master has the id 0, and its slaves have 1, 2, …",
     "namesrvAddr": "the brokers use the name server of the cluster",
     "storePathRootDir": "give the directory as the cluster's store (of the command: --store)",
 }
 """Keys that the cluster sets for its brokers, and what to do instead."""
 _ADDRESS: Final = frozenset({"bindAddress", "listen", "listenPort"})
-_OF_ONE: Final = _ADDRESS | {"brokerName"}
+_OF_ONE: Final = _ADDRESS | {"brokerName", "haListenPort"}
 """Keys that can hold for a single broker only."""
 
 _NUMBERS: Final = itertools.count(1)
@@ -55,14 +60,18 @@ _ELECTING: Final = {
     "dLegerVoteMillisMax": "250",
 }
 """Shorter than between machines: peers of one process hear each other at once."""
-_ELECTION_S: Final = 60
+_SYNC_MS: Final = 500
+"""How often copies ask for topics, groups and offsets, which is every 10 s between machines."""
+_READY_S: Final = 60
+_SLAVES_MAX: Final = 8
 
 
 class EmbeddedCluster(Lifecycle):
     """A name server and `brokers` brokers, broker-a, broker-b, ….
 
     replicas: how many peers each of them has; 3 or 5 elect a leader (DLedger), and a message is kept when
-    most of them have it. 1: a broker on its own.
+    most of them have it. 1: a broker on its own. slaves: how many slaves each of them has, which copy its
+    log; the key brokerRole says whether it waits for them (SYNC_MASTER).
     store: directory that is kept (one broker: its storePathRootDir; several: one below it each). None: a
     temporary one, removed at the end. transport: tcp listens on free loopback ports, memory on none.
     namesrv: where the name server listens instead. settings: broker.conf keys for every broker, with texts,
@@ -78,6 +87,7 @@ class EmbeddedCluster(Lifecycle):
         transport: Literal["tcp", "memory"] = "tcp",
         *,
         replicas: int = 1,
+        slaves: int = 0,
         namesrv: str | None = None,
         settings: Mapping[str, Value] | None = None,
     ) -> None:
@@ -90,11 +100,18 @@ class EmbeddedCluster(Lifecycle):
         if replicas not in (1, 3, 5):
             raise ConfigInvalid(f"an embedded broker has 1, 3 or 5 replicas, not {replicas}")
         self._replicas = replicas
+        if not 0 <= slaves <= _SLAVES_MAX:
+            raise ConfigInvalid(f"an embedded broker has 0 to {_SLAVES_MAX} slaves, not {slaves}")
+        if slaves and replicas > 1:
+            raise ConfigInvalid(
+                f"replicas={replicas} elect their master, so they have no slaves; give one of both"
+            )
+        self._slaves = slaves
         self._prefix = f"rocketpy-{next(_NUMBERS)}"
         self._memory = self._prefix if transport == "memory" else None
         self._namesrv_listen = namesrv or self._listen_text("namesrv")
         self._settings = dict(settings or {})
-        self._check_settings(brokers * replicas)
+        self._check_settings(brokers * replicas * (1 + slaves))
         if "brokerName" in self._settings:
             self._names = [str(self._settings["brokerName"])]
         self._temporary: Path | None = None
@@ -116,6 +133,10 @@ class EmbeddedCluster(Lifecycle):
                 raise ConfigInvalid(f"settings: {key} cannot be the same for {members} brokers")
             if key in _ADDRESS and self._memory is not None:
                 raise ConfigInvalid(f"settings: {key} needs transport='tcp'")
+        if str(self._settings.get("brokerRole", "")).strip() == "SLAVE":
+            raise ConfigInvalid(
+                "settings: brokerRole is that of masters; slaves=1 gives each of them a slave"
+            )
 
     async def start(self) -> None:
         """Start all of it. Raises RocketError, OSError; nothing is left running then."""
@@ -124,29 +145,35 @@ class EmbeddedCluster(Lifecycle):
             self.namesrv = NameServer(NamesrvConfig(listen=listen))
             await self.namesrv.start()
             root = await self._root()
+            self._check_layout(root)
             for name in self._names:
                 for settings in self._all_settings(name, root):
-                    broker = Broker(load_broker_config(overrides=settings))
+                    broker = Broker(_hurried(load_broker_config(overrides=settings)))
                     self.brokers.append(broker)
                     await broker.start()
-            await self._elected()
+            await self._ready()
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
         """Stop all of it; a temporary store is removed. Raises what closing a store raises."""
-        brokers, self.brokers = self.brokers, []
-        try:
-            for broker in brokers:
-                await broker.close()
-        finally:
-            if self.namesrv is not None:
-                await self.namesrv.close()
-                self.namesrv = None
-            if self._temporary is not None:
-                await asyncio.to_thread(shutil.rmtree, self._temporary, ignore_errors=True)
-                self._temporary = None
+        async with contextlib.AsyncExitStack() as stack:  # closes the rest, whatever one raises
+            stack.push_async_callback(self._remove_store)
+            stack.push_async_callback(self._close_namesrv)
+            for broker in self.brokers:
+                stack.push_async_callback(broker.close)
+            self.brokers = []
+
+    async def _close_namesrv(self) -> None:
+        namesrv, self.namesrv = self.namesrv, None
+        if namesrv is not None:
+            await namesrv.close()
+
+    async def _remove_store(self) -> None:
+        directory, self._temporary = self._temporary, None
+        if directory is not None:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     async def _root(self) -> Path:
         if self._store is not None:
@@ -157,16 +184,56 @@ class EmbeddedCluster(Lifecycle):
     def _listen_text(self, role: str) -> str:
         return "127.0.0.1:0" if self._memory is None else f"memory://{self._memory}-{role}"
 
+    def _place(self, name: str, root: Path) -> Path:
+        """The directory of a broker and its copies."""
+        return root if len(self._names) == 1 else root / name
+
+    def _check_layout(self, root: Path) -> None:
+        """Raise ConfigInvalid for a store of other brokers or replicas, whose messages would be missed."""
+        for stray in self._strays(root):
+            raise ConfigInvalid(
+                f"{root} has {stray.relative_to(root)}, so it was written with other numbers of brokers or "
+                "replicas; give the same numbers as then, or another directory"
+            )
+
+    def _strays(self, root: Path) -> Iterator[Path]:
+        """What lies in a store that this cluster would not read."""
+        if len(self._names) > 1:
+            yield from root.glob("commitlog")
+        yield from (path for path in root.glob("broker-[a-z]") if path not in self._places(root))
+        for place in self._places(root):
+            peers = {path.name for path in place.glob("n[0-9]")}
+            if peers and peers != set(self._peers):
+                yield from place.glob("n[0-9]")
+            if self._peers:
+                yield from place.glob("commitlog")
+
+    def _places(self, root: Path) -> list[Path]:
+        return [self._place(name, root) for name in self._names]
+
+    @property
+    def _peers(self) -> list[str]:
+        """The ids of each group's peers; none for brokers on their own."""
+        return [f"n{number}" for number in range(self._replicas)] if self._replicas > 1 else []
+
     def _all_settings(self, name: str, root: Path) -> Iterator[dict[str, Value]]:
-        """Settings of each replica of a broker."""
+        """Settings of each member of a broker, masters first."""
         sizes = _TEMPORARY if self._store is None else {}
-        place = root if len(self._names) == 1 else root / name
+        place = self._place(name, root)
         own = {**sizes, **self._settings, "brokerName": name, "namesrvAddr": self.namesrv_address}
         if self._replicas == 1:
             listen = {} if _ADDRESS & own.keys() else {"listen": self._listen_text(name)}
             yield {**own, **listen, "storePathRootDir": str(place)}
+            for number in range(1, self._slaves + 1):
+                yield {
+                    **own,
+                    "brokerRole": "SLAVE",
+                    "brokerId": number,
+                    "listen": self._listen_text(f"{name}-slave-{number}"),
+                    "storePathRootDir": str(place / f"slave-{number}"),
+                }
             return
-        peers = [f"n{number}" for number in range(self._replicas)]
+        peers = self._peers
         group = {
             **_ELECTING,
             **own,
@@ -182,23 +249,82 @@ class EmbeddedCluster(Lifecycle):
                 "storePathRootDir": str(place / peer),
             }
 
-    async def _elected(self) -> None:
-        """Wait until each broker has a master that the name server knows. Raises RocketError."""
-        if self._replicas == 1:
-            return
-        async with asyncio.timeout(_ELECTION_S):
-            while not self._has_masters():  # noqa: ASYNC110 - its peers have no event in common
-                await asyncio.sleep(0.01)
+    async def _ready(self) -> None:
+        """Wait until each broker has a master that the name server knows, and each slave copies.
+
+        Raises TimeoutError.
+        """
+        try:
+            async with asyncio.timeout(_READY_S):
+                while not (self._has_masters() and self._has_slaves()):  # noqa: ASYNC110 - no event in common
+                    await asyncio.sleep(0.01)
+        except TimeoutError as error:
+            lacking = "slave copies its master" if self._slaves else "leader was elected"
+            raise TimeoutError(
+                f"the embedded cluster is not ready after {_READY_S} s: no {lacking}"
+            ) from error
 
     def _has_masters(self) -> bool:
         return {broker.config.name for broker in self.brokers if broker.is_master} == set(self._names)
 
+    def _has_slaves(self) -> bool:
+        if not self._slaves:
+            return True
+        slaves = [broker.replication for broker in self.brokers if broker.config.is_slave]
+        masters = [broker.replication for broker in self.brokers if not broker.config.is_slave]
+        return all(slave.copying() is HaClientState.COPIES for slave in slaves) and all(
+            len(master.slaves()) == self._slaves and master.progress.acked >= 0 for master in masters
+        )
 
-async def open_embedded(path: str | None) -> EmbeddedCluster:
+
+def _hurried(config: BrokerConfig) -> BrokerConfig:
+    """With the times between members of one process that are fixed in RocketMQ."""
+    return replace(config, ha=replace(config.ha, sync_interval_ms=_SYNC_MS, reconnect_ms=_SYNC_MS))
+
+
+async def open_embedded(path: str | None, options: Mapping[str, str]) -> EmbeddedCluster:
     """Start what the client's address ``embedded:`` (path None) or ``embedded:///path`` means.
 
-    Entry point of the group "rocketpy.embedded".
+    options: what follows ``?``: brokers, replicas, slaves, flush (sync or async), and keys of broker.conf.
+    Entry point of the group "rocketpy.embedded". Raises ConfigInvalid, and what `EmbeddedCluster.start` does.
     """
-    cluster = EmbeddedCluster(path, transport="memory")
+    brokers, replicas, slaves = (_number(name, options.get(name, few)) for name, few in _COUNTS.items())
+    settings: dict[str, Value] = {}
+    for name in sorted(options.keys() - _COUNTS):
+        if name == "flush":
+            key, value = _flush(options[name], is_ledger=replicas > 1)
+            settings[key] = value
+        elif name in _KEYS:
+            settings[name] = options[name]
+        else:
+            near = get_close_matches(name, [*_COUNTS, "flush", *_KEYS], n=1)
+            hint = f" did you mean {near[0]}?" if near else ""
+            raise ConfigInvalid(
+                f"embedded: has no option {name!r};{hint} known are {', '.join(_COUNTS)}, flush "
+                "and the keys of broker.conf"
+            )
+    cluster = EmbeddedCluster(
+        path, brokers, transport="memory", replicas=replicas, slaves=slaves, settings=settings
+    )
     await cluster.start()
     return cluster
+
+
+_COUNTS: Final = {"brokers": "1", "replicas": "1", "slaves": "0"}
+"""Options that are numbers, and what they are when left out."""
+_KEYS: Final = frozenset({*LISTEN_KEYS, *BROKER_KEYS, *STORE_KEYS})
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigInvalid(f"embedded:?{name}={text}: a whole number is expected")
+    return int(text)
+
+
+def _flush(text: str, *, is_ledger: bool) -> tuple[str, str]:
+    """The key and value by which brokers flush before they answer, or later."""
+    if text not in ("sync", "async"):
+        raise ConfigInvalid(f"embedded:?flush={text}: sync or async is expected")
+    if is_ledger:
+        return "dLegerFlush", "quorum" if text == "sync" else "async"
+    return "flushDiskType", f"{text.upper()}_FLUSH"
