@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -128,6 +129,17 @@ def pull(topic: str, group: str) -> tuple[int, Header]:
 def heartbeat(topic: str, group: str) -> bytes:
     consumer = ConsumerData(group_name=group, subscription_data_set=[SubscriptionData(topic=topic)])
     return HeartbeatData(client_id="me", consumer_data_set=[consumer]).encode()
+
+
+async def test_the_second_port_asks_for_signatures_too(broker: Broker) -> None:
+    """Whoever connects to listenPort - 2 could read and change everything without an account."""
+    second = replace(broker.address, port=broker.address.port - 2)
+    async with await RawClient.open(second) as client:
+        assert is_refused(await client.call(RequestCode.GET_ALL_TOPIC_CONFIG))
+        assert is_refused(await client.call(*send("Orders"), b"x"))
+        request = Command.request(*send("Orders")[:1], None, b"x")
+        request.ext = SIGNERS["application"].sign(send("Orders")[1].ext_fields(), b"x")
+        assert (await client.call_frame(encode_command(request))).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("codec", ["json", "rocketmq"])

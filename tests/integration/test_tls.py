@@ -121,6 +121,7 @@ async def test_clients_without_tls(tmp_path: Path, authority: trustme.CA, mode: 
         plain = f"127.0.0.1:{names.address.port}"
         assert await is_answered(plain) is served
         assert await is_answered(broker.advertised_address) is served
+        assert await is_answered(f"127.0.0.1:{broker.address.port - 2}") is served
         if served:
             assert await send_and_read(plain, None) == [b"x"]
 
