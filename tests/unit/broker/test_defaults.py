@@ -33,7 +33,7 @@ SET_WHILE_RECORDING = {
 }
 """Keys that the recording set otherwise, with the defaults of 4.6.0's BrokerConfig and MessageStoreConfig."""
 
-DIFFERENT = {"flushCommitLogLeastPages": 0}
+DIFFERENT: dict[str, object] = {"flushCommitLogLeastPages": 0, "cleanFileForciblyEnable": False}
 """Our own default for a key of RocketMQ. docs/differences.md has the reasons."""
 
 OF_ONE_MACHINE = {
