@@ -182,7 +182,7 @@ class Lookups:
         try:
             begin_ms = unique_id_time_ms(message_id, time.time_ns() // 1_000_000) - 1000
         except RemoteProtocolError as error:
-            raise MessageInvalid(str(error)) from error
+            raise MessageInvalid(str(error)) from None
         found = await self._query(topic, message_id, 32, begin_ms, FOREVER_MS, unique=True)
         if found.messages:
             return min(found.messages, key=lambda message: message.store_timestamp)

@@ -279,7 +279,7 @@ class ClientInstance:
             topic.error = None
             self._learn(topic, route)
         except RocketError as error:
-            topic.error = error
+            topic.error = error.with_traceback(None)  # callers see where they asked, not where this task was
         finally:
             topic.asked_at = asyncio.get_running_loop().time()
             waiting, topic.waiting = topic.waiting, []

@@ -211,14 +211,12 @@ class Links:
     def named(self, address: str, error: ConnectFailed) -> ConnectFailed:
         """The same error, which says who it is that cannot be reached."""
         if address in self.name_servers:
-            refused = isinstance(error.__cause__, OSError) and os.strerror(ECONNREFUSED).lower() in str(error)
+            refused = os.strerror(ECONNREFUSED).lower() in str(error)
             hint = "; is one running there? (`rocketpy-broker dev` starts one)" if refused else ""
             text = f"name server {error}{hint}"
         else:
             text = f"broker {error}"
-        named = ConnectFailed(text, outcome=error.outcome, retry=error.retry)
-        named.__cause__ = error.__cause__
-        return named
+        return ConnectFailed(text, outcome=error.outcome, retry=error.retry)
 
     def all(self) -> list[Link]:
         """Every link, in order of address."""

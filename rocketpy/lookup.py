@@ -44,7 +44,7 @@ async def view_by_offset(
     try:
         store_host, offset = decode_message_id(message_id)
     except RemoteProtocolError as error:  # it is the caller's, not a peer's
-        raise MessageInvalid(str(error)) from error
+        raise MessageInvalid(str(error)) from None
     address = client.address_of(*host_text(store_host))
     name = client.broker_name(address)
 

@@ -85,9 +85,7 @@ class NameServers:
         text = f"name server {address} did not answer within {self._timeout_ms} ms"
         if not isinstance(error, RequestTimeout):
             text = f"name server {address}: {str(error).removesuffix(MAYBE_HANDLED)}"
-        named = error.__class__(text, outcome=error.outcome, retry=error.retry)
-        named.__cause__ = error
-        return named
+        return error.__class__(text, outcome=error.outcome, retry=error.retry)
 
     async def route(self, topic: str) -> TopicRouteData:
         """The route of a topic, of the first name server that knows one.

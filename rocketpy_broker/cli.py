@@ -237,10 +237,10 @@ def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     try:
         import uvloop  # noqa: PLC0415 - an extra: only who asks for it must have it
-    except ImportError as error:
+    except ImportError:
         raise ConfigInvalid(
             '--loop uvloop needs the package uvloop: pip install "rocketpy-mq[speed]"'
-        ) from error
+        ) from None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
 

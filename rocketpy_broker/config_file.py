@@ -143,7 +143,7 @@ def _override(key: str, value: Value, source: str) -> _Given:
     try:
         return _Given(key, text_of(value), source)
     except TypeError as error:
-        raise ConfigInvalid(f"{source}: {key}: {error}") from error
+        raise ConfigInvalid(f"{source}: {key}: {error}") from None
 
 
 def _read(path: str | Path) -> list[_Given]:
@@ -178,7 +178,7 @@ def _collect(given: Iterable[_Given], keys: Mapping[str, Key]) -> tuple[Values, 
         try:
             values[key.group][key.field] = key.read(text)
         except (ValueError, ConfigInvalid) as error:
-            raise ConfigInvalid(f"{place}: {key_name}={text}: {error}") from error
+            raise ConfigInvalid(f"{place}: {key_name}={text}: {error}") from None
         places[key_name] = place
     return values, places
 
@@ -223,7 +223,7 @@ class _Blame:
         if isinstance(error, ConfigInvalid):
             place = next((place for key, place in self._places.items() if key in str(error).split()), None)
             if place is not None:
-                raise ConfigInvalid(f"{place}: {error}") from error
+                raise ConfigInvalid(f"{place}: {error}") from None
 
 
 _STORE_GROUPS: Final[dict[str, Callable[..., Any]]] = {

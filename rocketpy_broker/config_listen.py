@@ -49,7 +49,7 @@ class _Identity(NamedTuple):
             if self.trust is not None:
                 context.load_verify_locations(self.trust)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigInvalid(f"tls.{self.name}.{at[0]} {at[1]}: {error}") from error
+            raise ConfigInvalid(f"tls.{self.name}.{at[0]} {at[1]}: {error}") from None
 
 
 def listen_config(values: Mapping[str, Any], default_port: int, conf: Path | None) -> ListenConfig:

@@ -105,7 +105,7 @@ def _peers(text: str) -> dict[str, Address]:
     try:
         return parse_peers(text)
     except ValueError as error:
-        raise ConfigInvalid(f"--peers {text}: {error}") from error
+        raise ConfigInvalid(f"--peers {text}: {error}") from None
 
 
 def _print_table(reports: Sequence[PeerReport]) -> None:

@@ -57,7 +57,7 @@ async def _serve_first(config: BrokerConfig, endpoint: BrokerEndpoint) -> Server
             error.errno,
             f"{address} is in use. A broker with listenPort {address.port + _BELOW} uses it as second port, "
             "unless it has vipChannelEnable=false: keep listenPorts of one machine at least 4 apart",
-        ) from error
+        ) from None
 
 
 async def _serve_second(
@@ -78,6 +78,6 @@ async def _serve_second(
             "vipChannelEnable=false"
         )
         if config.vip_channel or not may_fail:
-            raise OSError(error.errno, problem) from error
+            raise OSError(error.errno, problem) from None
         log.warning("%s", problem)
         return None

@@ -92,7 +92,7 @@ class LiveConfig:
             try:
                 groups[key.group] = dataclasses.replace(group, **{key.field: key.read(value)})
             except ValueError as error:
-                raise ConfigInvalid(f"{name}={value}: {error}") from error
+                raise ConfigInvalid(f"{name}={value}: {error}") from None
         await asyncio.to_thread(change_file, path, wanted)
         for name in wanted:
             key = self._keys[name]

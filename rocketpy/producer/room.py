@@ -64,8 +64,8 @@ class Room:
         try:
             async with asyncio.timeout_at(until):
                 await turn
-        except TimeoutError as error:
-            raise FlowControlled(f"no room within {timeout_ms} ms: {self._state()}") from error
+        except TimeoutError:
+            raise FlowControlled(f"no room within {timeout_ms} ms: {self._state()}") from None
         finally:
             self._end_wait(turn, size)
             loop.call_soon(self._give)

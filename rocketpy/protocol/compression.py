@@ -138,8 +138,8 @@ def _unzstd(data: bytes, limit: int) -> bytes:
 def _package(module: str) -> Any:
     try:
         return import_module(module)
-    except ImportError as error:
+    except ImportError:
         raise ConfigInvalid(
             f"this message body needs the package {module.partition('.')[0]}, which is not installed: "
             "pip install rocketpy-mq[compression]"
-        ) from error
+        ) from None

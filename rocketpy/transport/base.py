@@ -46,7 +46,7 @@ class Address:
             parts = urlsplit(text if separator else f"tcp://{text}")
             host, port = parts.hostname or "", parts.port
         except ValueError as error:
-            raise ConfigInvalid(f"address {text!r}: {error}") from error
+            raise ConfigInvalid(f"address {text!r}: {error}") from None
         scheme = scheme if separator else "tcp"
         if scheme == "memory":
             host, port = parts.netloc, 0

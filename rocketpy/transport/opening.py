@@ -68,12 +68,12 @@ async def connect_raw(
     try:
         async with asyncio.timeout(options.connect_timeout_ms / 1000):
             await transport.connect(address, protocol, options)
-    except TimeoutError as error:
+    except TimeoutError:
         raise ConnectFailed(
             f"{address} cannot be reached: no connection within {options.connect_timeout_ms} ms"
-        ) from error
+        ) from None
     except (OSError, ssl.SSLError, UnicodeError) as error:  # Unicode: a text that cannot be a host's name
-        raise ConnectFailed(f"{address} cannot be reached: {_reason(error, address)}") from error
+        raise ConnectFailed(f"{address} cannot be reached: {_reason(error, address)}") from None
 
 
 def _reason(error: OSError | UnicodeError, address: Address) -> str:

@@ -31,10 +31,10 @@ def exposition(measured: Sequence[Measured]) -> bytes:
         from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415 - an extra
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
         from prometheus_client.registry import Collector  # noqa: PLC0415
-    except ImportError as error:
+    except ImportError:
         raise ConfigInvalid(
             'metricsPort needs the package prometheus-client: pip install "rocketpy-mq[metrics]"'
-        ) from error
+        ) from None
 
     class _Now(Collector):
         def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
@@ -76,7 +76,7 @@ class MetricsServer:
                 self._serve, self._host, self._port, limit=_REQUEST_BYTES_MAX
             )
         except OSError as error:
-            raise OSError(error.errno, f"metricsPort {self._port}: {error.strerror}") from error
+            raise OSError(error.errno, f"metricsPort {self._port}: {error.strerror}") from None
         log.info("metrics at http://%s:%d/metrics", *self.address)
 
     async def close(self) -> None:

@@ -45,15 +45,15 @@ class AccessStore:
         try:
             stamp = self._stamp_now()
             self._take(read_access_file(self.path.read_text("utf-8")))
-        except FileNotFoundError as error:
+        except FileNotFoundError:
             raise ConfigInvalid(
                 f"{self.path}: aclEnable=true wants the accounts in this file, which is not there; "
                 "rocketmq.acl.plain.file names another"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise ConfigInvalid(f"{self.path}: it is not in UTF-8") from error
+            ) from None
+        except UnicodeDecodeError:
+            raise ConfigInvalid(f"{self.path}: it is not in UTF-8") from None
         except (OSError, ConfigInvalid) as error:
-            raise ConfigInvalid(f"{self.path}: {error}") from error
+            raise ConfigInvalid(f"{self.path}: {error}") from None
         self._stamp = stamp
 
     def reload_changed(self) -> None:

@@ -119,11 +119,11 @@ def read_access_file(text: str) -> AccessFile:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" in line {mark.line + 1}"
-        raise ConfigInvalid(f"no YAML{place}") from error  # the text around it may be a secret
+        raise ConfigInvalid(f"no YAML{place}") from None  # the text around it may be a secret
     except msgspec.ValidationError as error:
-        raise ConfigInvalid(str(error)) from error
+        raise ConfigInvalid(str(error)) from None
     except (ValueError, OverflowError, RecursionError, AttributeError) as error:  # a date that is none, say
-        raise ConfigInvalid(f"a value cannot be read ({type(error).__name__})") from error
+        raise ConfigInvalid(f"a value cannot be read ({type(error).__name__})") from None
     return written
 
 
@@ -166,7 +166,7 @@ def _account(config: PlainAccessConfig) -> Account:
             groups=dict(map(_named_right, config.group_perms or [])),
         )
     except ConfigInvalid as error:
-        raise ConfigInvalid(f"account {key!r}: {error}") from error
+        raise ConfigInvalid(f"account {key!r}: {error}") from None
 
 
 def _right(text: str | None) -> Right:

@@ -81,7 +81,7 @@ def _parts(one: str, pattern: str) -> Parts:
         texts = _groups(one) if base == 16 else one.split(".")
         parts = tuple(_range(text.strip(), base, limit) for text in texts)
     except ValueError as error:
-        raise ConfigInvalid(f"address pattern {pattern!r} is not understood: {error}") from error
+        raise ConfigInvalid(f"address pattern {pattern!r} is not understood: {error}") from None
     if len(parts) != (8 if base == 16 else 4):
         raise ConfigInvalid(f"address pattern {pattern!r} is not understood: it has {len(parts)} parts")
     return parts

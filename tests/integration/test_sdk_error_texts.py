@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import ssl
-from collections.abc import AsyncIterator
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from rocketpy import ClientConfig, Message, Outcome, Producer, ProducerConfig, RetryConfig
+from pyspark_rocketmq.options import Connection, Options, SourceOptions
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    CompressionConfig,
+    Message,
+    Outcome,
+    Producer,
+    ProducerConfig,
+    RetryConfig,
+)
 from rocketpy.errors import (
     ConfigInvalid,
     ConnectFailed,
@@ -21,6 +35,9 @@ from rocketpy.errors import (
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.transport import Address
 from rocketpy.transport.opening import _reason
+from rocketpy_broker.config import ListenConfig, NamesrvConfig
+from rocketpy_broker.config_file import load_broker_config
+from rocketpy_broker.namesrv import NameServer
 from tests.integration.sdk_peers import Names, Peer, silent
 from tests.integration.test_sdk_failures import MESSAGE, one_broker
 
@@ -143,3 +160,67 @@ def test_reasons(error: OSError | UnicodeError, said: str) -> None:
     assert said in _reason(error, Address("tcp", "127.0.0.1", 1))
     if isinstance(error, ConnectionResetError):
         assert "TLS" in _reason(error, Address("tls", "127.0.0.1", 1))
+
+
+async def send(producer: Producer) -> None:
+    """Start a producer and send by it."""
+    async with producer:
+        await producer.send(MESSAGE)
+
+
+async def read_missing_accounts(path: Path) -> None:
+    """Start a broker whose accounts are in no file."""
+    listen = ListenConfig(address=Address("tcp", "127.0.0.1"), acl_file=path / "none.yml")
+    await NameServer(NamesrvConfig(listen=listen)).start()
+
+
+MISTAKES: dict[str, Callable[[Path], object]] = {
+    "a wrong port": lambda _: send(Producer("g", "127.0.0.1:1")),
+    "an unknown host": lambda _: send(Producer("g", "no-such-host.invalid:9876")),
+    "a port that cannot be": lambda _: Producer("g", "127.0.0.1:99999").start(),
+    "a missing extra": lambda _: send(
+        Producer("g", "embedded:", config=ProducerConfig(compression=CompressionConfig(type="zstd")))
+    ),
+    "a text that is not Unicode": lambda _: Message("T", b"x", keys="\ud800"),
+    "an id that is none": lambda _: view("no id"),
+    "a wrong setting": lambda _: load_broker_config(overrides={"listenPort": "many"}),
+    "no room": lambda _: fill(),
+    "no accounts": read_missing_accounts,
+    "a Spark option": lambda _: SourceOptions.read(
+        {"nameServer": "127.0.0.1:1", "topic": "T", "startingOffsets": "{"}, streaming=False
+    ),
+    "a Spark file": lambda path: Connection.read(
+        Options({"nameServer": "127.0.0.1:1", "tls": "true", "tlsCaFile": str(path / "none.pem")})
+    ).client_config(),
+}
+
+
+async def view(message_id: str) -> None:
+    """Look a message up."""
+    async with AdminClient("embedded:") as admin:
+        await admin.view_message(message_id)
+
+
+async def fill() -> None:
+    """Send more than there is room for."""
+    async with one_broker(silent, ProducerConfig(max_in_flight=1)) as (producer, _, _):
+        producer.send_nowait(MESSAGE, timeout_ms=1000).add_done_callback(lambda done: done.exception())
+        await producer.send(MESSAGE, timeout_ms=20)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+async def test_the_traceback_of_a_mistake_is_short(
+    mistake: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentence that helps would stand below 60 lines of exceptions that say less."""
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+
+    async def make() -> None:
+        if inspect.isawaitable(made := mistake(tmp_path)):
+            await made
+
+    with pytest.raises(RocketError) as caught:
+        await make()
+    lines = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert [line for line in lines if line.startswith("Traceback")] == ["Traceback (most recent call last):"]
+    assert len(lines) <= 24, "\n".join(lines)

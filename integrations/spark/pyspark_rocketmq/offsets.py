@@ -85,10 +85,10 @@ def read_offsets(name: str, text: str) -> int | Offsets:
         return words[text.strip().lower()]
     try:
         return from_json(json.loads(text))
-    except ValueError as error:
-        raise ConfigInvalid(f"option {name} is {text!r}: earliest, latest or JSON is expected") from error
+    except ValueError:
+        raise ConfigInvalid(f"option {name} is {text!r}: earliest, latest or JSON is expected") from None
     except ConfigInvalid as error:
-        raise ConfigInvalid(f"option {name}: {error}") from error
+        raise ConfigInvalid(f"option {name}: {error}") from None
 
 
 def share(start: Mapping[QueueName, int], end: Mapping[QueueName, int], most: int) -> Offsets:

@@ -173,7 +173,7 @@ class Connection:
         except ssl.SSLError as error:
             raise ConfigInvalid(
                 f"option tlsCaFile is {self.tls_ca_file!r}, which holds no certificates: {error}"
-            ) from error
+            ) from None
         if self.tls_cert_file:
             try:
                 context.load_cert_chain(self.tls_cert_file, self.tls_key_file or None)
@@ -181,7 +181,7 @@ class Connection:
                 raise ConfigInvalid(
                     f"options tlsCertFile and tlsKeyFile are {self.tls_cert_file!r} and "
                     f"{self.tls_key_file!r}, which are no certificate and its key: {error}"
-                ) from error
+                ) from None
         return context
 
 
@@ -192,7 +192,7 @@ def _check_readable(name: str, path: str) -> None:
     except OSError as error:
         raise ConfigInvalid(
             f"option {name} is {path!r}, which cannot be read on this machine: {error.strerror}"
-        ) from error
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
