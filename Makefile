@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test slow planted check format docs docs-serve interop bench soak faults spark spark35 spark-demo constraints clean distclean
+.PHONY: help demo test slow planted check format docs docs-serve mutants interop bench soak faults spark spark35 spark-demo constraints clean distclean
 
 VENV := .venv
 SPARK35 := .cache/spark35
@@ -62,6 +62,9 @@ interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a J
 	if [ -n "$$missing" ]; then echo "interop: NOT RUN, this machine lacks:$$missing"; exit 0; fi; \
 	$(MAKE) --no-print-directory $(VENV)/.ready-bench && $(PY) -m tests.interop.run $(ARGS)
 
+mutants: $(VENV)/.ready-mutants ## whether tests notice small changes: ARGS="store ha dledger producer protocol", or "store --report"
+	@nice -n 10 $(PY) -m tools.mutants $(ARGS)
+
 bench: $(VENV)/.ready-bench ## speed beside the real RocketMQ 4.6.0 (needs Maven and a JDK)
 	@$(PY) -m tests.bench.run $(ARGS)
 
@@ -82,8 +85,8 @@ soak: $(VENV)/.ready-bench ## a long run: a broker killed and restarted under lo
 faults: $(VENV)/.ready-bench ## name servers and brokers killed and restarted in turn under load (ARGS="--make java": RocketMQ's)
 	@$(PY) -m tests.soak.faults $(ARGS)
 
-constraints: $(VENV)/.ready-check $(VENV)/.ready-bench $(VENV)/.ready-spark ## write constraints.txt anew from the newest allowed versions
-	$(PY) -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[dev,speed,bench,spark]"
+constraints: $(VENV)/.ready-check $(VENV)/.ready-bench $(VENV)/.ready-spark $(VENV)/.ready-mutants ## write constraints.txt anew from the newest allowed versions
+	$(PY) -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[dev,speed,bench,spark,mutants]"
 	@head -n 2 constraints.txt > $(VENV)/constraints.new
 	@$(PY) -m pip freeze --exclude-editable >> $(VENV)/constraints.new
 	@mv $(VENV)/constraints.new constraints.txt && git diff --stat constraints.txt
@@ -116,6 +119,11 @@ $(VENV)/.ready-demo: $(SOURCES_OF_SETUP) | $(PY)
 $(VENV)/.ready-test: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy and its test tools"
 	@$(PIP_INSTALL) -e ".[test]"
+	@touch $@
+
+$(VENV)/.ready-mutants: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing rocketpy, its test tools and cosmic-ray"
+	@$(PIP_INSTALL) -e ".[mutants]"
 	@touch $@
 
 $(VENV)/.ready-bench: $(SOURCES_OF_SETUP) | $(PY)

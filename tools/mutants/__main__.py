@@ -1,0 +1,243 @@
+"""Measures whether tests notice small changes of the code.
+
+    python -m tools.mutants store ha       tries the sample of both; goes on where it was stopped
+    python -m tools.mutants store --again  tries the survivors again, after tests were added
+    python -m tools.mutants store --report the score and the survivors, without trying anything
+    python -m tools.mutants store --show 0123456789ab    what a mutant changes
+
+The sample: 300 places of each package, drawn with seed 20 from all that cosmic-ray's operators and `DropCall`
+can change. Results stay in .cache/mutants/PACKAGE.jsonl, one line a trial; the last line of a mutant counts.
+Survivors that change nothing a user could see are explained in tools/mutants/explained.txt and do not count.
+"""
+
+import argparse
+import difflib
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypedDict
+
+from tools.mutants import coverage_of, trial
+from tools.mutants.packages import CACHE, PACKAGES, ROOT
+from tools.mutants.places import Mutant, draw
+
+SEED = 20
+COUNT = 300
+EXPLAINED = Path(__file__).with_name("explained.txt")
+# Most mutants die in the first few tests; more tests at once would only cost time to collect.
+FIRST_TESTS, FIRST_SECONDS = 12, 2.0
+ANY_TEST_SECONDS = 20.0
+KILLED = ("killed", "timeout")
+
+
+class Result(TypedDict):
+    """One line of the results file."""
+
+    id: str
+    path: str
+    line: int
+    definition: str
+    operator: str
+    outcome: str
+    by: str
+    tests: int
+    seconds: float
+    commit: str
+    change: str
+
+
+class Job(NamedTuple):
+    """A mutant with the tests to run, in steps: the next step runs only if the one before noticed nothing."""
+
+    mutant: Mutant
+    steps: list[list[str]]
+    seconds: float
+    started: float
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    options = _options()
+    explained = _explained()
+    for name in options.packages:
+        sample = draw(PACKAGES[name].source, options.count, options.seed)
+        if options.show:
+            for mutant in sample:
+                if mutant.id in options.show:
+                    print(f"{mutant.path}:{mutant.line} {mutant.definition}\n{_change(mutant)}\n")
+            continue
+        if not options.report:
+            results = _results(name)
+            wanted = [
+                mutant for mutant in sample if _is_wanted(mutant, results, explained, again=options.again)
+            ]
+            _try_all(name, wanted, options)
+        _report(name, sample, _results(name), explained, full=options.report)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m tools.mutants", description="Try a sample of mutants.")
+    parser.add_argument("packages", nargs="+", choices=PACKAGES, help="whose mutants")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the sample (default: %(default)s)")
+    parser.add_argument(
+        "--count", type=int, default=COUNT, help="mutants of each package (default: %(default)s)"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="trials at a time (default: %(default)s)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=15.0,
+        help="of tests for one mutant, as measured before (default: %(default)s)",
+    )
+    parser.add_argument("--again", action="store_true", help="try survivors again, and nothing else")
+    parser.add_argument("--report", action="store_true", help="only show what is known")
+    parser.add_argument("--show", nargs="+", metavar="ID", help="only show what these mutants change")
+    return parser.parse_args()
+
+
+def _is_wanted(mutant: Mutant, results: dict[str, Result], explained: dict[str, str], *, again: bool) -> bool:
+    if again:
+        known = results.get(mutant.id)
+        return known is not None and known["outcome"] not in KILLED and mutant.id not in explained
+    return mutant.id not in results
+
+
+def _try_all(name: str, mutants: list[Mutant], options: argparse.Namespace) -> None:
+    trial.prepare()
+    reached = coverage_of.load_or_record(name)
+    commit = coverage_of.commit()
+    waiting = iter(mutants)
+    running: dict[int, tuple[trial.Trial, Job]] = {}
+    done = 0
+    while True:
+        while len(running) < options.jobs and (mutant := next(waiting, None)) is not None:
+            tests = reached.tests_for(mutant.path, mutant.line)
+            job = Job(mutant, list(_steps(tests, reached, options.seconds)), 0.0, time.monotonic())
+            if not job.steps:
+                _keep(name, _result(job, "not reached", "", 0, commit))
+                done += 1
+                continue
+            started = _start(job, reached)
+            running[started.pid] = (started, job)
+        if not running:
+            return
+        ended, tests_run, outcome = trial.wait([found for found, _ in running.values()])
+        _, job = running.pop(ended.pid)
+        if outcome == "passed" and len(job.steps) > 1:
+            job = job._replace(steps=job.steps[1:])
+            started = _start(job, reached)
+            running[started.pid] = (started, job)
+            continue
+        word = {"passed": "survived", "failed": "killed"}.get(outcome, outcome)
+        if outcome == "error":
+            print(tests_run.output)
+        result = _result(job, word, next(iter(tests_run.failed), ""), len(tests_run.durations), commit)
+        _keep(name, result)
+        done += 1
+        place = f"{job.mutant.path}:{job.mutant.line}"
+        print(f"{name} {done}/{len(mutants)} {word} {result['seconds']:.1f} s {place}", flush=True)
+
+
+def _steps(tests: list[str], reached: coverage_of.Reached, seconds_max: float) -> Iterator[list[str]]:
+    """The fastest few tests, then all others that fit into the time."""
+    first: list[str] = []
+    others: list[str] = []
+    total = 0.0
+    for test in tests:
+        took = reached.seconds[test]
+        if took > ANY_TEST_SECONDS or (total + took > seconds_max and first):
+            continue
+        total += took
+        is_early = len(first) < FIRST_TESTS and total <= FIRST_SECONDS
+        (first if is_early or not first else others).append(test)
+    yield from (step for step in (first, others) if step)
+
+
+def _start(job: Job, reached: coverage_of.Reached) -> trial.Trial:
+    tests = job.steps[0]
+    expected = sum(reached.seconds[test] for test in tests)
+    return trial.start(
+        ["-x", "-p", "no:cov", "-p", "no:xdist", *tests],
+        path=job.mutant.path,
+        source=job.mutant.source(),
+        cpu_seconds=int(20 + 4 * expected),
+        wall_seconds=60 + 8 * expected,
+    )
+
+
+def _result(job: Job, outcome: str, by: str, tests: int, commit: str) -> Result:
+    mutant = job.mutant
+    return Result(
+        id=mutant.id,
+        path=mutant.path,
+        line=mutant.line,
+        definition=mutant.definition,
+        operator=mutant.operator,
+        outcome=outcome,
+        by=by,
+        tests=tests,
+        seconds=round(time.monotonic() - job.started, 2),
+        commit=commit,
+        change=_change(mutant),
+    )
+
+
+def _change(mutant: Mutant) -> str:
+    before = (ROOT / mutant.path).read_text("utf-8").splitlines()
+    changed = difflib.unified_diff(before, mutant.source().splitlines(), lineterm="", n=0)
+    return "\n".join(line for line in changed if not line.startswith(("---", "+++", "@@")))
+
+
+def _keep(name: str, result: Result) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with _file_of(name).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(result) + "\n")
+
+
+def _results(name: str) -> dict[str, Result]:
+    """Mutant -> its last result. A line cut short by a kill is left out, so its mutant is tried again."""
+    found: dict[str, Result] = {}
+    if _file_of(name).exists():
+        for line in _file_of(name).read_text("utf-8").splitlines():
+            try:
+                result: Result = json.loads(line)
+            except ValueError:
+                continue
+            found[result["id"]] = result
+    return found
+
+
+def _file_of(name: str) -> Path:
+    return CACHE / f"{name}.jsonl"
+
+
+def _explained() -> dict[str, str]:
+    """Mutant -> why it changes nothing that a test could notice, or nothing that should be tested."""
+    lines = EXPLAINED.read_text("utf-8").splitlines() if EXPLAINED.exists() else []
+    pieces = [line.split(maxsplit=1) for line in lines if line.strip() and not line.startswith("#")]
+    return {piece[0]: piece[1] for piece in pieces}
+
+
+def _report(
+    name: str, sample: Iterable[Mutant], results: dict[str, Result], explained: dict[str, str], *, full: bool
+) -> None:
+    known = [(mutant, results[mutant.id]) for mutant in sample if mutant.id in results]
+    survivors = [(mutant, result) for mutant, result in known if result["outcome"] not in KILLED]
+    unexplained = [(mutant, result) for mutant, result in survivors if mutant.id not in explained]
+    if full:
+        for mutant, result in sorted(unexplained, key=lambda found: (found[0].path, found[0].line)):
+            print(f"{mutant.id} {result['outcome']} {mutant.path}:{mutant.line} {mutant.definition}")
+            print("    " + result["change"].replace("\n", "\n    "))
+    counts = Counter(result["outcome"] for _, result in known)
+    counted = len(known) - (len(survivors) - len(unexplained))
+    killed = sum(counts[word] for word in KILLED)
+    print(
+        f"{name}: {killed} of {counted} noticed ({100 * killed / max(counted, 1):.1f} %), "
+        f"{len(unexplained)} not, {len(survivors) - len(unexplained)} explained; {dict(counts)}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Which packages are sampled, and which tests belong to each."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".cache/mutants"
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """Changes when one of these files changes, or a Python file below one of these folders."""
+    files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py")))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+class Package(NamedTuple):
+    """Sources whose mutants are sampled, and paths of the tests that should notice them."""
+
+    source: Path
+    tests: tuple[str, ...]
+
+
+PACKAGES = {
+    "store": Package(
+        ROOT / "rocketpy_broker/store",
+        (
+            "tests/unit/store",
+            "tests/unit/broker/test_delay_queues.py",
+            "tests/unit/broker/test_defaults.py",
+            "tests/property/test_hostile_bytes.py",
+            "tests/integration/test_store_golden.py",
+            "tests/integration/test_store_model.py",
+            "tests/integration/test_store_recovery.py",
+            "tests/integration/test_store_faults.py",
+        ),
+    ),
+    "ha": Package(
+        ROOT / "rocketpy_broker/ha",
+        (
+            "tests/unit/ha",
+            "tests/unit/broker/test_defaults.py",
+            "tests/property/test_hostile_bytes.py",
+            "tests/integration/test_ha.py",
+            "tests/integration/test_ha_status.py",
+            "tests/sim/test_ha.py",
+        ),
+    ),
+    "dledger": Package(
+        ROOT / "rocketpy_broker/dledger",
+        (
+            "tests/unit/dledger",
+            "tests/unit/broker/test_defaults.py",
+            "tests/property/test_hostile_bytes.py",
+            "tests/sim/test_raft.py",
+            "tests/integration/test_raft_peers.py",
+            "tests/integration/test_ledger_brokers.py",
+            "tests/integration/test_ledger_directories.py",
+        ),
+    ),
+    "producer": Package(
+        ROOT / "rocketpy/producer",
+        (
+            "tests/unit/producer",
+            "tests/unit/client",
+            "tests/integration/test_sdk_producer.py",
+            "tests/integration/test_sdk_batching.py",
+            "tests/integration/test_sdk_requests.py",
+            "tests/integration/test_sdk_failures.py",
+            "tests/integration/test_sdk_hooks.py",
+            "tests/integration/test_sdk_misuse.py",
+            "tests/integration/test_sdk_slow_broker.py",
+            "tests/integration/test_sdk_error_texts.py",
+        ),
+    ),
+    "protocol": Package(
+        ROOT / "rocketpy/protocol",
+        ("tests/unit/protocol", "tests/property", "tests/unit/client/test_message.py"),
+    ),
+}
