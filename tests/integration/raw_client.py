@@ -24,9 +24,13 @@ class RawClient:
         return cls(*await asyncio.open_connection(at.host, at.port))
 
     async def call_frame(self, frame: bytes) -> Command:
-        """The answer to one frame."""
+        """The answer to one frame. Requests of the server that come before it are left to `next`."""
         self.writer.write(frame)
-        return await self.next()
+        async with asyncio.timeout(10):
+            while not (answers := [command for command in self.received if command.is_response]):
+                await self._read()
+        self.received.remove(answers[0])
+        return answers[0]
 
     async def call(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
         """The answer to one request."""
@@ -36,11 +40,14 @@ class RawClient:
         """The next frame that comes in."""
         async with asyncio.timeout(10):
             while not self.received:
-                data = await self.reader.read(65536)
-                if not data:
-                    raise ConnectionError("the server closed the connection")
-                self.received += [decode_command(frame) for frame in self.decoder.feed(data)]
+                await self._read()
         return self.received.pop(0)
+
+    async def _read(self) -> None:
+        data = await self.reader.read(65536)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        self.received += [decode_command(frame) for frame in self.decoder.feed(data)]
 
     async def __aenter__(self) -> Self:
         return self
