@@ -46,6 +46,7 @@ from rocketpy.message_columns import MessageColumns
 from rocketpy.producer import Producer
 from rocketpy.producer.request_reply import create_reply_message
 from rocketpy.producer.transaction import LocalTransactionState, TransactionSendResult
+from rocketpy.protocol.delays import DelayLevels
 from rocketpy.results import PullResult, PullStatus, SendResult, SendStatus, Unfinished
 from rocketpy.routing.selectors import ByMachineRoom, QueueSelector, RoundRobin, by_hash, by_random
 
@@ -66,6 +67,7 @@ __all__ = [
     "ConsumeResult",
     "ConsumerConfig",
     "Credentials",
+    "DelayLevels",
     "FailedAttempt",
     "Health",
     "LatencyConfig",

@@ -67,8 +67,10 @@ class Message:
 
     topic: letters, digits and ``% | _ -``, at most 127. body: 1 byte to 4 MiB (the producer's limit).
     tags: one tag, by which consumers filter on the broker. keys: for looking the message up later; a text
-    is split at spaces, as RocketMQ does. delay_level: 1-18 are 1 s to 2 h with a broker's default table,
-    0 is no delay; levels above the broker's last count as the last. wait_store: whether the broker answers
+    is split at spaces, as RocketMQ does. delay_level: 0 is no delay; the others are the broker's
+    (`messageDelayLevel`): 1 to 18 are 1 s to 2 h in the default table. The client does not know the table, so
+    it accepts every level, and the broker counts a level above its last as the last; `DelayLevels` turns a
+    timedelta into a level. wait_store: whether the broker answers
     only after its flush and replication, as it is configured to. flag: any 32 bits, kept as they are.
     buyer_id, instance_id: the properties BUYER_ID and INSTANCE_ID, which brokers keep and do nothing with; a
     client with a namespace sets the second itself. transaction_id: does not travel; a transactional send

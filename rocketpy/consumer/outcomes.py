@@ -41,8 +41,9 @@ class ConsumeResult(Enum):
 class Later:
     """LATER, with particulars.
 
-    delay_level: when a message comes again, by the broker's table of delays; 0: the broker's choice, longer
-    each time; -1: never, it goes to the dead letters at once. Not for orderly consumption.
+    delay_level: when a message comes again, by the broker's table of delays, see `DelayLevels`; a level above
+    its last counts as the last; 0: the broker's choice, longer each time; -1: never, it goes to the dead
+    letters at once. Not for orderly consumption.
     done: so many messages at the start of the batch are done with. suspend_ms: how long the queue
     waits, for orderly consumption; None for the consumer's setting.
     """

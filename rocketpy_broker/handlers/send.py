@@ -19,6 +19,7 @@ from rocketpy.protocol.batch import split_batch_body
 from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import FLAG_ONEWAY, Command
+from rocketpy.protocol.delays import DelayLevels
 from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.record import host_bytes
 from rocketpy.protocol.sysflag import MessageSysFlag, TopicSysFlag
@@ -39,7 +40,6 @@ from rocketpy_broker.services.topics import (
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.busy import PendingFull, StoreBusy
 from rocketpy_broker.store.clock import Clock, system_clock
-from rocketpy_broker.store.delay import DelayLevels
 from rocketpy_broker.store.replica import A_COPY
 
 __all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "FindGroup", "SendHandler"]

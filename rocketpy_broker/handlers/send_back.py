@@ -17,6 +17,7 @@ from rocketpy.protocol import properties as props
 from rocketpy.protocol.bodies import SubscriptionGroupConfig
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
+from rocketpy.protocol.delays import DelayLevels
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rocketpy.protocol.message_id import message_id
 from rocketpy.protocol.record import Record, decode
@@ -28,7 +29,6 @@ from rocketpy_broker.handlers.send import DLQ_PREFIX, RETRY_PREFIX, FindGroup, S
 from rocketpy_broker.services.rerouting import as_delayed, copy_of
 from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable, ensure_topic
 from rocketpy_broker.store import MessageInner, MessageStore
-from rocketpy_broker.store.delay import DelayLevels
 
 __all__ = ["SendBackHandler"]
 

@@ -14,11 +14,11 @@ from typing import Final
 
 from rocketpy.errors import RemoteProtocolError, StoreError
 from rocketpy.protocol.bodies import DelayOffsetSerializeWrapper
+from rocketpy.protocol.delays import DelayLevels
 from rocketpy_broker.services.delay_queues import DelayQueues
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.busy import StoreBusy
 from rocketpy_broker.store.clock import Clock, system_clock
-from rocketpy_broker.store.delay import DelayLevels
 from rocketpy_broker.store.disk import Disk, OsDisk
 from rocketpy_broker.store.driver import StoreDriver
 from rocketpy_broker.store.state_file import load_state, save_state_aside

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from rocketpy.errors import StoreError, UsageError
+from rocketpy.protocol.delays import SCHEDULE_TOPIC, DelayLevels
 from rocketpy.protocol.record import decode
 from rocketpy_broker.services.rerouting import copy_of, real_place
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 
 __all__ = ["DelayQueues"]
 

@@ -11,10 +11,10 @@ from typing import Final
 
 from rocketpy.errors import MessageInvalid
 from rocketpy.protocol import properties as props
+from rocketpy.protocol.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.record import Record
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store import MessageInner
-from rocketpy_broker.store.delay import SCHEDULE_TOPIC
 
 __all__ = [
     "CHECK_MAX_TOPIC",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
+from rocketpy.protocol.delays import SCHEDULE_TOPIC
 from rocketpy_broker.services.rerouting import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.consume_queue import ConsumeQueue
-from rocketpy_broker.store.delay import SCHEDULE_TOPIC
 
 __all__ = ["drop_expired_queues", "drop_unused_queues"]
 

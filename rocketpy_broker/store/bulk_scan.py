@@ -12,11 +12,11 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
+from rocketpy.protocol.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.record import MESSAGE_MAGIC
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.consume_queue import UNIT, ConsumeQueue
-from rocketpy_broker.store.delay import SCHEDULE_TOPIC
 from rocketpy_broker.store.dispatch import Dispatcher
 from rocketpy_broker.store.index_service import IndexRow, IndexService
 from rocketpy_broker.store.queue_table import QueueCursor

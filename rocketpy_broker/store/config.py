@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy_broker.store.delay import parse_delay_levels
+from rocketpy.protocol.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 
 __all__ = [
     "BusyConfig",
@@ -26,7 +26,6 @@ __all__ = [
     "StoreConfig",
 ]
 
-_DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_BYTES = 20
 
 
@@ -234,14 +233,14 @@ class StoreConfig:
     busy: BusyConfig = field(default_factory=BusyConfig)
     store_host: bytes = b"\x7f\x00\x00\x01" + (10911).to_bytes(4, "big")
     """Address written into every record (4 or 16 bytes, then the port as i32): brokerIP1 and listenPort."""
-    delay_levels: str = _DEFAULT_DELAY_LEVELS
+    delay_levels: str = DEFAULT_DELAY_LEVELS
     """messageDelayLevel: what DELAY=1, 2, … wait; the consume queue of a delayed message has its due time."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))
         if len(self.store_host) not in {8, 20}:
             raise ConfigInvalid(f"store_host has {len(self.store_host)} bytes; 8 for IPv4, 20 for IPv6")
-        parse_delay_levels(self.delay_levels)
+        DelayLevels(self.delay_levels)  # raises for a wrong table
 
     @property
     def commit_log_directory(self) -> Path:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rocketpy.errors import StoreError
+from rocketpy.protocol.delays import SCHEDULE_TOPIC, DelayLevels
 from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.properties import PROPERTY_DELAY_TIME_LEVEL, find
 from rocketpy.protocol.record import RecordView
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.config import ConsumeQueueConfig
 from rocketpy_broker.store.consume_queue import ConsumeQueue
-from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.index_service import IndexService

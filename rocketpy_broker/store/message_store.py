@@ -16,12 +16,12 @@ from typing import Self
 
 from rocketpy.errors import DiskFull, FlushFailed, StoreError
 from rocketpy.protocol.batch import BatchColumns
+from rocketpy.protocol.delays import DelayLevels
 from rocketpy_broker.store.busy import BusyWatch, StoreBusy
 from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile, Progress
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
-from rocketpy_broker.store.delay import DelayLevels
 from rocketpy_broker.store.disk import Disk, OsDisk, make_lasting_dir, store_error
 from rocketpy_broker.store.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.flush import FlushPlan, flush_here

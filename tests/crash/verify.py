@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 from rocketpy.errors import StoreError
+from rocketpy.protocol.delays import SCHEDULE_TOPIC, DelayLevels
 from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.properties import PROPERTY_TAGS, find
 from rocketpy.protocol.record import BLANK_MAGIC, read_start
 from rocketpy_broker.store import MessageInner, MessageStore, RecoveryReport, StoreConfig
 from rocketpy_broker.store.checker import check_store
 from rocketpy_broker.store.consume_queue import UNIT
-from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 from rocketpy_broker.store.segment import segment_name
 from rocketpy_broker.store.state_file import load_state
 from rocketpy_broker.store.store_lock import StoreLock

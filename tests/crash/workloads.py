@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from rocketpy.protocol.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.cleaner import Cleaner
-from rocketpy_broker.store.delay import SCHEDULE_TOPIC
 from rocketpy_broker.store.retention import DiskUse
 from rocketpy_broker.store.state_file import save_state
 from tests import golden_data

@@ -12,6 +12,7 @@ from rocketpy.protocol import properties as props
 from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper, HeartbeatData, ProducerData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import FLAG_ONEWAY, Command, encode_command
+from rocketpy.protocol.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.headers import (
     CheckTransactionStateRequestHeader,
     ConsumerSendMsgBackRequestHeader,
@@ -26,7 +27,6 @@ from rocketpy.protocol.message_id import decode_message_id, message_id
 from rocketpy.protocol.record import Record, decode, decode_all
 from rocketpy_broker import EmbeddedCluster
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.delay import SCHEDULE_TOPIC
 from tests.golden_data import manifest, parsed
 from tests.integration.raw_client import RawClient
 
@@ -264,7 +264,7 @@ async def test_who_is_never_answered_gives_up(tmp_path: Path) -> None:
 async def test_a_producer_is_asked_about_a_message_as_large_as_can_be(client: RawClient, room: int) -> None:
     """A transaction whose properties leave no room for how often it was asked about would be forgotten."""
     await half(client, b"small", "PAD\x01\x02")
-    (small,) = await records(client, "RMQ_SYS_TRANS_HALF_TOPIC")
+    small = (await records(client, "RMQ_SYS_TRANS_HALF_TOPIC"))[0]  # a copy may follow it already
     pad = 32767 - room - len(small.properties) - len("PAD\x01\x02")
     await produce_as(client, "g")
     await half(client, b"large", f"PAD\x01{'x' * pad}\x02")

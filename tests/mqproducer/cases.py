@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rocketpy import (
     ByMachineRoom,
     ClientConfig,
     CompressionConfig,
+    DelayLevels,
     LocalTransactionState,
     Message,
     MessageExt,
@@ -417,7 +419,8 @@ async def test_delay_level(place: Place) -> None:
     topic = place.topic("delay")
     async with place.producer() as producer:
         await place.made(producer, topic)
-        await producer.send(message(topic, b"in a second", delay_level=1))
+        level = DelayLevels().level_for(timedelta(milliseconds=700))
+        await producer.send(message(topic, b"in a second", delay_level=level))
         await producer.send(message(topic, b"now"))
         assert [one.body for one in await place.read(topic, 1)] == [b"now"]
         found = {one.body: one for one in await place.read(topic, 2, timeout_s=60)}

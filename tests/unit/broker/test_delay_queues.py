@@ -7,12 +7,12 @@ import pytest
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol import properties as props
+from rocketpy.protocol.delays import SCHEDULE_TOPIC, DelayLevels
 from rocketpy.protocol.record import Record, decode_all
 from rocketpy_broker.services.delay_queues import DelayQueues
 from rocketpy_broker.services.rerouting import as_delayed
 from rocketpy_broker.store import MessageInner, MessageStore, RetentionConfig
 from rocketpy_broker.store.cleaner import Cleaner
-from rocketpy_broker.store.delay import SCHEDULE_TOPIC, DelayLevels
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, kill, put, small_config
 

@@ -9,7 +9,6 @@ import pytest
 from rocketpy.errors import ConfigInvalid, DiskFull, StoreDamaged
 from rocketpy_broker.store import CommitLogConfig, ConsumeQueueConfig, StoreConfig
 from rocketpy_broker.store.checkpoint import CHECKPOINT_BYTES, Checkpoint, CheckpointFile
-from rocketpy_broker.store.delay import DelayLevels
 from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.state_file import load_state, save_state
 from tests.unit.store.faulty_disk import FaultyDisk
@@ -81,9 +80,3 @@ def test_settings_are_checked_where_they_are_made(tmp_path: Path) -> None:
         StoreConfig(root=tmp_path, store_host=bytes(6))
     with pytest.raises(ConfigInvalid, match="messageDelayLevel has '5x'"):
         StoreConfig(root=tmp_path, delay_levels="1s 5x")
-
-
-def test_delay_levels_are_clamped_as_in_4_6_0() -> None:
-    """A message with too high a level would never be delivered."""
-    levels = DelayLevels("1s 5m 2h")
-    assert [levels.due_time(level, 1000) for level in (0, 1, 3, 99)] == [None, 2000, 7_201_000, 7_201_000]
