@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import ClientConfig
+from rocketpy import ClientConfig, ConsumeFrom, MessageExt, PushConfig, PushConsumer
 from rocketpy.protocol.record import decode
 from rocketpy.protocol.sysflag import MessageSysFlag
 from tests.interop import probe
@@ -39,6 +39,8 @@ STRETCH = 100
 """Messages that are acknowledged between two kills, at least."""
 CONF = {"registerNameServerPeriod": 10_000}
 """RocketMQ's follower learns who leads when it registers: every 30 s by default, 10 s at the least."""
+
+FROM_THE_FIRST = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
 
 
 @pytest.fixture
@@ -83,15 +85,25 @@ async def _run(group: LedgerGroup) -> set[Make]:
     client = ClientConfig(namesrv=group.namesrv, route_refresh_ms=500)
     await _until(lambda: group.master() is not None, "a master", 60)
     await group.make_topic(TOPIC, 4)
-    load, led, checked = KeyedLoad(client), Counter[Make](), 0
-    async with load.sending():
-        for kills in range(KILLS_MAX + 1):
-            await _more(load, f"kill {kills} of {KILLS}")
-            leader = await _leader(group)
-            led[group.makes[leader]] += 1
-            if kills >= KILLS and set(led) == set(group.makes.values()):
-                break
-            checked += await _kill(group, load, client, leader, kills)
+    load, led, checked, handled = KeyedLoad(client), Counter[Make](), 0, Counter[int | None]()
+
+    async def handle(message: MessageExt) -> None:
+        handled[number_of(message.body)] += 1
+
+    consumer = PushConsumer("lasting", handler=handle, client=client, config=FROM_THE_FIRST)
+    consumer.subscribe(TOPIC)
+    async with consumer:
+        async with load.sending():
+            for kills in range(KILLS_MAX + 1):
+                await _more(load, f"kill {kills} of {KILLS}")
+                leader = await _leader(group)
+                led[group.makes[leader]] += 1
+                if kills >= KILLS and set(led) == set(group.makes.values()):
+                    break
+                checked += await _kill(group, load, client, leader, kills)
+        await _until(
+            lambda: load.ledger.acked.keys() <= handled.keys(), "consumers to get every message", 120
+        )
     await _until(group.are_equal, "equal entries", 120)
     _check_ledger(group, load)
     problems: list[str] = []
@@ -100,7 +112,8 @@ async def _run(group: LedgerGroup) -> set[Make]:
     assert load.acked_count > KILLS * STRETCH
     print(
         f"{'+'.join(group.makes.values())}: {kills} leaders killed (leaders: {dict(led)}), {checked:,} "
-        f"messages read by key, two ids and queue after a fail-over, {load.acked_count:,} at the end"
+        f"messages read by key, two ids and queue after a fail-over, {load.acked_count:,} at the end; "
+        f"a consumer group got each of these, {handled.total() - len(handled):,} more than once"
     )
     return set(led)
 
