@@ -1,7 +1,7 @@
 """DLedger groups of Java's and our brokers: each make leads in turn, leaders are killed under load.
 
 LEDGER_KILLS: how many leaders are killed in each group. The whole proof of the mixed groups:
-`LEDGER_KILLS=20 python -m tests.interop.run -n2 -s -k "leaders_are_killed and Python and Java"`.
+`LEDGER_KILLS=20 python -m tests.interop.run -n0 -s -k "leaders_are_killed and Python and Java"`.
 """
 
 from __future__ import annotations
