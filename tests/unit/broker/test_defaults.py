@@ -12,6 +12,7 @@ from rocketpy_broker.config_keys import BROKER_KEYS, STORE_KEYS, WITHOUT_MEANING
 from rocketpy_broker.dledger import links, peer
 from rocketpy_broker.dledger.settings import RaftSettings
 from rocketpy_broker.ha import client as ha_client
+from rocketpy_broker.ha import server as ha_server
 from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.services import clients, delay, locks
 from rocketpy_broker.store import backlog, checkpoint, log_scan
@@ -145,6 +146,7 @@ OURS: dict[str, Row] = {
     "HA link: a hello is awaited for": (lambda _: LinkSettings().hello_wait_ms, 1000),
     "HA link: a slave asks for the handshake": (lambda _: LinkSettings().notes, True),
     "HA link: slaves acknowledge what they received": (lambda _: LinkSettings().wants_flushed, False),
+    "HA: bytes on their way to a slave": (lambda _: ha_server._ROOM_BYTES, 512 * 1024),
     "HA: RocketMQ's slaves count": (lambda broker: broker.ha.handshake_required, False),
     "HA: a slave that cannot write tries again after": (lambda _: ha_client._RETRY_S, 1.0),
     "DLedger: a quorum flushes": (lambda broker: broker.dledger.flush, True),

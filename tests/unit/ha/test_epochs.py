@@ -29,6 +29,12 @@ def test_a_new_epoch_forgets_what_never_came() -> None:
     assert begin_epoch(NO_EPOCHS, 0, "x", 0) == EpochState(epochs=(Epoch(1, 0, "x"),), seen=1, own="x")
 
 
+def test_a_new_epoch_is_above_those_of_the_log() -> None:
+    """Without this a log that came without what its owner had seen would get one number twice."""
+    copied = EpochState(epochs=(Epoch(5, 0, "a"),))
+    assert begin_epoch(copied, 10, "b", 0).epochs[-1] == Epoch(6, 10, "b")
+
+
 def test_who_begins_an_epoch_and_with_which_number(tmp_path: Path) -> None:
     """Without this a master that crashed would come back above the slave that was promoted meanwhile, or a
     slave made master by its file alone would go on in its old master's epoch.

@@ -258,12 +258,14 @@ def test_one_slave_is_enough_and_it_must_not_be_far_behind() -> None:
     progress.add(fast, "fast")
     progress.add(slow, "slow")
     assert not progress.is_slave_ok(10)
+    assert [state.lag_bytes for state in progress.states(1500)] == [1500, 1500]
     slow.step(Received(REPORT.pack(10)), 1)
     fast.step(Received(REPORT.pack(500)), 1)
     assert progress.acked == 500
     assert progress.is_slave_ok(1499)
     assert not progress.is_slave_ok(1500)
     assert {state.address: state.lag_bytes for state in progress.states(1500)} == {"fast": 1000, "slow": 1490}
+    assert {state.address: state.lag_bytes for state in progress.states(400)} == {"fast": 0, "slow": 390}
     progress.remove(fast)
     assert progress.acked == 10
     strict = Progress(behind_bytes_max=1000, joined_only=True)

@@ -162,3 +162,28 @@ def test_recovery_reads_back_to_what_was_flushed(tmp_path: Path, dispatched: int
     again.recover(dispatched)
     assert again.next_offset == end
     again.files.close()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "numbers"),
+    [
+        ([1500, 1600, 1700], [5, 6, 7]),
+        ([1400, 1500, 1600], [4, 5, 6]),  # the first is here already
+        ([1500, 1600, 1800], [5, 6, 8]),  # one is missing
+        ([1500, 1600, 1600, 1700], [5, 6, 6, 7]),  # one comes twice
+        ([1300, 1400], [3, 4]),  # all are here
+        ([1400, 1500], [5, 6]),  # an older record under a new number
+    ],
+)
+def test_a_run_of_units_is_put_as_each_of_them_would_be(
+    tmp_path: Path, offsets: list[int], numbers: list[int]
+) -> None:
+    """Recovery would number messages in another way than the live broker did."""
+    run, single = (queue_of(tmp_path / name, 5) for name in ("run", "single"))
+    sizes, codes = [100] * len(offsets), list(range(len(offsets)))
+    added = [single.put(*unit) for unit in zip(offsets, sizes, codes, numbers, strict=True)]
+    assert run.put_run(offsets, sizes, codes, numbers) == any(added)
+    assert list(run.units()) == list(single.units())
+    assert (run.next_offset, run.max_physical_offset) == (single.next_offset, single.max_physical_offset)
+    run.files.close()
+    single.files.close()

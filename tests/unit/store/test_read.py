@@ -103,6 +103,21 @@ def test_old_messages_come_in_smaller_batches_and_suggest_a_slave(tmp_path: Path
     store.close()
 
 
+@pytest.mark.parametrize("by_tag", [False, True])
+def test_a_slave_is_suggested_for_what_is_far_from_the_end(tmp_path: Path, *, by_tag: bool) -> None:
+    """A busy master would keep readers that its slave should serve, or send away those at the end."""
+    read = ReadConfig(physical_memory_bytes=10_000, memory_ratio_percent=50)
+    with MessageStore(small_config(tmp_path, read=read)) as store:
+        put(store, *range(100))
+        units = list(store.queues.queues["T", 0].units())
+        tag_codes = frozenset(unit[3] for unit in units) if by_tag else None
+        for number in range(100):
+            result = store.get_message("T", 0, number, 1, tag_codes=tag_codes)
+            assert result.count == 1
+            looked_at = units[min(number + 1, 99)][1]  # as in 4.6.0, the one that ended the read
+            assert result.suggest_slave is (store.max_physical_offset - looked_at > 5000), number
+
+
 def test_contiguous_records_come_in_one_piece(store: MessageStore) -> None:
     """A pull of a busy queue would cost a disk read a message."""
     put(store, *range(10))

@@ -1,5 +1,6 @@
 """ReplicaLog: a commit log written from another's bytes."""
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from rocketpy.errors import DiskFull, StoreDamaged, StoreError
 from rocketpy_broker.ha.wire import Frame, FrameReader
-from rocketpy_broker.store import ConsumeQueueConfig, MessageStore
+from rocketpy_broker.store import CommitLogConfig, ConsumeQueueConfig, MessageStore
 from rocketpy_broker.store.backlog import Backlog
 from rocketpy_broker.store.replica import ReplicaLog
 from rocketpy_broker.store.store_lock import StoreLock
@@ -228,3 +229,22 @@ def test_what_is_cut_is_gone_from_queues_and_index(master: MessageStore, tmp_pat
             assert queue_bytes(slave) == queue_bytes(master)
             assert found(slave, "k149") == found(master, "k149")
     master.close()
+
+
+def test_a_backlog_is_taken_in_pieces_of_any_size(tmp_path: Path) -> None:
+    """A slave in a rush would refuse its own log at a message of more than a megabyte, or behind one."""
+    config = dataclasses.replace(
+        small_config(tmp_path / "master"), commit_log=CommitLogConfig(segment_bytes=4 << 20, reserve_bytes=0)
+    )
+    with MessageStore(config) as master:
+        for number, size in enumerate((10, 100, (1 << 20) - 300, 1_500_000, 2_600_000, 50)):
+            put(master, number, body=bytes(size))
+        data = log_bytes(master)
+        with MessageStore(dataclasses.replace(config, root=tmp_path / "slave")) as slave:
+            backlog = Backlog(slave, rush_bytes=1)
+            target = ReplicaLog(slave, backlog)
+            target.append(0, data[:500])
+            backlog.drain()  # what follows begins in the middle of a file
+            target.append(500, data[500:])
+            backlog.drain()
+            assert queue_bytes(slave) == queue_bytes(master)

@@ -64,6 +64,7 @@ def test_counters_and_rates(tmp_path: Path) -> None:
     assert stats.put_bytes == store.max_physical_offset
     table = stats.table(store.clock())
     assert table["putMessageTimesTotal"] == "20"
+    assert table["putMessageAverageSize"] == str(stats.put_bytes / 20)
     assert table["putTps"] == "0.00 0.00 0.00"
     store.close()
 
