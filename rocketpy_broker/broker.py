@@ -34,6 +34,7 @@ from rocketpy_broker.metrics.tracing import SendTracing, TracedAnswers
 from rocketpy_broker.replication import Replication
 from rocketpy_broker.security.guard import open_access
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
+from rocketpy_broker.services.lost_state import LostState
 from rocketpy_broker.services.registration import Registrar, advertised
 from rocketpy_broker.services.slave_sync import SlaveSync
 from rocketpy_broker.services.topics import TopicTable
@@ -178,6 +179,7 @@ class Broker:
             self.consumers.load()
             self.store.dispatch()
             self.deferred.load()
+            self._restore_tables()
             self._replica.load(is_clean=self.recovery.clean)
             await self._listen()
             self._serve()
@@ -188,6 +190,20 @@ class Broker:
             await self.close()
             raise
         self._saving = asyncio.create_task(self._save_offsets())
+
+    def _restore_tables(self) -> None:
+        """Make again, or miss, what is not in the config directory any more. Raises StoreError."""
+        consumers = self.consumers
+        is_copied = self.config.is_slave or self.config.dledger.enabled
+        is_ours = self.recovery is not None and self.recovery.is_ours
+        LostState(
+            self.store,
+            self.topics,
+            consumers.groups,
+            consumers.offsets,
+            self.deferred.delay,
+            is_certain=is_ours and not is_copied,
+        ).restore()
 
     async def _listen(self) -> None:
         self._servers = await serve_ports(self.config, self._endpoint)

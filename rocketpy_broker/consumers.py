@@ -146,8 +146,8 @@ class ConsumerSide:
 
     async def save(self) -> None:
         """Save what changed: offsets and groups. Failures are logged."""
+        await self.groups.save()  # first: offsets of a group that is not saved look like a lost file
         await self.offsets.save()
-        await self.groups.save()
 
     async def close(self) -> None:
         """Sweep no more, and ask clients no more."""

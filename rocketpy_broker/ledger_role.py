@@ -13,11 +13,12 @@ from typing import Final
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.consumers import ConsumerSide
 from rocketpy_broker.deferred import DeferredSide
-from rocketpy_broker.handlers.send import DLQ_PREFIX, RETRY_PREFIX
+from rocketpy_broker.handlers.send import RETRY_PREFIX
 from rocketpy_broker.ledger_ends import LedgerEnds
+from rocketpy_broker.services.lost_state import learn_topics
 from rocketpy_broker.services.registration import Registrar
 from rocketpy_broker.services.slave_sync import SlaveSync
-from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable, ensure_topic
+from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import MessageStore
 
 __all__ = ["LedgerRole"]
@@ -25,8 +26,6 @@ __all__ = ["LedgerRole"]
 log = logging.getLogger("rocketpy.broker.dledger")
 
 _MASTER_ID: Final = 0
-_QUEUES_MIN: Final = 4
-"""Queues that a producer asks for when a topic is made for it, unless told otherwise."""
 _ASK_AGAIN_S: Final = (0.5, 2.0, 5.0, 10.0)
 """A slave asks name servers for its new master so long after it has heard of one: that one registers, too."""
 
@@ -99,17 +98,9 @@ class LedgerRole:
 
     def _learn_log(self) -> None:
         """Know the topics and groups that only the log knows; the copy of the last leader's may be old."""
-        queues: dict[str, int] = {}
-        for topic, queue_id in self._store.queues.queues:
-            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
-        for topic, count in sorted(queues.items()):
-            if self._topics.get(topic) is not None:
-                continue
-            log.warning("topic %s was not copied from the last leader: it is made anew", topic)
-            if topic.startswith(DLQ_PREFIX):
-                ensure_topic(self._topics, topic, 1, PERM_WRITE)
-            elif topic.startswith(RETRY_PREFIX):
-                ensure_topic(self._topics, topic, 1, PERM_READ | PERM_WRITE)
+        made = learn_topics(self._store, self._topics)
+        if made:
+            log.warning("topics were not copied from the last leader and are made again: %s", ", ".join(made))
+        for topic in made:
+            if topic.startswith(RETRY_PREFIX):
                 self._consumers.groups.find(topic.removeprefix(RETRY_PREFIX))
-            else:
-                ensure_topic(self._topics, topic, max(count, _QUEUES_MIN), PERM_READ | PERM_WRITE)

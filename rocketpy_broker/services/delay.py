@@ -21,7 +21,7 @@ from rocketpy_broker.store.busy import StoreBusy
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.disk import Disk, OsDisk
 from rocketpy_broker.store.driver import StoreDriver
-from rocketpy_broker.store.state_file import load_state, save_state_aside
+from rocketpy_broker.store.state_file import load_state, save_state, save_state_aside
 
 __all__ = ["DelayService"]
 
@@ -52,7 +52,9 @@ class DelayService:
         self.levels = DelayLevels(store.config.delay_levels)
         self._queues = DelayQueues(store, self.levels)
         self._driver = driver
-        self._path = path
+        self.path = path
+        self.is_missing = False
+        """Did `load` find no file?"""
         self._interval_s = interval_ms / 1000
         self._clock = clock
         self._disk = disk or OsDisk()
@@ -64,8 +66,17 @@ class DelayService:
 
     def load(self) -> None:
         """Read delayOffset.json, if there is one. Raises StoreDamaged."""
-        self._saved = load_state(self._disk, self._path, _decode) or {}
+        saved = load_state(self._disk, self.path, _decode)
+        self.is_missing = saved is None
+        self._saved = saved or {}
         self._queues.load(self._saved)
+
+    def create(self) -> None:
+        """Write the file, so that it is there from the first start on. Failures are logged."""
+        try:
+            save_state(self._disk, self.path, _encode(self._saved))
+        except StoreError as error:
+            log.error("delay offsets are not saved: %s", error)
 
     def start(self) -> None:
         """Deliver what is due, from now on."""
@@ -90,7 +101,7 @@ class DelayService:
         except ValueError as error:
             raise RemoteProtocolError(str(error)) from error
         if offsets != self._saved:
-            await save_state_aside(self._disk, self._path, text)
+            await save_state_aside(self._disk, self.path, text)
             self._saved = offsets
 
     def waiting(self) -> dict[int, int]:
@@ -162,7 +173,7 @@ class DelayService:
             return
         try:
             await self._driver.flush()
-            await save_state_aside(self._disk, self._path, _encode(offsets))
+            await save_state_aside(self._disk, self.path, _encode(offsets))
         except StoreError as error:
             log.error("delay offsets are not saved: %s", error)
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -45,7 +46,9 @@ class SubscriptionGroups:
     def __init__(
         self, path: Path, *, auto_create: bool, clock: Clock = system_clock, disk: Disk | None = None
     ) -> None:
-        self._path = path
+        self.path = path
+        self.is_missing = False
+        """Did `load` find no file?"""
         self._auto_create = auto_create
         self._clock = clock
         self._disk = disk or OsDisk()
@@ -59,7 +62,8 @@ class SubscriptionGroups:
 
     def load(self) -> None:
         """Read subscriptionGroup.json, if there is one. Raises StoreDamaged."""
-        saved = load_state(self._disk, self._path, _decode)
+        saved = load_state(self._disk, self.path, _decode)
+        self.is_missing = saved is None
         if saved is not None:
             self._groups.update(saved.subscription_group_table)
             self.version = saved.data_version
@@ -98,6 +102,18 @@ class SubscriptionGroups:
         check_group_name(group.group_name)
         self._replace({**self._groups, group.group_name: group})
 
+    def add(self, names: Iterable[str]) -> list[str]:
+        """Create those groups that are not there, with default settings; returns their names.
+
+        names: were checked. Raises StoreError; then nothing has changed.
+        """
+        new = [name for name in names if name not in self._groups]
+        if new:
+            self._replace(
+                {**self._groups, **{name: SubscriptionGroupConfig(group_name=name) for name in new}}
+            )
+        return new
+
     def delete(self, name: str) -> bool:
         """Remove a group; False when it is not there. Raises StoreError."""
         if name not in self._groups:
@@ -134,7 +150,7 @@ class SubscriptionGroups:
         version = version or self.version.next(self._clock())
         wrapper = SubscriptionGroupWrapper(subscription_group_table=groups, data_version=version)
         with self._writing:
-            save_state(self._disk, self._path, _text(wrapper))
+            save_state(self._disk, self.path, _text(wrapper))
             self._groups, self.version, self.is_changed = groups, version, False
             self._replaced += 1
 
@@ -142,7 +158,7 @@ class SubscriptionGroups:
         """Write what `save` found; for a thread. Raises StoreError."""
         with self._writing:
             if replaced == self._replaced:
-                save_state(self._disk, self._path, text)
+                save_state(self._disk, self.path, text)
 
     def _count_change(self) -> None:
         self.version = self.version.next(self._clock())

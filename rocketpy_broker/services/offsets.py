@@ -20,7 +20,7 @@ from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
 from rocketpy_broker.services.topics import check_topic_name
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.disk import Disk, OsDisk
-from rocketpy_broker.store.state_file import load_state, save_state_aside
+from rocketpy_broker.store.state_file import load_state, save_state, save_state_aside
 
 __all__ = ["ConsumerOffsets", "check_group_name"]
 
@@ -42,7 +42,9 @@ class ConsumerOffsets:
     """Next queue offset by topic, group and queue."""
 
     def __init__(self, path: Path, *, clock: Clock = system_clock, disk: Disk | None = None) -> None:
-        self._path = path
+        self.path = path
+        self.is_missing = False
+        """Did `load` find no file?"""
         self._clock = clock
         self._disk = disk or OsDisk()
         self._table: dict[str, dict[int, int]] = {}
@@ -55,10 +57,24 @@ class ConsumerOffsets:
 
     def load(self) -> None:
         """Read consumerOffset.json, if there is one. Raises StoreDamaged."""
-        saved = load_state(self._disk, self._path, _decode)
+        saved = load_state(self._disk, self.path, _decode)
+        self.is_missing = saved is None
         if saved is not None:
             self._table = saved.offset_table
             self._versions = saved.version_table or {}
+
+    def create(self) -> None:
+        """Write the file, so that it is there from the first start on; `save` tries again if that fails."""
+        try:
+            save_state(self._disk, self.path, self.encode(versions=True))
+        except StoreError as error:
+            self._is_changed = True
+            log.error("consumer offsets are not saved: %s", error)
+
+    @property
+    def groups(self) -> list[str]:
+        """All groups that committed offsets."""
+        return sorted({key.rpartition("@")[2] for key in self._table})
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the next offset to consume; None when the group never committed one."""
@@ -155,7 +171,7 @@ class ConsumerOffsets:
             self._is_changed = False
             data = self.encode(versions=True)
             try:
-                await save_state_aside(self._disk, self._path, data)
+                await save_state_aside(self._disk, self.path, data)
             except StoreError as error:
                 self._is_changed = True
                 log.error("consumer offsets are not saved: %s", error)

@@ -80,7 +80,9 @@ class TopicTable:
         self, config: BrokerConfig, path: Path, *, clock: Clock = system_clock, disk: Disk | None = None
     ) -> None:
         self._config = config
-        self._path = path
+        self.path = path
+        self.is_missing = False
+        """Did `load` find no file?"""
         self._clock = clock
         self._disk = disk or OsDisk()
         self._topics = {topic.topic_name: topic for topic in _system_topics(config)}
@@ -95,7 +97,8 @@ class TopicTable:
 
     def load(self) -> None:
         """Read topics.json, if there is one. Raises StoreDamaged."""
-        saved = load_state(self._disk, self._path, _decode)
+        saved = load_state(self._disk, self.path, _decode)
+        self.is_missing = saved is None
         if saved is not None:
             self._topics.update(saved.topic_config_table)
             self.plain_queues.update(_plain_queues(saved.topic_config_table))
@@ -115,6 +118,12 @@ class TopicTable:
                     f"topic {topic.topic_name}: {count} queues; 0 to {_QUEUES_MAX} are possible"
                 )
         self._change({topic.topic_name: topic})
+
+    def add(self, topics: Iterable[TopicConfig]) -> None:
+        """Create topics with checked names, in one save. Raises StoreError; nothing has changed then."""
+        changed = {topic.topic_name: topic for topic in topics}
+        if changed:
+            self._change(changed)
 
     def create_for_send(
         self, name: str, default_topic: str, queue_nums: int, sys_flag: int = 0
@@ -210,7 +219,7 @@ class TopicTable:
     def _save(self, topics: dict[str, TopicConfig], version: DataVersion | None = None) -> None:
         version = version or self.version.next(self._clock())
         wrapper = TopicConfigSerializeWrapper(topic_config_table=topics, data_version=version)
-        save_state(self._disk, self._path, msgspec.json.format(wrapper.encode(), indent=2))
+        save_state(self._disk, self.path, msgspec.json.format(wrapper.encode(), indent=2))
         self.version = version
 
 

@@ -117,6 +117,7 @@ class MessageStore(StoreReads):
             self.config.recovery, self.commit_log, self.queues, self.index, self.dispatcher, self.table
         )
         report = recovery.run(self.checkpoint, clean=clean)
+        report.is_ours = flushed >= 0
         if not clean:
             self.commit_log.distrust(report, flushed)
             self.queues.doubt(dispatched, partial(flush_here, self))

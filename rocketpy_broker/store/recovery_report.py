@@ -19,6 +19,8 @@ class RecoveryReport:
     """
 
     clean: bool
+    is_ours: bool = True
+    """Was a store of ours the last to write the directory? False for a Java broker's, and a new one."""
     scanned_from: int = 0
     end: int = 0
     records: int = 0

@@ -74,8 +74,8 @@ def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None
         except ValueError as error:
             refused.append(f"{candidate}: {error}")
             continue
-        if refused:
-            logger.warning("using %s, since %s", candidate, refused[0])
+        if candidate != path:
+            logger.warning("using %s, since %s", candidate, refused[0] if refused else f"{path} is missing")
         return value
     if refused:
         raise StoreDamaged(f"cannot read {'; '.join(refused)}; restore one of them from a copy")
