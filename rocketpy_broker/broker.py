@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass
+from functools import partial
 
-from rocketpy.errors import ConfigInvalid, RocketError, StoreError
+from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.protocol.record import host_bytes
+from rocketpy.runtime.tasks import Tasks, close_all
 from rocketpy.telemetry import find_telemetry
 from rocketpy.transport import Address, Server
 from rocketpy_broker.config import BrokerConfig
@@ -71,15 +73,17 @@ class Broker:
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json")
         self.recovery: RecoveryReport | None = None
         """What the store's recovery found, once started."""
-        self._access = open_access(config.listen, BROKER_PERMISSIONS)
-        self._endpoint = BrokerEndpoint(self._access)
-        self._driver = StoreDriver(self.store, on_failure=self._store_failed)
-        self.consumers = ConsumerSide(config, self.store, self._driver, self.topics)
+        self.tasks = Tasks(f"broker {config.name}", self._tell_failure)
+        self._access = open_access(config.listen, BROKER_PERMISSIONS, self.tasks)
+        self._endpoint = BrokerEndpoint(self.tasks, self._access)
+        self._driver = StoreDriver(self.store, on_failure=self.tasks.fail_with)
+        self.consumers = ConsumerSide(config, self.store, self._driver, self.topics, self.tasks)
         self.deferred = DeferredSide(
             config,
             self.store,
             self._driver,
             self.topics,
+            self.tasks,
             clients=self.consumers.clients,
             find_group=self.consumers.groups.find,
             offsets=self.consumers.offsets,
@@ -93,6 +97,7 @@ class Broker:
             self.consumers.groups,
             self.consumers.offsets,
             self.deferred.delay,
+            self.tasks,
             registration=config.registration,
             interval_ms=config.ha.sync_interval_ms,
             may_sync=self._may_sync,
@@ -104,19 +109,24 @@ class Broker:
         """At listenPort, and two below it."""
         self._registrar: Registrar | None = None
         self._waiters: FlushWaiters | None = None
-        self._saving: asyncio.Task[None] | None = None
         self.metrics: MetricsReport | None = None
         """What tells of its metrics, while it runs."""
-        self._failed: asyncio.Future[RocketError] | None = None
         self._is_serving = False
 
     def _make_replica(self) -> Replication | LedgerReplication:
         if not isinstance(self.store, LedgerStore) or self._ends is None:
-            return Replication(self.config, self.store, self._driver)
+            return Replication(self.config, self.store, self._driver, self.tasks)
         self._role = LedgerRole(
-            self.config, self.store, self.topics, self.consumers, self.deferred, self._sync, self._ends
+            self.config,
+            self.store,
+            self.topics,
+            self.consumers,
+            self.deferred,
+            self._sync,
+            self._ends,
+            self.tasks,
         )
-        return LedgerReplication(self.config, self.store, self._driver, self._role, self._store_failed)
+        return LedgerReplication(self.config, self.store, self._driver, self._role, self.tasks)
 
     @property
     def address(self) -> Address:
@@ -153,9 +163,10 @@ class Broker:
     def health(self) -> BrokerHealth:
         """How it is now."""
         store = self._driver.health()
+        failure = store.failure if self.tasks.failure is None else str(self.tasks.failure)
         return BrokerHealth(
-            is_serving=self._is_serving and store.failure is None,
-            failure=store.failure,
+            is_serving=self._is_serving and failure is None,
+            failure=failure,
             registered_at=tuple(self._registrar.registered_at) if self._registrar else (),
             connections=sum(len(server.channels) for server in self._servers),
             store=store,
@@ -163,9 +174,7 @@ class Broker:
 
     async def wait_failed(self) -> RocketError:
         """Wait until it can no longer do its work, and return why; only a restart helps then."""
-        if self._failed is None:
-            self._failed = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(self._failed)
+        return await self.tasks.wait_failed()
 
     # -- starting -----------------------------------------------------------------------------
 
@@ -189,7 +198,7 @@ class Broker:
         except BaseException:
             await self.close()
             raise
-        self._saving = asyncio.create_task(self._save_offsets())
+        self.tasks.spawn(self._save_offsets(), "offsets")
 
     def _restore_tables(self) -> None:
         """Make again, or miss, what is not in the config directory any more. Raises StoreError."""
@@ -206,7 +215,7 @@ class Broker:
         ).restore()
 
     async def _listen(self) -> None:
-        self._servers = await serve_ports(self.config, self._endpoint)
+        self._servers = await serve_ports(self.config, self._endpoint, self.tasks.fail_with)
         await self._replica.listen(self.address)
 
     def _serve(self) -> None:
@@ -222,7 +231,7 @@ class Broker:
             park = tracing.stage("replication wait", park)
         if is_sync:
             timeout_ms = config.store.flush.sync_timeout_ms
-            self._waiters = FlushWaiters(self._driver, answers, timeout_ms=timeout_ms, then=park)
+            self._waiters = FlushWaiters(self._driver, answers, self.tasks, timeout_ms=timeout_ms, then=park)
             park = self._waiters.park
             if tracing is not None:
                 park = tracing.stage("flush wait", park)
@@ -235,7 +244,7 @@ class Broker:
         consumers = self.consumers
         handlers = handler_table(
             *storing,
-            AdminHandler(store, self.topics, config, info=self._runtime_info),
+            AdminHandler(store, self.topics, config, self.tasks, info=self._runtime_info),
             *consumers.families(self.advertised_address),
             AccessHandler(
                 None if self._access is None else self._access.store, config, address=self.advertised_address
@@ -265,6 +274,7 @@ class Broker:
         self._registrar = Registrar(
             self.config,
             self.topics,
+            self.tasks,
             address=self.advertised_address,
             ha_address=self._replica.advertised_address,
             broker_id=self._replica.broker_id,
@@ -330,43 +340,31 @@ class Broker:
             await asyncio.sleep(self.config.offset_interval_ms / 1000)
             await self.consumers.save()
 
-    def _store_failed(self, error: StoreError) -> None:
-        log.critical("broker %s takes no more messages: %s", self.config.name, error)
-        if self._failed is None:
-            self._failed = asyncio.get_running_loop().create_future()
-        if not self._failed.done():
-            self._failed.set_result(error)
+    def _tell_failure(self, failure: RocketError) -> None:
+        log.critical("broker %s has failed and must be restarted: %s", self.config.name, failure)
 
     # -- stopping -----------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same."""
         self._is_serving = False
-        await self._replica.keep_role()
-        if self._role is not None:
-            self._role.close()
-        await self._sync.close()
-        if self._access is not None:
-            self._access.close()
-        if self.metrics is not None:
-            await self.metrics.close()
-        await self.consumers.close()
-        if self._registrar is not None:
-            await self._registrar.close()
-        self._endpoint.refuse("the broker is shutting down")
-        await self.deferred.close()
-        if self._waiters is not None:
-            await self._waiters.close()
-        await self._replica.close()
-        try:
-            for server in self._servers:
-                await server.close()
-            if self._saving is not None:
-                self._saving.cancel()
-                await asyncio.wait({self._saving})
-            await self.consumers.save()
-        finally:
-            await self._driver.close()
+        await close_all(
+            self._replica.keep_role,
+            self._role,
+            self._sync,
+            self._access,
+            self.metrics,
+            self.consumers,
+            self._registrar,
+            partial(self._endpoint.refuse, "the broker is shutting down"),
+            self.deferred,
+            self._waiters,
+            self._replica,
+            *self._servers,
+            self.tasks,
+            self.consumers.save,
+            self._driver,
+        )
 
 
 def _store(config: BrokerConfig, disk: Disk | None) -> MessageStore:

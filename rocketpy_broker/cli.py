@@ -17,6 +17,7 @@ from typing import Any, Final
 from rocketpy._version import __version__
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.logs import JsonFormatter
+from rocketpy.runtime.tasks import joined
 from rocketpy.transport import Address, StreamProtocol, listen_raw
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config import DEFAULT_BROKER_PORT
@@ -148,8 +149,10 @@ def _namesrv(options: argparse.Namespace) -> Service:
     async def serve(stop: asyncio.Event) -> None:
         await server.start()
         _say(f"namesrv ready at {server.address}")
-        await stop.wait()
-        await server.close()
+        try:
+            await _stopped_or_failed(stop, server)
+        finally:
+            await server.close()
 
     return serve
 
@@ -177,7 +180,7 @@ def _dev(options: argparse.Namespace) -> Service:
             _say(f"namesrv ready at {cluster.namesrv_address}")
             for broker in cluster.brokers:
                 _say(f"{broker.config.name} ready at {broker.address}")
-            await stop.wait()
+            await _stopped_or_failed(stop, *cluster.servers)
 
     return serve
 
@@ -206,15 +209,16 @@ async def _is_free(host: str, port: int) -> bool:
     return True
 
 
-async def _stopped_or_failed(stop: asyncio.Event, broker: Broker) -> None:
-    """Return when a signal came; raise what the broker failed of, if it did before."""
-    stopping = asyncio.ensure_future(stop.wait())
-    failing = asyncio.ensure_future(broker.wait_failed())
-    await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if failing.done():
-        raise failing.result()
-    failing.cancel()
+async def _stopped_or_failed(stop: asyncio.Event, *servers: Broker | NameServer) -> None:
+    """Return when a signal came; raise the failure of a server that failed before."""
+    stopping = joined(stop.wait(), "wait for a signal")
+    failing = [joined(server.wait_failed(), "wait for a failure") for server in servers]
+    await asyncio.wait({stopping, *failing}, return_when=asyncio.FIRST_COMPLETED)
+    for waiting in (stopping, *failing):
+        waiting.cancel()
+    for failed in failing:
+        if failed.done() and not failed.cancelled():
+            raise failed.result()
 
 
 def _say(line: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.headers import PullMessageRequestHeader
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.endpoint import HandlesRequests
@@ -54,7 +55,12 @@ class ConsumerSide:
     """
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, driver: StoreDriver, topics: TopicTable
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        driver: StoreDriver,
+        topics: TopicTable,
+        tasks: Tasks,
     ) -> None:
         settings = config.store.root / "config"
         self.offsets = ConsumerOffsets(settings / "consumerOffset.json")
@@ -67,14 +73,17 @@ class ConsumerSide:
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)
         self._config = config
+        self._tasks = tasks
         self._store = store
         self._driver = driver
         self._topics = topics
         self.booted_ms = system_clock()
         self._days = DayTotals()
-        self._calls = ClientCallHandler(store, topics, self.clients, self.offsets, broker_name=config.name)
+        self._calls = ClientCallHandler(
+            store, topics, self.clients, self.offsets, tasks, broker_name=config.name
+        )
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
-        self._sweeper = Sweeper()
+        self._sweeper = Sweeper(tasks)
         self._host = bytes(8)
         expressions = Expressions(config.consume)
         self._client_handler = ClientHandler(
@@ -149,10 +158,9 @@ class ConsumerSide:
         await self.groups.save()  # first: offsets of a group that is not saved look like a lost file
         await self.offsets.save()
 
-    async def close(self) -> None:
-        """Sweep no more, and ask clients no more."""
+    def close(self) -> None:
+        """Stop sweeping."""
         self._sweeper.close()
-        await self._calls.close()
 
     def runtime_info(self) -> dict[str, str]:
         """What the broker tells operators of itself."""
@@ -181,7 +189,7 @@ class ConsumerSide:
         """Store an event about it once no run of sends is open (QUIRKS 50)."""
         queue = MessageQueue(header.topic, self._config.name, header.queue_id)
         if not self._moved:
-            asyncio.get_running_loop().call_soon(self._store_events)
+            asyncio.get_running_loop().call_soon(self._tasks.run, self._store_events)
         self._moved[header.consumer_group, header.topic, header.queue_id] = OffsetMovedEvent(
             consumer_group=header.consumer_group,
             message_queue=queue,

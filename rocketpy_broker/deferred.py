@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from rocketpy.errors import StoreError
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.endpoint import HandlesRequests
@@ -46,6 +47,7 @@ class DeferredSide:
         store: MessageStore,
         driver: StoreDriver,
         topics: TopicTable,
+        tasks: Tasks,
         *,
         clients: ClientRegistry,
         find_group: FindGroup,
@@ -53,6 +55,7 @@ class DeferredSide:
         sent_back: Callable[[str, str], None],
     ) -> None:
         self._config = config
+        self._tasks = tasks
         self._store = store
         self._driver = driver
         self._topics = topics
@@ -64,6 +67,7 @@ class DeferredSide:
             store,
             driver,
             config.store.root / "config" / "delayOffset.json",
+            tasks,
             interval_ms=config.delay_offset_interval_ms,
         )
         self._checker: TransactionChecker | None = None
@@ -127,6 +131,7 @@ class DeferredSide:
             self._driver,
             transactions,
             config.transactions,
+            self._tasks,
             channels=self._producers,
             make_topic=lambda name: ensure_topic(self._topics, name, 1, PERM_READ | PERM_WRITE),
             on_written=written,

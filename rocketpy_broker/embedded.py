@@ -10,7 +10,6 @@ async with EmbeddedCluster() as cluster:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from typing import Final, Literal
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.lifecycle import Lifecycle
+from rocketpy.runtime.tasks import close_all
 from rocketpy.transport import Address
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config import BrokerConfig, ListenConfig, NamesrvConfig
@@ -138,6 +138,11 @@ class EmbeddedCluster(Lifecycle):
                 "settings: brokerRole is that of masters; slaves=1 gives each of them a slave"
             )
 
+    @property
+    def servers(self) -> list[Broker | NameServer]:
+        """All that runs."""
+        return [*([] if self.namesrv is None else [self.namesrv]), *self.brokers]
+
     async def start(self) -> None:
         """Start all of it. Raises RocketError, OSError; nothing is left running then."""
         try:
@@ -158,12 +163,8 @@ class EmbeddedCluster(Lifecycle):
 
     async def close(self) -> None:
         """Stop all of it; a temporary store is removed. Raises what closing a store raises."""
-        async with contextlib.AsyncExitStack() as stack:  # closes the rest, whatever one raises
-            stack.push_async_callback(self._remove_store)
-            stack.push_async_callback(self._close_namesrv)
-            for broker in self.brokers:
-                stack.push_async_callback(broker.close)
-            self.brokers = []
+        brokers, self.brokers = self.brokers, []
+        await close_all(*reversed(brokers), self._close_namesrv, self._remove_store)
 
     async def _close_namesrv(self) -> None:
         namesrv, self.namesrv = self.namesrv, None

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+from rocketpy.errors import InvariantError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.send import SendHandler
@@ -35,8 +37,9 @@ class BrokerEndpoint:
     Deny by default: a code without a permission (`BROKER_PERMISSIONS`) is refused, handler or not.
     """
 
-    def __init__(self, guard: AccessGuard | None = None) -> None:
-        """guard: asks clients who they are; None: nobody is asked."""
+    def __init__(self, tasks: Tasks, guard: AccessGuard | None = None) -> None:
+        """tasks: of the broker, which a broken invariant fails. guard: checks clients; None admits all."""
+        self._tasks = tasks
         self._guard = guard
         self._handlers: dict[int, Handler] = {}
         self._opened: list[Callable[[Channel], None]] = []
@@ -85,7 +88,11 @@ class BrokerEndpoint:
         handler = self._handlers.get(request.code)
         if handler is not None:
             refusal = None if self._guard is None else self._guard.refusal(channel, request)
-            return handler(channel, request) if refusal is None else refusal
+            try:
+                return handler(channel, request) if refusal is None else refusal
+            except InvariantError as error:
+                self._tasks.fail(f"request {request.code}", error)
+                raise
         if self._refusal is not None:
             return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._refusal)
         return request.reply(
@@ -95,7 +102,11 @@ class BrokerEndpoint:
 
     def end_of_buffer(self) -> None:
         """Part of Endpoint."""
-        self._end_of_buffer()
+        try:
+            self._end_of_buffer()
+        except InvariantError as error:
+            self._tasks.fail("write of sends", error)
+            raise
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         """Part of Endpoint."""

@@ -12,6 +12,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
+from rocketpy.runtime.tasks import OnFailure
 from rocketpy.transport import Server, serve
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.endpoint import BrokerEndpoint
@@ -25,19 +26,19 @@ _TRIES: Final = 16
 """With listenPort 0: how many free ports are tried until the port two below is free, too."""
 
 
-async def serve_ports(config: BrokerConfig, endpoint: BrokerEndpoint) -> list[Server]:
+async def serve_ports(config: BrokerConfig, endpoint: BrokerEndpoint, on_failure: OnFailure) -> list[Server]:
     """Listen at listenPort, and two below it as `BrokerConfig.vip_channel` says; return the open servers.
 
     With listenPort 0 both ports are any free ones. The first of the servers returned is that of listenPort.
-    Raises OSError when listenPort is in use, or the second port is and vipChannelEnable=true was set; nothing
-    is left open then.
+    on_failure: see `serve`. Raises OSError when listenPort is in use, or the second port is and
+    vipChannelEnable=true was set; nothing is left open then.
     """
     tries = 1 if config.listen.address.port else _TRIES
     while True:
         tries -= 1
-        first = await _serve_first(config, endpoint)
+        first = await _serve_first(config, endpoint, on_failure)
         try:
-            second = await _serve_second(config, endpoint, first, may_fail=not tries)
+            second = await _serve_second(config, endpoint, first, on_failure, may_fail=not tries)
         except BaseException as error:
             await first.close()
             if tries and isinstance(error, OSError):
@@ -46,10 +47,10 @@ async def serve_ports(config: BrokerConfig, endpoint: BrokerEndpoint) -> list[Se
         return [first] if second is None else [first, second]
 
 
-async def _serve_first(config: BrokerConfig, endpoint: BrokerEndpoint) -> Server:
+async def _serve_first(config: BrokerConfig, endpoint: BrokerEndpoint, on_failure: OnFailure) -> Server:
     address = config.listen.address
     try:
-        return await serve(address, endpoint, config.listen.options)
+        return await serve(address, endpoint, config.listen.options, on_failure)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -61,7 +62,7 @@ async def _serve_first(config: BrokerConfig, endpoint: BrokerEndpoint) -> Server
 
 
 async def _serve_second(
-    config: BrokerConfig, endpoint: BrokerEndpoint, first: Server, *, may_fail: bool
+    config: BrokerConfig, endpoint: BrokerEndpoint, first: Server, on_failure: OnFailure, *, may_fail: bool
 ) -> Server | None:
     """Open the second port; None where there is none. may_fail: warn instead of raising an OSError."""
     address = first.address
@@ -69,7 +70,7 @@ async def _serve_second(
         return None
     address = replace(address, port=address.port - _BELOW)
     try:
-        return await serve(address, endpoint, config.listen.options)
+        return await serve(address, endpoint, config.listen.options, on_failure)
     except OSError as error:
         problem = (
             f"{address} (listenPort - 2) cannot be opened: {error.strerror or error}. Java slaves and "

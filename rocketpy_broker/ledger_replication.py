@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import msgspec
 
 from rocketpy.errors import InvariantError, RocketError, StoreError
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.dledger.ledger_store import LedgerStore
@@ -68,13 +69,13 @@ class LedgerReplication:
         store: LedgerStore,
         driver: StoreDriver,
         taker: RoleTaker,
-        on_failure: Callable[[StoreError], None],
+        tasks: Tasks,
     ) -> None:
         self._config = config
         self._store = store
         self._driver = driver
         self._taker = taker
-        self._on_failure = on_failure
+        self._tasks = tasks
         dledger = config.dledger
         own = dledger.peers[dledger.self_id]
         self._no_op = NoOp(store.clock)
@@ -155,6 +156,7 @@ class LedgerReplication:
         """Return who holds answers until what they acknowledge is committed."""
         self._waiters = CommitWaiters(
             answers,
+            self._tasks,
             appended=lambda: self._store.appended_offset,
             push=self.peer.turn,
             timeout_ms=self._config.dledger.commit_wait_ms,
@@ -163,13 +165,11 @@ class LedgerReplication:
 
     def start(self) -> None:
         """Take roles from now on."""
-        self._task = asyncio.create_task(self._take_roles())
+        self._task = self._tasks.spawn(self._take_roles(), "roles")
 
     async def keep_role(self) -> None:
         """Change the role no more: the broker stops."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._tasks.cancel(self._task)
 
     async def close(self) -> None:
         """Leave the group; the store must still be open."""
@@ -222,7 +222,7 @@ class LedgerReplication:
         try:
             self._store.commit(index)
         except StoreError as error:
-            self._on_failure(error)
+            self._tasks.fail_with(error)
             return
         self._driver.schedule_dispatch(_DISPATCH_DELAY_S)
         if self._waiters is not None:
@@ -240,7 +240,7 @@ class LedgerReplication:
     def failed(self, error: StoreError | InvariantError) -> None:
         """Part of PeerListener."""
         self._give_up()
-        self._on_failure(error if isinstance(error, StoreError) else StoreError(str(error)))
+        self._tasks.fail_with(error if isinstance(error, StoreError) else StoreError(str(error)))
 
     # -- roles --------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import Final
 
+from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.consumers import ConsumerSide
 from rocketpy_broker.deferred import DeferredSide
@@ -42,6 +43,7 @@ class LedgerRole:
         deferred: DeferredSide,
         sync: SlaveSync,
         ends: LedgerEnds,
+        tasks: Tasks,
     ) -> None:
         self._slave_id = config.dledger.slave_id
         self._store = store
@@ -49,6 +51,7 @@ class LedgerRole:
         self._consumers = consumers
         self._deferred = deferred
         self._sync = sync
+        self._tasks = tasks
         self._ends = ends
         self.registrar: Registrar | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -77,7 +80,9 @@ class LedgerRole:
         self._sync.forget()
         self._ask_no_more()
         loop = asyncio.get_running_loop()
-        self._timers = [loop.call_later(delay_s, self._ask_again) for delay_s in _ASK_AGAIN_S]
+        self._timers = [
+            loop.call_later(delay_s, self._tasks.run, self._ask_again) for delay_s in _ASK_AGAIN_S
+        ]
 
     def close(self) -> None:
         """Ask no more."""

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable
 
 from rocketpy.errors import ConfigInvalid, StoreError
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import BrokerConfig, BrokerRole
 from rocketpy_broker.ha.client import HaClient, HaClientState
@@ -35,8 +36,9 @@ log = logging.getLogger("rocketpy.broker.ha")
 class Replication:
     """Replication of one broker."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore, driver: StoreDriver) -> None:
+    def __init__(self, config: BrokerConfig, store: MessageStore, driver: StoreDriver, tasks: Tasks) -> None:
         self._config = config
+        self._tasks = tasks
         self._store = store
         self._driver = driver
         self.is_slave = config.is_slave
@@ -51,11 +53,12 @@ class Replication:
             secret=ha.secret,
             wants_flushed=config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH,
         )
-        self.server = HaServer(StoreSource(store, self.epochs), settings, self.progress, self._acked)
+        self.server = HaServer(StoreSource(store, self.epochs), settings, self.progress, self._acked, tasks)
         self.client = HaClient(
             driver,
             self.epochs,
             settings,
+            tasks,
             name=config.name,
             broker_id=config.broker_id,
             reconnect_ms=ha.reconnect_ms,
@@ -158,6 +161,7 @@ class Replication:
         self._waiters = ReplicaWaiters(
             self.progress,
             answers,
+            self._tasks,
             timeout_ms=self._config.store.flush.sync_timeout_ms,
             are_before=are_before,
             poke=self.server.poke,

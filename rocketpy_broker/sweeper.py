@@ -6,15 +6,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from rocketpy.errors import InvariantError
+from rocketpy.runtime.tasks import Tasks
+
 __all__ = ["Sweeper"]
 
 log = logging.getLogger("rocketpy.broker")
 
 
 class Sweeper:
-    """One timer a function. `close` ends them all."""
+    """One timer a function. `close` ends them all. tasks: of the server that it works for."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     def every(self, seconds: float, function: Callable[[], None]) -> None:
@@ -22,14 +26,16 @@ class Sweeper:
         loop = asyncio.get_running_loop()
 
         def run() -> None:
-            self._timers[function] = loop.call_later(seconds, run)
+            self._timers[function] = loop.call_later(seconds, self._tasks.run, run)
             try:
                 function()
+            except InvariantError:
+                raise
             except Exception:
                 # What is swept here (clients, locks, held pulls) must go on being swept.
                 log.exception("%s failed", function)
 
-        self._timers[function] = loop.call_later(seconds, run)
+        self._timers[function] = loop.call_later(seconds, self._tasks.run, run)
 
     def close(self) -> None:
         """Call nothing any more."""

@@ -16,20 +16,22 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar, TypeVarTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
-from rocketpy.errors import TaskFailed
+from rocketpy.errors import RocketError, TaskFailed
 
-__all__ = ["OnFailure", "Tasks", "joined"]
+__all__ = ["OnFailure", "Tasks", "close_all", "joined"]
 
 log = logging.getLogger("rocketpy.tasks")
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-OnFailure = Callable[[TaskFailed], object]
+OnFailure = Callable[[RocketError], object]
 """Called in the event loop with the first failure of a component."""
+Step = Callable[[], Awaitable[object] | None]
+"""A part of a close."""
 
 
 class Tasks:
@@ -42,8 +44,9 @@ class Tasks:
 
     def __init__(self, component: str, on_failure: OnFailure | None = None) -> None:
         self.component: Final = component
-        self.failure: TaskFailed | None = None
+        self.failure: RocketError | None = None
         self.on_failure = on_failure
+        self._failed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
@@ -74,11 +77,12 @@ class Tasks:
         log.error("%s", failure, exc_info=error)
         self.fail_with(failure)
 
-    def fail_with(self, failure: TaskFailed) -> None:
+    def fail_with(self, failure: RocketError) -> None:
         """Fail the component because a part of it failed, which has logged that."""
         if self.failure is not None:
             return
         self.failure = failure
+        self._failed.set()
         if self.on_failure is not None:
             self.on_failure(failure)
 
@@ -89,6 +93,18 @@ class Tasks:
             task.cancel()
         if running:
             await asyncio.wait(running)
+
+    async def wait_failed(self) -> RocketError:
+        """Wait until the component fails; return its first failure."""
+        while self.failure is None:
+            await self._failed.wait()
+        return self.failure
+
+    async def wait(self) -> None:
+        """Wait until all tasks have ended by themselves. Raises nothing of theirs."""
+        while running := self._tasks - {asyncio.current_task()}:
+            await asyncio.wait(running)
+            self._tasks -= running
 
     async def close(self) -> None:
         """Cancel what runs and wait until it has ended. Raises nothing of theirs."""
@@ -111,3 +127,34 @@ class Tasks:
 def joined(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """A task whose caller waits for it and takes what it returns or raises. It is in the caller's context."""
     return asyncio.get_running_loop().create_task(work, name=name)
+
+
+class Closable(Protocol):
+    """Something with a `close`, plain or to be awaited."""
+
+    @property
+    def close(self) -> Step:
+        """Close it."""
+
+
+async def close_all(*steps: Closable | Step | None) -> None:
+    """Do each step of a close, in order, whatever the ones before it raise.
+
+    A step is a function or something to close; None is skipped. Raises at the end what came first; the others
+    are logged.
+    """
+    first: BaseException | None = None
+    for step in steps:
+        if step is None:
+            continue
+        try:
+            waited = step() if callable(step) else step.close()
+            if waited is not None:
+                await waited
+        except BaseException as error:
+            if first is None:
+                first = error
+            else:
+                log.error("another step of a close failed", exc_info=error)
+    if first is not None:
+        raise first

@@ -12,6 +12,7 @@ from typing import Final
 
 from rocketpy.errors import RequestTimeout, RocketError
 from rocketpy.protocol.command import Command, encode_command
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, Endpoint, connect
 from rocketpy_broker.dledger.events import Answer, Asked, Call
 from rocketpy_broker.dledger.wire import RaftMessage, read_request, read_response, to_request, to_response
@@ -31,7 +32,7 @@ OnAnswer = Callable[[int, RaftMessage | None], None]
 class PeerLinks:
     """Connections to the other peers, each opened by the first call.
 
-    addresses: by id. poke: called once a socket buffer, when its answers are told.
+    addresses: by id. poke: called once a socket buffer, when its answers are told. tasks: of the peer.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class PeerLinks:
         options: ChannelOptions,
         on_answer: OnAnswer,
         poke: Callable[[], None],
+        tasks: Tasks,
     ) -> None:
         end = _AnsweredEnd(poke)
         self._links = {
-            peer: _Link(peer, address, options, on_answer, end) for peer, address in addresses.items()
+            peer: _Link(peer, address, options, on_answer, end, tasks) for peer, address in addresses.items()
         }
 
     def send(self, call: Call) -> None:
@@ -72,13 +74,20 @@ class _Link:
     """One peer. Calls that come while the connection is made wait for it."""
 
     def __init__(
-        self, peer: str, address: Address, options: ChannelOptions, on_answer: OnAnswer, end: Endpoint
+        self,
+        peer: str,
+        address: Address,
+        options: ChannelOptions,
+        on_answer: OnAnswer,
+        end: Endpoint,
+        tasks: Tasks,
     ) -> None:
         self._peer = peer
         self._address = address
         self._options = options
         self._on_answer = on_answer
         self._end = end
+        self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -91,11 +100,11 @@ class _Link:
         if channel is not None and not channel.is_closed:
             self._write(channel, call)
         elif self._connecting is None and self._loop.time() < self._retry_at:
-            self._loop.call_soon(self._on_answer, call.number, None)
+            self._loop.call_soon(self._tasks.run, self._on_answer, call.number, None)
         else:
             self._waiting.append(call)
             if self._connecting is None:
-                self._connecting = self._loop.create_task(self._connect())
+                self._connecting = self._tasks.spawn(self._connect(), f"connect to peer {self._peer}")
 
     def flush(self) -> None:
         if self._channel is not None:

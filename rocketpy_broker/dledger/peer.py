@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from rocketpy.errors import DiskFull, FlushFailed, InvariantError, NotEnoughReplicas, NotLeader, StoreError
+from rocketpy.errors import DiskFull, InvariantError, NotEnoughReplicas, NotLeader, RocketError, StoreError
+from rocketpy.runtime.tasks import Tasks, close_all
 from rocketpy.transport import Address, ChannelOptions, Server, serve
 from rocketpy_broker.dledger.disk_thread import DiskThread
 from rocketpy_broker.dledger.entry import Entry
@@ -34,7 +35,7 @@ from rocketpy_broker.dledger.state_disk import StateFiles
 from rocketpy_broker.dledger.state_files import LedgerCheckpoint, TermState
 from rocketpy_broker.dledger.wire import RaftMessage
 from rocketpy_broker.store.disk import Disk
-from rocketpy_broker.store.flush import Flushed, FlushPlan, flush_here
+from rocketpy_broker.store.flush import Flushed, FlushPlan, flush_failure, flush_here
 from rocketpy_broker.store.segment import Segment
 
 __all__ = ["Ledger", "Peer", "PeerHealth", "PeerListener", "PeerState"]
@@ -154,10 +155,10 @@ class Peer:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._turning: asyncio.Handle | None = None
         self._is_storing = False
+        self._tasks = Tasks(f"peer {settings.self_id}", self._fail_by)
         self._saving: asyncio.Task[None] | None = None
         self._rooming: asyncio.Task[None] | None = None
         self._is_flushing = False
-        self._closing: asyncio.Task[None] | None = None
         self._stalled: Ready | None = None
         """What could not be written because the disk is full."""
         self._thorough_at = self._slow_until = 0.0
@@ -185,25 +186,22 @@ class Peer:
         known = LedgerCheckpoint(max(self._saved.committed_index, self._known_committed()), ledger.end_index)
         self._node = RaftNode(settings, ledger, state, known, random.random, self._now_ms())
         others = {peer: Address.parse(settings.peers[peer]) for peer in settings.others}
-        self._links = PeerLinks(others, self._connect_options, self._answered, self.turn)
+        self._links = PeerLinks(others, self._connect_options, self._answered, self.turn, self._tasks)
         self._is_running = True
-        self._server = await serve(self._listen, self._port, self._listen_options)
+        self._server = await serve(self._listen, self._port, self._listen_options, self._tasks.fail_with)
         self._tick()
-        self._timers["checkpoint"] = loop.call_later(_CHECKPOINT_S, self._save_checkpoint)
+        self._timers["checkpoint"] = loop.call_later(_CHECKPOINT_S, self._tasks.run, self._save_checkpoint)
         if not self._flushes:
             log.warning("peer %s acknowledges entries before they are flushed", settings.self_id)
-            self._timers["flush"] = loop.call_later(_FLUSH_S, self._flush_now_and_then)
+            self._timers["flush"] = loop.call_later(_FLUSH_S, self._tasks.run, self._flush_now_and_then)
 
     async def close(self) -> None:
         """Take part no more; what is being stored is stored. Ledger and files are left to their owner."""
         self._stop()
-        if self._server is not None:
-            self._links.close()
-            await self._server.close()
-        if self._thread is not None:
-            await self._thread.close()
-        if working := {work for work in (self._saving, self._rooming, self._closing) if work is not None}:
-            await asyncio.wait(working)
+        links = None if self._server is None else self._links
+        await close_all(links, self._server, self._thread, self._tasks.wait, self._save_last_checkpoint)
+
+    async def _save_last_checkpoint(self) -> None:
         if self._server is not None and self.failure is None:
             await self._save(self._checkpoint())
 
@@ -216,6 +214,15 @@ class Peer:
             self._turning.cancel()
             self._turning = None
 
+    def _fail_by(self, error: BaseException) -> None:
+        """Stop for good; an error that nobody expects is a broken invariant."""
+        if isinstance(error, StoreError | InvariantError):
+            self._fail(error)
+            return
+        failure = InvariantError(str(error) if isinstance(error, RocketError) else repr(error))
+        failure.__cause__ = error
+        self._fail(failure)
+
     def _fail(self, error: StoreError | InvariantError) -> None:
         """Say nothing more to anybody: what was promised might not hold."""
         if self.failure is not None:
@@ -225,7 +232,7 @@ class Peer:
         self._stop()
         self._links.close()
         if self._server is not None:
-            self._closing = self._loop.create_task(self._server.close())
+            self._tasks.spawn(self._server.close(), "close after a failure")
         self._listener.failed(error)
 
     # -- what its owner asks ------------------------------------------------------------------
@@ -306,7 +313,7 @@ class Peer:
         return self._loop.time() * 1000
 
     def _tick(self) -> None:
-        self._timers["tick"] = self._loop.call_later(_TICK_S, self._tick)
+        self._timers["tick"] = self._loop.call_later(_TICK_S, self._tasks.run, self._tick)
         self._step(Tick())
         self.turn()
 
@@ -321,14 +328,14 @@ class Peer:
             return
         try:
             self._node.step(event, self._now_ms())
-        except (StoreError, InvariantError) as error:
-            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the peer must not go on
+            self._fail_by(error)
 
     # -- doing what is ready ------------------------------------------------------------------
 
     def _turn_soon(self) -> None:
         if self._turning is None and self._is_running:
-            self._turning = self._loop.call_soon(self.turn)
+            self._turning = self._loop.call_soon(self._tasks.run, self.turn)
 
     def turn(self) -> None:
         """Send, store and answer what is ready now, not only when the loop's turn ends."""
@@ -351,8 +358,8 @@ class Peer:
                 else:
                     self._readable = ready.committed_index
                     break
-        except (StoreError, InvariantError) as error:
-            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the peer must not go on
+            self._fail_by(error)
             return
         self._tell()
 
@@ -415,8 +422,8 @@ class Peer:
             if self._ended(plan, error) and self._is_running:
                 try:
                     then()
-                except (StoreError, InvariantError) as failure:
-                    self._fail(failure)
+                except Exception as failure:  # noqa: BLE001 - whatever it is, the peer must not go on
+                    self._fail_by(failure)
                 else:
                     self.turn()
 
@@ -426,15 +433,15 @@ class Peer:
     def _ended(self, plan: FlushPlan | None, error: BaseException | None) -> bool:
         """Take note of what was done in the thread; False: it failed, and the peer with it."""
         if plan is not None:
-            self._ledger.finish_flush(plan, error if isinstance(error, FlushFailed) else None)
+            self._ledger.finish_flush(plan, None if error is None else flush_failure(error))
         if error is not None:
-            self._fail(error if isinstance(error, StoreError) else InvariantError(repr(error)))
+            self._fail_by(error)
         return error is None
 
     def _in_thread(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         if self._thread is None:
             self._thread = DiskThread(f"dledger-{self.settings.self_id}")
-        self._thread.run(work, done)
+        self._thread.run(work, lambda error: self._tasks.run(done, error))
 
     def _plan_flush(self) -> FlushPlan:
         now = self._loop.time()
@@ -450,7 +457,7 @@ class Peer:
             log.error("peer %s waits for room on its disk: %s", self.settings.self_id, error)
         self.disk_full = error
         self._stalled = ready
-        self._timers["stall"] = self._loop.call_later(_ROOM_RETRY_S, self._try_again)
+        self._timers["stall"] = self._loop.call_later(_ROOM_RETRY_S, self._tasks.run, self._try_again)
 
     def _try_again(self) -> None:
         ready, self._stalled = self._stalled, None
@@ -458,8 +465,8 @@ class Peer:
             return
         try:
             self._write(ready)
-        except (StoreError, InvariantError) as error:
-            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the peer must not go on
+            self._fail_by(error)
             return
         if self._stalled is None:
             self.disk_full = None
@@ -491,9 +498,11 @@ class Peer:
 
     def _save_checkpoint(self) -> None:
         """Save how far the group is: a peer that starts again may read up to there at once."""
-        self._timers["checkpoint"] = self._loop.call_later(_CHECKPOINT_S, self._save_checkpoint)
+        self._timers["checkpoint"] = self._loop.call_later(
+            _CHECKPOINT_S, self._tasks.run, self._save_checkpoint
+        )
         if self._checkpoint() != self._saved and (self._saving is None or self._saving.done()):
-            self._saving = self._loop.create_task(self._save(self._checkpoint()))
+            self._saving = self._tasks.spawn(self._save(self._checkpoint()), "checkpoint")
 
     def _checkpoint(self) -> LedgerCheckpoint:
         return LedgerCheckpoint(self.committed_index, self._ledger.end_index)
@@ -508,7 +517,7 @@ class Peer:
 
     def _flush_now_and_then(self) -> None:
         """Without `flush` only: nothing waits for it, so it must not hold up what is ready."""
-        self._timers["flush"] = self._loop.call_later(_FLUSH_S, self._flush_now_and_then)
+        self._timers["flush"] = self._loop.call_later(_FLUSH_S, self._tasks.run, self._flush_now_and_then)
         if self._is_unflushed and not self._is_flushing:
             plan = self._plan_flush()
 
@@ -521,7 +530,7 @@ class Peer:
 
     def _see_to_room(self) -> None:
         if self._rooming is None and self._ledger.wants_room():
-            self._rooming = self._loop.create_task(self._make_room())
+            self._rooming = self._tasks.spawn(self._make_room(), "room ahead")
 
     async def _make_room(self) -> None:
         try:

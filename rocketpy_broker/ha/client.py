@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable
 
 from rocketpy.errors import ConnectionLost, FlushFailed, RocketError, StoreError
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect_raw
 from rocketpy_broker.ha.log import EpochFile, StoreTarget
 from rocketpy_broker.ha.master import Close, Effect, Poll, Received, Send
@@ -51,6 +52,7 @@ class HaClient:
         driver: StoreDriver,
         epochs: EpochFile,
         settings: LinkSettings,
+        tasks: Tasks,
         *,
         name: str,
         broker_id: int,
@@ -59,6 +61,7 @@ class HaClient:
         options: ChannelOptions | None = None,
     ) -> None:
         self._driver = driver
+        self._tasks = tasks
         self._epochs = epochs
         self._settings = settings
         self._name, self._id = name, broker_id
@@ -91,14 +94,11 @@ class HaClient:
 
     def start(self) -> None:
         """Copy from now on."""
-        self._task = asyncio.create_task(self._run())
+        self._task = self._tasks.spawn(self._run(), "HA copy")
 
     async def close(self) -> None:
         """Copy no more."""
-        for task in (self._task, self._flushing):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait({task})
+        await self._tasks.cancel(self._task, self._flushing)
         self._task = None
         if self._working is not None:
             self._working.cancel()
@@ -185,10 +185,10 @@ class HaClient:
         if self._backlog.size and self._working is None:
             self._work_later(_RUSH_S)
         if link.wants_flushed and self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush(link, wire))
+            self._flushing = self._tasks.spawn(self._flush(link, wire), "HA flush")
 
     def _work_later(self, wait_s: float) -> None:
-        self._working = asyncio.get_running_loop().call_later(wait_s, self._work)
+        self._working = asyncio.get_running_loop().call_later(wait_s, self._tasks.run, self._work)
 
     def _work(self) -> None:
         """Dispatch a piece of the backlog, unless the log is coming faster than that."""

@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Callable
 
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions, Listener, StreamProtocol, listen_raw
 from rocketpy_broker.ha.master import Acked, Close, MasterLink, Poll, Received, Send
 from rocketpy_broker.ha.progress import Progress
@@ -28,9 +29,15 @@ class HaServer:
     """Serves a log to slaves. on_ack: called when a slave has more than before."""
 
     def __init__(
-        self, source: LogSource, settings: LinkSettings, progress: Progress, on_ack: Callable[[], None]
+        self,
+        source: LogSource,
+        settings: LinkSettings,
+        progress: Progress,
+        on_ack: Callable[[], None],
+        tasks: Tasks,
     ) -> None:
         self._source = source
+        self.tasks = tasks
         self.settings = settings
         self.progress = progress
         self.on_ack = on_ack
@@ -66,7 +73,7 @@ class HaServer:
     def poke(self) -> None:
         """The log has grown: send that, in the loop's next turn."""
         if self._slaves and self._poll is None:
-            self._poll = asyncio.get_running_loop().call_soon(self._poll_all)
+            self._poll = asyncio.get_running_loop().call_soon(self.tasks.run, self._poll_all)
 
     def _poll_all(self) -> None:
         self._poll = None
@@ -75,7 +82,7 @@ class HaServer:
 
     def _tick(self) -> None:
         """Heartbeats and silence."""
-        self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self.tasks.run, self._tick)
         self._poll_all()
 
     # -- what connections tell ----------------------------------------------------------------
@@ -145,7 +152,7 @@ class _Slave(StreamProtocol):
         link, before = self._link, self._link.next_offset
         self._step(Poll(0 if self._is_full else _ROOM_BYTES))
         if link.next_offset - before >= _ROOM_BYTES and not (self._is_full or link.is_closed):
-            self._again = asyncio.get_running_loop().call_soon(self._go_on)
+            self._again = asyncio.get_running_loop().call_soon(self._server.tasks.run, self._go_on)
 
     def _go_on(self) -> None:
         self._again = None

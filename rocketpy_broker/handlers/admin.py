@@ -18,6 +18,7 @@ from rocketpy.protocol.headers import (
     DeleteTopicRequestHeader,
     GetBrokerConfigResponseHeader,
 )
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.handlers.base import Handler
@@ -40,12 +41,14 @@ class AdminHandler:
         store: MessageStore,
         topics: TopicTable,
         config: BrokerConfig,
+        tasks: Tasks,
         *,
         info: Callable[[], dict[str, str]],
     ) -> None:
         self._store = store
         self._topics = topics
         self._config = config
+        self._tasks = tasks
         self._live = broker_settings(config)
         self._runtime_info = info
 
@@ -129,7 +132,7 @@ class AdminHandler:
 
     def update_config(self, channel: Channel, request: Command) -> None:
         """Handle UPDATE_BROKER_CONFIG; see `LiveConfig`."""
-        answer_update(self._live, channel, request, self._changed)
+        answer_update(self._tasks, self._live, channel, request, self._changed)
 
     def _changed(self, keys: frozenset[str]) -> None:
         if "brokerPermission" in keys:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
+from rocketpy.errors import InvariantError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 
-__all__ = ["FAQ", "Handler", "refuse_topic"]
+__all__ = ["FAQ", "Handler", "answer_later", "refuse_topic"]
+
+log = logging.getLogger("rocketpy.broker")
 
 Handler = Callable[[Channel, Command], Command | bytes | None]
 """Answers one request, or returns None and answers it later by `Channel.reply`."""
@@ -23,3 +28,25 @@ def refuse_topic(request: Command, topic: str) -> Command:
     return request.reply(
         ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist, apply first please!{FAQ}"
     )
+
+
+def answer_later(
+    tasks: Tasks, channel: Channel, request: Command, work: Coroutine[Any, Any, Command]
+) -> None:
+    """Answer with what `work` returns, in a task of the server. A oneway request gets no answer.
+
+    An unexpected error is answered and logged, as `Channel` does for plain handlers.
+    """
+
+    async def answer() -> None:
+        try:
+            response = await work
+        except InvariantError:
+            raise
+        except Exception:
+            log.exception("request code %d from %s failed", request.code, channel.remote_address)
+            response = request.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the server's log")
+        if not request.is_oneway:
+            channel.reply(response)
+
+    tasks.spawn(answer(), f"request {request.code} of {channel.remote_address}")

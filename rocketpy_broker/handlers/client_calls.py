@@ -30,7 +30,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.message_id import decode_message_id
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import Handler, answer_later
 from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.offsets import ConsumerOffsets
 from rocketpy_broker.services.topics import TopicTable
@@ -55,6 +55,7 @@ class ClientCallHandler:
         topics: TopicTable,
         clients: ClientRegistry,
         offsets: ConsumerOffsets,
+        tasks: Tasks,
         *,
         broker_name: str,
     ) -> None:
@@ -63,7 +64,7 @@ class ClientCallHandler:
         self._clients = clients
         self._offsets = offsets
         self._broker_name = broker_name
-        self._tasks = Tasks("the broker")
+        self._tasks = tasks
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -230,19 +231,9 @@ class ClientCallHandler:
     def _later(
         self, channel: Channel, request: Command, work: Coroutine[Any, Any, Command]
     ) -> Command | None:
-        """Answer when the work is done; nobody waits for the answer to a oneway request."""
-
-        async def answer() -> None:
-            response = await work
-            if not request.is_oneway:
-                channel.reply(response)
-
-        self._tasks.spawn(answer(), f"request {request.code} of {channel.remote_address}")
+        """Answer when the work is done."""
+        answer_later(self._tasks, channel, request, work)
         return None
-
-    async def close(self) -> None:
-        """Wait for nobody any more."""
-        await self._tasks.close()
 
 
 def _for_c(table: dict[MessageQueue, int]) -> ResetOffsetBodyForC:

@@ -13,6 +13,7 @@ from typing import Final
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.answers import Park, Parked, SendAnswers
 
@@ -50,12 +51,14 @@ class CommitWaiters:
     def __init__(
         self,
         answers: SendAnswers,
+        tasks: Tasks,
         *,
         appended: Callable[[], int],
         push: Callable[[], None],
         timeout_ms: int,
     ) -> None:
         self._answers = answers
+        self._tasks = tasks
         self._appended = appended
         self._push = push
         self._timeout_s = timeout_ms / 1000
@@ -72,7 +75,7 @@ class CommitWaiters:
 
     def _park(self, sends: list[Parked], until: int) -> None:
         listeners, self._listeners = self._listeners, ()
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire)
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._tasks.run, self._expire)
         self._groups.append(_Group(sends, listeners, until, timer))
 
     def committed(self, offset: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.ha.waiting import Answer, Replicas, WaitingSends
 from rocketpy_broker.handlers.answers import Parked, SendAnswers
 
@@ -25,6 +26,7 @@ class ReplicaWaiters:
         self,
         replicas: Replicas,
         answers: SendAnswers,
+        tasks: Tasks,
         *,
         timeout_ms: int,
         are_before: Callable[[], bool],
@@ -33,6 +35,7 @@ class ReplicaWaiters:
     ) -> None:
         self._waiting = WaitingSends[Parked](replicas, timeout_ms=timeout_ms, are_before=are_before)
         self._answers = answers
+        self._tasks = tasks
         self._poke = poke
         self._on_visible = on_visible
         self._timer: asyncio.TimerHandle | None = None
@@ -60,7 +63,7 @@ class ReplicaWaiters:
     def _expire_later(self, loop: asyncio.AbstractEventLoop) -> None:
         """One timer for all: they end in order, and nearly all are answered before."""
         ends_ms = self._waiting.ends_ms
-        self._timer = None if ends_ms is None else loop.call_at(ends_ms / 1000, self._expire)
+        self._timer = None if ends_ms is None else loop.call_at(ends_ms / 1000, self._tasks.run, self._expire)
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()

@@ -12,6 +12,7 @@ from collections import deque
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.handlers.answers import Park, Parked, SendAnswers
 from rocketpy_broker.store.driver import StoreDriver
 
@@ -39,9 +40,16 @@ class FlushWaiters:
     """
 
     def __init__(
-        self, driver: StoreDriver, answers: SendAnswers, *, timeout_ms: int, then: Park | None = None
+        self,
+        driver: StoreDriver,
+        answers: SendAnswers,
+        tasks: Tasks,
+        *,
+        timeout_ms: int,
+        then: Park | None = None,
     ) -> None:
         self._driver = driver
+        self._tasks = tasks
         self._then = then
         self._answers = answers
         self._timeout_s = timeout_ms / 1000
@@ -58,9 +66,11 @@ class FlushWaiters:
         group = _Group(sends, until)
         self._groups.append(group)
         loop = asyncio.get_running_loop()
-        loop.call_later(self._timeout_s, self._release, group, ResponseCode.FLUSH_DISK_TIMEOUT)
+        loop.call_later(
+            self._timeout_s, self._tasks.run, self._release, group, ResponseCode.FLUSH_DISK_TIMEOUT
+        )
         if self._flushing is None:
-            self._flushing = loop.create_task(self._flush())
+            self._flushing = self._tasks.spawn(self._flush(), "flush for sends")
 
     async def _flush(self) -> None:
         try:
@@ -70,10 +80,10 @@ class FlushWaiters:
                     self._release(self._groups.popleft(), ResponseCode.SUCCESS)
         except StoreError as error:
             log.critical("sends that wait for a flush fail: %s", error)
-            while self._groups:
-                self._release(self._groups.popleft(), ResponseCode.SYSTEM_ERROR)
         finally:
             self._flushing = None
+            while self._groups:  # not flushed, whatever the reason
+                self._release(self._groups.popleft(), ResponseCode.SYSTEM_ERROR)
 
     def _release(self, group: _Group, code: int) -> None:
         if group.is_answered:
@@ -89,4 +99,4 @@ class FlushWaiters:
     async def close(self) -> None:
         """Wait until nobody waits any more."""
         if self._flushing is not None:
-            await self._flushing
+            await asyncio.wait({self._flushing})

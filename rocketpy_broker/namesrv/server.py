@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from rocketpy.errors import InvariantError, RocketError
 from rocketpy.protocol.bodies import DataVersion, KVTable, RegisterBrokerBody, TopicList
 from rocketpy.protocol.checksum import crc32
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -35,6 +36,7 @@ from rocketpy.protocol.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from rocketpy.runtime.tasks import Tasks, close_all
 from rocketpy.transport import Address, Channel, Server, serve
 from rocketpy_broker.config import NamesrvConfig
 from rocketpy_broker.handlers.settings import answer_update
@@ -71,7 +73,8 @@ class NameServer:
         self.kv = KvConfig()
         self._server: Server | None = None
         self._scan: asyncio.TimerHandle | None = None
-        self._access = open_access(self.config.listen, NAMESRV_PERMISSIONS)
+        self.tasks = Tasks("the name server")
+        self._access = open_access(self.config.listen, NAMESRV_PERMISSIONS, self.tasks)
         self._live = namesrv_settings(self.config)
         self._handlers = self._handler_table()
 
@@ -90,7 +93,7 @@ class NameServer:
         if path is not None:
             self.kv = load_state(OsDisk(), path, KvConfig.decode) or KvConfig()
         listen = self.config.listen
-        self._server = await serve(listen.address, self, listen.options)
+        self._server = await serve(listen.address, self, listen.options, self.tasks.fail_with)
         self._schedule_scan()
         log.info("name server at %s", self.address)
 
@@ -100,8 +103,11 @@ class NameServer:
             self._access.close()
         if self._scan is not None:
             self._scan.cancel()
-        if self._server is not None:
-            await self._server.close()
+        await close_all(self.tasks, self._server)
+
+    async def wait_failed(self) -> RocketError:
+        """Wait until it can no longer do its work, and return why; only a restart helps then."""
+        return await self.tasks.wait_failed()
 
     # -- Endpoint -----------------------------------------------------------------------------
 
@@ -119,7 +125,11 @@ class NameServer:
                 remark=f"request type {request.code} not supported by a name server",
             )
         refusal = None if self._access is None else self._access.refusal(channel, request)
-        return handler(channel, request) if refusal is None else refusal
+        try:
+            return handler(channel, request) if refusal is None else refusal
+        except InvariantError as error:
+            self.tasks.fail(f"request {request.code}", error)
+            raise
 
     def end_of_buffer(self) -> None:
         """Part of Endpoint."""
@@ -138,7 +148,7 @@ class NameServer:
 
     def _schedule_scan(self) -> None:
         loop = asyncio.get_running_loop()
-        self._scan = loop.call_later(self.config.scan_interval_ms / 1000, self._drop_silent)
+        self._scan = loop.call_later(self.config.scan_interval_ms / 1000, self.tasks.run, self._drop_silent)
 
     def _drop_silent(self) -> None:
         expired_ms = self.config.broker_expired_ms
@@ -295,8 +305,6 @@ class NameServer:
         return None if table is None else KVTable(table=table).encode()
 
     def _save_kv(self) -> None:
-        if self._access is not None:
-            self._access.start()
         path = self.config.kv_config_path
         if path is not None:
             save_state(OsDisk(), path, self.kv.encode())
@@ -305,7 +313,7 @@ class NameServer:
         return request.reply(body=self._live.text().encode())
 
     def _update_config(self, channel: Channel, request: Command) -> None:
-        answer_update(self._live, channel, request, lambda _: None)
+        answer_update(self.tasks, self._live, channel, request, lambda _: None)
 
     def _handler_table(self) -> dict[int, Handler]:
         return {

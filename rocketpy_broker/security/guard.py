@@ -19,6 +19,7 @@ from rocketpy.errors import RocketError
 from rocketpy.protocol.acl import ACCESS_KEY, SIGNATURE, signature, signed_content
 from rocketpy.protocol.codes import RequestCode, ResponseCode, name_of
 from rocketpy.protocol.command import Command
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config import ListenConfig
 from rocketpy_broker.security.access_file import AccessStore
@@ -45,13 +46,19 @@ class AccessGuard:
     """
 
     def __init__(
-        self, store: AccessStore, permissions: Mapping[int, Permission], *, unsigned_timeout_ms: int
+        self,
+        store: AccessStore,
+        permissions: Mapping[int, Permission],
+        tasks: Tasks,
+        *,
+        unsigned_timeout_ms: int,
     ) -> None:
         self.store = store
         self._permissions = permissions
         self._unsigned_s = unsigned_timeout_ms / 1000
         self._strangers: dict[Channel, asyncio.TimerHandle] = {}
-        self._sweeper = Sweeper()
+        self._tasks = tasks
+        self._sweeper = Sweeper(tasks)
 
     def start(self) -> None:
         """Read the rules, and again whenever their file changes. Raises ConfigInvalid."""
@@ -65,7 +72,7 @@ class AccessGuard:
     def opened(self, channel: Channel) -> None:
         """A connection was made; it has some time to show who it is."""
         loop = asyncio.get_running_loop()
-        self._strangers[channel] = loop.call_later(self._unsigned_s, self._too_late, channel)
+        self._strangers[channel] = loop.call_later(self._unsigned_s, self._tasks.run, self._too_late, channel)
 
     def closed(self, channel: Channel) -> None:
         """A connection is gone."""
@@ -126,9 +133,11 @@ class AccessGuard:
         return None
 
 
-def open_access(listen: ListenConfig, permissions: Mapping[int, Permission]) -> AccessGuard | None:
-    """The guard of a server that has access control; not started."""
+def open_access(
+    listen: ListenConfig, permissions: Mapping[int, Permission], tasks: Tasks
+) -> AccessGuard | None:
+    """The guard of a server that has access control; not started. tasks: of the server."""
     if listen.acl_file is None:
         return None
     store = AccessStore(listen.acl_file)
-    return AccessGuard(store, permissions, unsigned_timeout_ms=listen.unsigned_timeout_ms)
+    return AccessGuard(store, permissions, tasks, unsigned_timeout_ms=listen.unsigned_timeout_ms)

@@ -15,6 +15,7 @@ from typing import Final
 from rocketpy.errors import RemoteProtocolError, StoreError
 from rocketpy.protocol.bodies import DelayOffsetSerializeWrapper
 from rocketpy.protocol.delays import DelayLevels
+from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.services.delay_queues import DelayQueues
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.busy import StoreBusy
@@ -44,6 +45,7 @@ class DelayService:
         store: MessageStore,
         driver: StoreDriver,
         path: Path,
+        tasks: Tasks,
         *,
         interval_ms: int,
         clock: Clock = system_clock,
@@ -55,6 +57,7 @@ class DelayService:
         self.path = path
         self.is_missing = False
         """Did `load` find no file?"""
+        self._tasks = tasks
         self._interval_s = interval_ms / 1000
         self._clock = clock
         self._disk = disk or OsDisk()
@@ -80,7 +83,7 @@ class DelayService:
 
     def start(self) -> None:
         """Deliver what is due, from now on."""
-        self._saving = asyncio.create_task(self._save_periodically())
+        self._saving = self._tasks.spawn(self._save_periodically(), "delay offsets")
         self._wake_at(self._clock())
 
     def offsets(self) -> dict[int, int]:
@@ -119,8 +122,7 @@ class DelayService:
         """
         if self._saving is None:
             return
-        self._saving.cancel()
-        await asyncio.wait({self._saving})
+        await self._tasks.cancel(self._saving)
         self._saving = None
         if self._timer is not None:
             self._timer.cancel()
@@ -140,7 +142,7 @@ class DelayService:
             if self._timer.when() <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._deliver)
+        self._timer = loop.call_at(when, self._tasks.run, self._deliver)
 
     def _deliver(self) -> None:
         self._timer = None

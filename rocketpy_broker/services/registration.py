@@ -28,6 +28,7 @@ from rocketpy.protocol.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, Channel, ChannelOptions, connect
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable
@@ -94,6 +95,7 @@ class Registrar:
         self,
         config: BrokerConfig,
         topics: TopicTable,
+        tasks: Tasks,
         *,
         address: str,
         ha_address: str,
@@ -108,6 +110,7 @@ class Registrar:
         self._links = [_NameServerLink(namesrv) for namesrv in config.registration.namesrv]
         keys = config.registration.credentials
         self._signer = None if keys is None else Signer(keys.access_key, keys.secret_key, keys.security_token)
+        self._owner = tasks
         self._tasks: list[asyncio.Task[None]] = []
         self._on_master = on_master
         self._may_be_roleless = False
@@ -122,10 +125,14 @@ class Registrar:
                 self._config.name,
             )
         await asyncio.gather(*(self._register_or_log(link) for link in self._links))
-        self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links]
+        self._tasks = [
+            self._owner.spawn(self._keep(link), f"registration at {link.address}") for link in self._links
+        ]
         if self.broker_id < 0:
             delay_s = self._config.registration.roleless_ms / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._register_roleless)
+            self._timer = asyncio.get_running_loop().call_later(
+                delay_s, self._owner.run, self._register_roleless
+            )
 
     def _register_roleless(self) -> None:
         """Register whoever this is now. Source: BrokerController.start registers every 10 s with any id."""
@@ -189,9 +196,7 @@ class Registrar:
         """Say goodbye to the name servers that can be reached."""
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._owner.cancel(*self._tasks)
         await asyncio.gather(*(self._unregister(link) for link in self._links))
 
     # -- one name server ----------------------------------------------------------------------

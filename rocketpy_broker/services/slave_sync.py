@@ -20,6 +20,7 @@ from rocketpy.protocol.bodies import (
     TopicConfigSerializeWrapper,
 )
 from rocketpy.protocol.codes import RequestCode
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config import RegistrationConfig
 from rocketpy_broker.services.asking import Asker
@@ -52,6 +53,7 @@ class SlaveSync:
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         delay: DelayService,
+        tasks: Tasks,
         *,
         registration: RegistrationConfig,
         interval_ms: int,
@@ -59,6 +61,7 @@ class SlaveSync:
         also: Callable[[Ask], Awaitable[None]] | None = None,
     ) -> None:
         self._topics = topics
+        self._tasks = tasks
         self._groups = groups
         self._offsets = offsets
         self._delay = delay
@@ -94,14 +97,12 @@ class SlaveSync:
 
     def start(self) -> None:
         """Copy now and then."""
-        self._task = asyncio.create_task(self._run())
+        self._task = self._tasks.spawn(self._run(), "copy of topics and offsets")
 
     async def close(self) -> None:
         """Copy no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            self._task = None
+        await self._tasks.cancel(self._task)
+        self._task = None
         self._hang_up()
 
     def _hang_up(self) -> None:

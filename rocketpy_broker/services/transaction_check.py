@@ -21,6 +21,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import CheckTransactionStateRequestHeader
 from rocketpy.protocol.message_id import message_id
 from rocketpy.protocol.record import Record, encode
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config import TransactionConfig
 from rocketpy_broker.services.half_messages import CheckRules, Verdict, check_times, judge
@@ -68,6 +69,7 @@ class TransactionChecker:
         driver: StoreDriver,
         transactions: Transactions,
         config: TransactionConfig,
+        tasks: Tasks,
         *,
         channels: Callable[[str], Sequence[Channel]],
         make_topic: Callable[[str], object],
@@ -76,6 +78,7 @@ class TransactionChecker:
     ) -> None:
         self._store = store
         self._driver = driver
+        self._tasks = tasks
         self._transactions = transactions
         self._interval_s = config.check_interval_ms / 1000
         self._rules = CheckRules(config.timeout_ms, config.check_max, config.reserved_ms)
@@ -90,14 +93,13 @@ class TransactionChecker:
 
     def start(self) -> None:
         """Check from now on."""
-        self._task = asyncio.create_task(self._check_periodically())
+        self._task = self._tasks.spawn(self._check_periodically(), "transaction check")
 
     async def close(self, *, saves: bool = True) -> None:
         """Check no more, and note how far it is; see `DelayService.close`. The store must still be open."""
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        await self._tasks.cancel(self._task)
         self._task = None
         if saves:
             await self._save_progress()

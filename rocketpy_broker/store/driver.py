@@ -15,9 +15,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from rocketpy.errors import FlushFailed, StoreError
+from rocketpy.errors import FlushFailed, RocketError, StoreError
 from rocketpy.repeated import RepeatedLog
+from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.store.cleaner import Cleaner, Step
+from rocketpy_broker.store.flush import FlushPlan, flush_failure
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.recovery_report import RecoveryReport
 
@@ -62,7 +64,8 @@ class StoreDriver:
         self._flusher: ThreadPoolExecutor | None = None
         self._roomer: ThreadPoolExecutor | None = None
         self._marker: ThreadPoolExecutor | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks = Tasks("the store", self._task_failed)
+        self._is_driving = False
         self._stopping = asyncio.Event()
         self._flush_lock = asyncio.Lock()
         self._dispatch_handle: asyncio.Handle | None = None
@@ -102,25 +105,24 @@ class StoreDriver:
             self._shut_executors()
             raise
         flush = self.store.config.flush
-        self._tasks = [
-            loop.create_task(self._flush_periodically(flush.commit_log_interval_ms, thorough=False)),
-            loop.create_task(self._flush_periodically(flush.consume_queue_interval_ms, thorough=True)),
-            loop.create_task(self._clean_periodically()),
-            loop.create_task(self._watch()),
-        ]
+        self._is_driving = True
+        spawn = self.tasks.spawn
+        spawn(self._flush_periodically(flush.commit_log_interval_ms, thorough=False), "flush of the log")
+        spawn(self._flush_periodically(flush.consume_queue_interval_ms, thorough=True), "flush of all")
+        spawn(self._clean_periodically(), "retention")
+        spawn(self._watch(), "watch")
         return report
 
     async def close(self) -> None:
-        """Stop driving, then stop the store cleanly. Raises StoreError when that fails; it is closed then."""
+        """Stop driving, then stop the store cleanly. Raises StoreError when that fails; it is closed then.
+
+        After a failure the store is closed without a last flush: the next start recovers it.
+        """
         self._stopping.set()
-        await asyncio.gather(*self._tasks)
-        self._tasks = []
+        self._is_driving = False
         if self._dispatch_handle is not None:
             self._dispatch_handle.cancel()
-        if self._making_room is not None:
-            await self._making_room
-        if self._marking is not None:
-            await self._marking
+        await self.tasks.wait()
         if self._loop is None or self._flusher is None:
             return
         try:
@@ -165,14 +167,14 @@ class StoreDriver:
         dispatcher = self.store.dispatcher
         if dispatcher.is_stuck:
             if self._dispatch_handle is None:
-                self._dispatch_handle = self._loop.call_later(_RETRY_S, self._dispatch)
+                self._dispatch_handle = self._loop.call_later(_RETRY_S, self.tasks.run, self._dispatch)
         elif dispatcher.waiting > _DISPATCH_AT_ONCE or (self.awaited and self._is_awaited()):
             self._dispatch_at_once = True
             if self._dispatch_handle is not None:
                 self._dispatch_handle.cancel()
-            self._dispatch_handle = self._loop.call_soon(self._dispatch)
+            self._dispatch_handle = self._loop.call_soon(self.tasks.run, self._dispatch)
         elif self._dispatch_handle is None:
-            self._dispatch_handle = self._loop.call_later(delay_s, self._dispatch)
+            self._dispatch_handle = self._loop.call_later(delay_s, self.tasks.run, self._dispatch)
 
     def _is_awaited(self) -> bool:
         """Is one of the records that came since the last look for a queue that somebody waits for?"""
@@ -188,13 +190,13 @@ class StoreDriver:
         try:
             self.store.dispatch()
         except StoreError as error:
-            if self._loop is not None and self._tasks:
+            if self._loop is not None and self._is_driving:
                 self._trouble.error(
                     "dispatch", "dispatch failed and is tried again in %s s: %s", _RETRY_S, error
                 )
                 self.schedule_dispatch()
         if self._making_room is None and self._loop is not None and self.store.wants_room():
-            self._making_room = self._loop.create_task(self._make_room())
+            self._making_room = self.tasks.spawn(self._make_room(), "room ahead")
 
     async def _make_room(self) -> None:
         """Reserve blocks and make the next file, off the loop."""
@@ -288,18 +290,10 @@ class StoreDriver:
         async with self._flush_lock:
             if store.failure is not None or self._loop is None:
                 raise FlushFailed(f"the store is not flushed: {store.failure}")
-            plan = store.plan_flush(thorough=thorough)
-            if not plan.is_empty:
-                begin = self._loop.time()
-                try:
-                    await self._loop.run_in_executor(self._flusher, store.run_flush, plan)
-                except FlushFailed as error:
-                    store.finish_flush(plan, error)
-                    self._tell_failure()
-                    raise
-                store.finish_flush(plan)
+            begin = self._loop.time()
+            if await self._run_flush(thorough=thorough):
                 if self._marking is None:
-                    self._marking = self._loop.create_task(self._mark_flushed())
+                    self._marking = self.tasks.spawn(self._mark_flushed(), "flush mark")
                 self._flushes += 1
                 self._flushed_at = begin
                 seconds = self._loop.time() - begin
@@ -308,6 +302,30 @@ class StoreDriver:
         if store.dispatcher.waiting:
             self.schedule_dispatch()
         return store.flushed_offset
+
+    async def _run_flush(self, *, thorough: bool) -> bool:
+        """Plan, run and finish a flush; False: there was nothing to flush. Raises StoreError.
+
+        Whatever fails but the plan's own StoreError is final: nobody knows any more what is durable.
+        """
+        store, loop = self.store, asyncio.get_running_loop()
+        plan: FlushPlan | None = None
+        try:
+            plan = store.plan_flush(thorough=thorough)
+            if plan.is_empty:
+                return False
+            await loop.run_in_executor(self._flusher, store.run_flush, plan)
+            store.finish_flush(plan)
+        except Exception as error:
+            if plan is None and isinstance(error, StoreError):
+                raise
+            failure = flush_failure(error)
+            store.fail(failure)
+            self._tell_failure()
+            if plan is not None:
+                store.finish_flush(plan, failure)
+            raise failure from failure.__cause__
+        return True
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -354,6 +372,11 @@ class StoreDriver:
         written = self.store.max_physical_offset - self.store.flushed_offset
         late = self._loop.time() - self._flushed_at >= flush.commit_log_thorough_ms / 1000
         return written < flush.commit_log_least_pages * 4096 and not late
+
+    def _task_failed(self, failure: RocketError) -> None:
+        """Take no more messages: what a task of the store should have done is not done any more."""
+        self.store.fail(StoreError(f"{failure}. The store takes no more messages; restart it"))
+        self._tell_failure()
 
     def _tell_failure(self) -> None:
         if not self._failure_told and self.store.failure is not None:

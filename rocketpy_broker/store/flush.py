@@ -6,6 +6,7 @@ flush is final: the system may have dropped the pages, so a second one that succ
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +17,9 @@ from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.index_file import IndexFile
 from rocketpy_broker.store.segment_queue import FlushTarget, SegmentQueue
 
-__all__ = ["FlushPlan", "Flushed", "flush_here"]
+__all__ = ["FlushPlan", "Flushed", "flush_failure", "flush_here"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -61,10 +64,8 @@ class FlushPlan:
                 self.index_entries.sync()
             if self.checkpoint is not None:
                 checkpoint_file.save(self.checkpoint)
-        except (OSError, StoreError) as error:
-            raise FlushFailed(
-                f"flush failed: {error}. The store takes no more messages; restart it, so that it recovers"
-            ) from error
+        except Exception as error:
+            raise flush_failure(error) from error
 
     def finish(self) -> None:
         """Move the flushed marks: `run` has returned."""
@@ -96,10 +97,25 @@ def flush_here(flushed: Flushed, plan: FlushPlan) -> None:
     """Do what a plan says, and take note of it, in this thread. Raises FlushFailed."""
     try:
         flushed.run_flush(plan)
-    except FlushFailed as error:
-        flushed.finish_flush(plan, error)
-        raise
+    except Exception as error:  # noqa: BLE001 - raised below
+        failure = flush_failure(error)
+        flushed.finish_flush(plan, failure)
+        raise failure from failure.__cause__
     flushed.finish_flush(plan)
+
+
+def flush_failure(error: BaseException) -> FlushFailed:
+    """The final failure that an error in a flush means, whatever it is; an unexpected one is logged."""
+    if isinstance(error, FlushFailed):
+        return error
+    if not isinstance(error, OSError | StoreError):
+        logger.error("unexpected error in a flush", exc_info=error)
+    failure = FlushFailed(
+        f"flush failed: {str(error) or repr(error)}. "
+        "The store takes no more messages; restart it, so that it recovers"
+    )
+    failure.__cause__ = error
+    return failure
 
 
 def _sync_directory(disk: Disk, directory: Path) -> None:

@@ -7,6 +7,7 @@ as the caller likes; `put_message` does the first two. `flush` makes it durable;
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
 from rocketpy_broker.store.disk import Disk, OsDisk, make_lasting_dir, store_error
 from rocketpy_broker.store.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
-from rocketpy_broker.store.flush import FlushPlan, flush_here
+from rocketpy_broker.store.flush import FlushPlan, flush_failure, flush_here
 from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.message_log import MessageLog
 from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
@@ -169,12 +170,13 @@ class MessageStore(StoreReads):
             raise store_error("remove", self._abort_path, error) from error
 
     def _close_files(self) -> None:
-        self.commit_log.close()
-        self.queues.close()
-        if self.index is not None:
-            self.index.close()
-        self.checkpoint_file.close()
-        self._lock.release()
+        with contextlib.ExitStack() as closing:  # in the reverse order; each, whatever another one raises
+            closing.callback(self._lock.release)
+            closing.callback(self.checkpoint_file.close)
+            if self.index is not None:
+                closing.callback(self.index.close)
+            closing.callback(self.queues.close)
+            closing.callback(self.commit_log.close)
 
     def __enter__(self) -> Self:
         self.open()
@@ -213,7 +215,7 @@ class MessageStore(StoreReads):
             requests = self.commit_log.write_out()
         except StoreError:
             if self.commit_log.undo_failure is not None:
-                self._fail(self.commit_log.undo_failure)
+                self.fail(self.commit_log.undo_failure)
             raise
         if requests:
             waiting = self.dispatcher.add(requests)
@@ -288,8 +290,8 @@ class MessageStore(StoreReads):
         kind = type(reason) if isinstance(reason, FlushFailed | DiskFull | StoreBusy) else StoreError
         return kind(f"the store takes no messages: {reason}")
 
-    def _fail(self, failure: StoreError) -> None:
-        """Take no more messages until restarted."""
+    def fail(self, failure: StoreError) -> None:
+        """Take no more messages until restarted. The first failure counts."""
         if self.failure is None or not self._is_open:
             logger.critical("%s", failure)
             self.failure = failure
@@ -351,7 +353,7 @@ class MessageStore(StoreReads):
         """Take note that a plan was run, or that it failed: then the store takes no more messages."""
         if error is not None:
             plan.release()
-            self._fail(error)
+            self.fail(error)
             return
         plan.finish()
         if plan.checkpoint is not None:
@@ -383,10 +385,10 @@ class MessageStore(StoreReads):
         self._check_flushes()
         try:
             self.checkpoint_file.raise_flushed(self.flushed_offset if offset is None else offset)
-        except StoreError as error:
-            failure = FlushFailed(f"flush failed: {error}. The store takes no more messages; restart it")
-            self._fail(failure)
-            raise failure from error
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = flush_failure(error)
+            self.fail(failure)
+            raise failure from failure.__cause__
 
     def note_log_start(self) -> None:
         """Note durably where the log begins now, before files below are deleted. Blocks; safe in a thread.

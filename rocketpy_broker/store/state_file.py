@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rocketpy.errors import StoreDamaged
+from rocketpy.runtime.tasks import joined
 from rocketpy_broker.store.disk import Disk, store_error
 
 __all__ = ["load_state", "save_aside", "save_state", "save_state_aside"]
@@ -47,7 +48,7 @@ async def save_aside(save: Callable[[], None]) -> None:
 
     Who is cancelled meanwhile still waits until it has ended: it would overwrite what is saved next.
     """
-    saving = asyncio.ensure_future(asyncio.to_thread(save))
+    saving = joined(asyncio.to_thread(save), "save")
     try:
         await asyncio.shield(saving)
     except asyncio.CancelledError:

@@ -22,7 +22,7 @@ from rocketpy import (
 from rocketpy.consumer.member import GroupMember
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.background import Bug, assert_logged, kill, running
+from tests.background import Bug, assert_logged, kill, running
 from tests.integration.test_broker import until
 
 LOOPS = [

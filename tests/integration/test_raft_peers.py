@@ -9,6 +9,7 @@ import pytest
 from rocketpy.errors import DiskFull, FlushFailed, NotEnoughReplicas, NotLeader, StoreDamaged
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command, encode_command
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel, ChannelOptions, serve
 from rocketpy_broker.dledger import links
 from rocketpy_broker.dledger.codes import RaftRequestCode, RaftResponseCode
@@ -278,7 +279,11 @@ async def test_a_peer_that_hangs_is_disconnected(monkeypatch: pytest.MonkeyPatch
     end, failed = HangingEnd(), list[int]()
     server = await serve("127.0.0.1:0", end)
     peers = PeerLinks(
-        {"n1": server.address}, ChannelOptions(), lambda call, _: failed.append(call), lambda: None
+        {"n1": server.address},
+        ChannelOptions(),
+        lambda call, _: failed.append(call),
+        lambda: None,
+        Tasks("a peer"),
     )
     peers.send(Call(1, "n1", MetadataRequest(group="g")))
     peers.send(Call(2, "n1", MetadataRequest(group="g")))

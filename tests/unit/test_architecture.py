@@ -143,7 +143,7 @@ def test_only_transports_open_sockets(imports: Imports) -> None:
     assert openers == []
 
 
-@pytest.mark.parametrize("package", ["rocketpy", "pyspark_rocketmq", "rocketpy_otel"])
+@pytest.mark.parametrize("package", sorted(SOURCES))
 def test_tasks_have_an_owner(package: str) -> None:
     """Without this a task could end with an exception, and nobody would notice before its work is missed."""
     raw = [

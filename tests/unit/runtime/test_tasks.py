@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from rocketpy.errors import InvariantError, TaskFailed
+from rocketpy.errors import InvariantError, RocketError
 from rocketpy.runtime.tasks import Tasks, joined
 
 
@@ -25,7 +25,7 @@ async def test_a_task_that_ends_unexpectedly_fails_its_component(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Users would be left with a loop that has stopped in silence; nobody asked for this cancellation."""
-    failures: list[TaskFailed] = []
+    failures: list[RocketError] = []
     tasks = Tasks("the tester", failures.append)
     await asyncio.wait({tasks.spawn(_raises(error), "work")})
     assert failures == [tasks.failure]

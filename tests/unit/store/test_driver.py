@@ -12,6 +12,7 @@ from rocketpy_broker.store import CommitLogConfig, FlushConfig, FlushDiskType, M
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.driver import StoreDriver
 from rocketpy_broker.store.segment_queue import SegmentQueue
+from tests.background import Bug, assert_logged, kill
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, small_config
 
@@ -172,3 +173,129 @@ async def test_room_that_cannot_be_made_does_not_stop_appends(tmp_path: Path) ->
     await until(lambda: bool(disk.failed))
     assert driver.health().failure is None
     await driver.close()
+
+
+LOOPS = ["flush of the log", "flush of all", "retention", "watch"]
+
+
+async def _start(tmp_path: Path, disk: FaultyDisk | None = None) -> tuple[StoreDriver, list[StoreError]]:
+    """A driven store, and the failures that its owner is told of."""
+    failures: list[StoreError] = []
+    flush = FlushConfig(commit_log_interval_ms=5, consume_queue_interval_ms=10)
+    driver = StoreDriver(
+        MessageStore(small_config(tmp_path, flush=flush), disk=disk), on_failure=failures.append
+    )
+    await driver.start()
+    return driver, failures
+
+
+async def _has_failed(driver: StoreDriver, failures: list[StoreError]) -> None:
+    """Wait for a failure: it is told once, shown, final, and does not keep the store open."""
+    await until(lambda: bool(failures))
+    store = driver.store
+    assert failures == [store.failure]
+    assert driver.health().failure == str(store.failure)
+    with pytest.raises(StoreError, match="takes no messages"):
+        store.put_message(message(2))
+    with pytest.raises(FlushFailed):
+        await driver.flush()
+    async with asyncio.timeout(10):
+        await driver.close()
+    again = MessageStore(store.config)
+    assert not again.open().clean  # it is not locked any more; nothing was claimed of what is not flushed
+    again.close()
+
+
+@pytest.mark.parametrize("name", LOOPS)
+async def test_a_task_that_ends_unexpectedly_fails_the_store(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing would be flushed or deleted any more, and the store look well."""
+    driver, failures = await _start(tmp_path)
+    driver.store.put_message(message(1))
+    await asyncio.sleep(0)
+    kill(name, driver.tasks)
+    await until(lambda: driver.tasks.failure is not None)
+    assert_logged(driver.tasks.failure, caplog)
+    await _has_failed(driver, failures)
+
+
+@pytest.mark.parametrize(
+    "method", ["make_room", "adopt_room", "wants_room", "dispatch", "mark_flushed", "set_busy"]
+)
+async def test_work_that_ends_unexpectedly_fails_the_store(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages would stay unread or a next file never be made, and the store look well."""
+    driver, failures = await _start(tmp_path)
+
+    def fails(*_args: object) -> None:
+        raise Bug
+
+    if method.endswith("_room"):
+        monkeypatch.setattr(driver.store, "wants_room", lambda: True)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.store, method, fails)
+        driver.store.put_message(message(1))
+        driver.schedule_dispatch()
+        await until(lambda: bool(failures))
+    await _has_failed(driver, failures)
+
+
+@pytest.mark.parametrize("method", ["plan_flush", "run_flush", "finish_flush"])
+async def test_a_flush_that_fails_in_an_unknown_way_is_final(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both flush tasks would end, nothing be flushed again, and sends be acknowledged all the same."""
+    driver, failures = await _start(tmp_path)
+    real = getattr(driver.store, method)
+
+    def fails(*args: object, **_kwargs: object) -> object:
+        if len(args) == 2:  # `finish_flush` of a flush that failed
+            return real(*args)
+        raise ValueError("not an OSError")
+
+    monkeypatch.setattr(driver.store, method, fails)
+    driver.store.put_message(message(1))
+    await until(lambda: bool(failures))
+    monkeypatch.undo()
+    assert isinstance(failures[0], FlushFailed)
+    assert "not an OSError" in str(failures[0])
+    assert any(record.exc_info and "unexpected error in a flush" in record.msg for record in caplog.records)
+    await _has_failed(driver, failures)
+
+
+async def test_a_disk_call_that_fails_in_an_unknown_way_is_final(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush would be repeated, and succeed without having written anything."""
+    disk = FaultyDisk()
+    driver, failures = await _start(tmp_path, disk)
+
+    def fails(*_args: object) -> None:
+        raise ValueError("embedded null byte")
+
+    monkeypatch.setattr(disk, "fdatasync", fails)
+    driver.store.put_message(message(1))
+    await until(lambda: bool(failures))
+    monkeypatch.undo()
+    await _has_failed(driver, failures)
+
+
+async def test_files_are_closed_and_unlocked_whatever_closing_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store would stay locked until the process ends."""
+    driver, _ = await _start(tmp_path)
+    real = driver.store.queues.close
+
+    def fails() -> None:
+        real()
+        raise Bug
+
+    monkeypatch.setattr(driver.store.queues, "close", fails)
+    with pytest.raises(Bug):
+        await driver.close()
+    again = MessageStore(driver.store.config)
+    again.open()
+    again.close()

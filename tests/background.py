@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocketpy.errors import InvariantError, TaskFailed
+from rocketpy.errors import InvariantError, RocketError, TaskFailed
 from rocketpy.runtime.tasks import Tasks
 
 __all__ = ["Bug", "assert_logged", "kill", "running"]
@@ -31,9 +31,9 @@ def kill(pattern: str, *owners: Tasks) -> None:
     waits_for.set_exception(Bug())
 
 
-def assert_logged(failure: TaskFailed | None, caplog: pytest.LogCaptureFixture) -> None:
+def assert_logged(failure: RocketError | None, caplog: pytest.LogCaptureFixture) -> None:
     """Hold a failure against the log: one ERROR says it, with its traceback."""
-    assert failure is not None
+    assert isinstance(failure, TaskFailed)
     records = [record for record in caplog.records if record.name == "rocketpy.tasks"]
     assert [record.getMessage() for record in records] == [str(failure)]
     assert records[0].levelno == logging.ERROR
