@@ -26,16 +26,16 @@ class Sweeper:
         loop = asyncio.get_running_loop()
 
         def run() -> None:
-            self._timers[function] = loop.call_later(seconds, self._tasks.run, run)
+            self._timers[function] = loop.call_later(seconds, run)
             try:
                 function()
-            except InvariantError:
-                raise
+            except InvariantError as error:
+                self._tasks.fail(getattr(function, "__qualname__", repr(function)), error)
             except Exception:
                 # What is swept here (clients, locks, held pulls) must go on being swept.
                 log.exception("%s failed", function)
 
-        self._timers[function] = loop.call_later(seconds, self._tasks.run, run)
+        self._timers[function] = loop.call_later(seconds, run)
 
     def close(self) -> None:
         """Call nothing any more."""

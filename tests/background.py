@@ -24,11 +24,20 @@ def running(pattern: str, *owners: Tasks) -> list[asyncio.Task[Any]]:
     return [task for owner in owners for task in owner._tasks if re.fullmatch(pattern, task.get_name())]
 
 
-def kill(pattern: str, *owners: Tasks) -> None:
-    """Raise a Bug in the one task with such a name, at the place where it waits now."""
+async def kill(pattern: str, *owners: Tasks) -> None:
+    """Raise a Bug in the one task with such a name, at the place where it waits then."""
     [task] = running(pattern, *owners)
-    waits_for: asyncio.Future[object] = task._fut_waiter  # type: ignore[attr-defined]
+    async with asyncio.timeout(10):
+        while _waits_for(task) is None:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0)
+    waits_for = _waits_for(task)
+    assert waits_for is not None
     waits_for.set_exception(Bug())
+
+
+def _waits_for(task: asyncio.Task[Any]) -> asyncio.Future[object] | None:
+    future: asyncio.Future[object] | None = task._fut_waiter  # type: ignore[attr-defined]
+    return None if future is None or future.done() else future
 
 
 def assert_logged(failure: RocketError | None, caplog: pytest.LogCaptureFixture) -> None:

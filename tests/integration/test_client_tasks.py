@@ -85,7 +85,7 @@ async def test_a_loop_that_ends(
     async with consuming(cluster) as consumer:
         await producer.send(Message("T", b"wakes a handler"))
         await until(lambda: bool(running("handlers", *owners_of(consumer))))
-        kill(name, *owners_of(consumer))
+        await kill(name, *owners_of(consumer))
         await fails_visibly(consumer, caplog)
 
 
@@ -95,7 +95,7 @@ async def test_a_loop_of_some_consumers_that_ends(
 ) -> None:
     """Locks would run out, and queues go to members that handle messages at the same time."""
     async with consuming(cluster, orderly=name == "locks", consume_timeout_ms=60_000) as consumer:
-        kill(name, *owners_of(consumer))
+        await kill(name, *owners_of(consumer))
         await fails_visibly(consumer, caplog)
 
 

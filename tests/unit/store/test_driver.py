@@ -214,7 +214,7 @@ async def test_a_task_that_ends_unexpectedly_fails_the_store(
     driver, failures = await _start(tmp_path)
     driver.store.put_message(message(1))
     await asyncio.sleep(0)
-    kill(name, driver.tasks)
+    await kill(name, driver.tasks)
     await until(lambda: driver.tasks.failure is not None)
     assert_logged(driver.tasks.failure, caplog)
     await _has_failed(driver, failures)
