@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from rocketpy.client import ClientInstance
 from rocketpy.config import ClientConfig, check_number
-from rocketpy.decoding import decode_messages
+from rocketpy.decoding import decode_messages, undecodable
 from rocketpy.errors import (
     BrokerError,
     MessageInvalid,
@@ -52,6 +52,8 @@ _QUERY_TIMEOUT_MS: Final = 18_000
 FOREVER_MS: Final = 2**63 - 1
 """Later than any message."""
 _MAX_BODY_BYTES: Final = 16 << 20
+_MAX_TOTAL_BYTES: Final = 64 << 20
+"""What the bodies of one broker's answer may inflate to; the messages behind have a `decode_error`."""
 _CREATE_ATTEMPTS: Final = 5
 _READ_WRITE: Final = 6
 _ROUTE_POLL_S: Final = 0.05
@@ -173,6 +175,8 @@ class Lookups:
         (`SendResult.message_id`); when no broker of the topic has it, as a broker's id. Of several messages
         with one unique id (a send that was repeated) the first.
 
+        A message that cannot be decoded comes with its raw body and `MessageExt.decode_error`.
+
         Raises MessageInvalid when the text is no id, BrokerError when there is no such message.
         Differs from RocketMQ, which tries a unique id as a broker's id first, and connects to what it reads
         there.
@@ -201,7 +205,8 @@ class Lookups:
         """Messages of a topic that have a key, from every broker of the topic.
 
         max_count: at most so many a broker. begin_ms, end_ms: when they were stored, in ms since 1970.
-        A broker that does not answer is logged and left out, as long as another one answers.
+        A broker that does not answer is logged and left out, as long as another one answers. A message that
+        cannot be decoded comes with its raw body and `MessageExt.decode_error`.
         """
         return await self._query(topic, key, max_count, begin_ms, end_ms, unique=False)
 
@@ -249,10 +254,15 @@ class Lookups:
             return QueryResult([], 0)
         found = checked(answer, data.broker_name).header_as(QueryMessageResponseHeader)
         queue = MessageQueue(header.topic, data.broker_name, 0)
+        decoded = decode_messages(answer.body, queue, _MAX_BODY_BYTES, _MAX_TOTAL_BYTES, verify=True)
+        if decoded.damage is not None:
+            text = "broker %s: messages with key %s are missing, since the answer cannot be read further: %s"
+            log.error(text, data.broker_name, header.key, decoded.damage)
         messages = [
             message.with_queue(MessageQueue(header.topic, data.broker_name, message.queue_id))
-            for message in decode_messages(answer.body, queue, _MAX_BODY_BYTES, verify=True)
+            for message in decoded.messages
         ]
+        undecodable(messages, log)
         return QueryResult(messages, found.index_last_update_timestamp)
 
     # -- inside -------------------------------------------------------------------------------

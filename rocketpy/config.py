@@ -222,7 +222,8 @@ class ConsumerConfig:
     suspend_timeout_ms: int = 20_000
     """How long it may; the pull's time-out is counted on top. RocketMQ: brokerSuspendMaxTimeMillis."""
     max_body_bytes: int = 16 * 1024 * 1024
-    """A compressed body that inflates to more is refused. RocketMQ: none."""
+    """A compressed body that inflates to more is not decoded, and one pull inflates no more than this in all.
+    RocketMQ: none."""
     verify_checksums: bool = True
     """Check the CRC of each body, and its end-to-end checksum where a producer set one."""
 

@@ -117,7 +117,8 @@ class SendListener(Protocol):
 
 class ReceiveEvent(NamedTuple):
     """One pull that has ended. started_ns, ended_ns: ns since 1970. address: the broker's, where
-    it was known. end: the messages, as the application sees them, or the error.
+    it was known. end: the messages, as the application sees them, or the error. Those that cannot be decoded
+    are among the messages, with their `MessageExt.decode_error`.
     """
 
     queue: MessageQueue

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator
 
 from rocketpy.client import ClientInstance
-from rocketpy.decoding import decode_message
+from rocketpy.decoding import decode_message, undecodable
 from rocketpy.errors import MessageInvalid, RemoteProtocolError, RocketError, RouteNotFound, TransportError
 from rocketpy.message import MessageExt
 from rocketpy.namespace import unwrap
@@ -38,8 +38,9 @@ async def view_by_offset(
     """The message with this id: from the broker that the id names, or when that is gone from a replica.
 
     only_known: connect to nobody whom no name server names; a text may look like an id and be none.
-    max_body_bytes, verify: see `decode_messages`. Raises MessageInvalid when the text is no id,
-    BrokerError when there is no such message, TransportError when nobody who may have it answers.
+    max_body_bytes, verify: see `decode_messages`. A message that cannot be decoded has a `decode_error`.
+    Raises MessageInvalid when the text is no id, BrokerError when there is no such message, TransportError
+    when nobody who may have it answers, RecordCorrupt when the answer is not a record.
     """
     try:
         store_host, offset = decode_message_id(message_id)
@@ -53,6 +54,7 @@ async def view_by_offset(
         answer = await client.ask(at, command, timeout_ms)
         body = checked(answer, broker_name).body
         found = decode_message(body, broker_name, max_body_bytes, verify=verify)
+        undecodable([found], log)
         return found.with_topic(unwrap(client.config.namespace, found.topic))
 
     failure: RocketError = RouteNotFound(f"no route names a broker at {address}")

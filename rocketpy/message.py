@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from rocketpy.errors import GroupInvalid, MessageInvalid, TopicInvalid
+from rocketpy.errors import GroupInvalid, MessageInvalid, RocketError, TopicInvalid
 from rocketpy.protocol import properties as names
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.checksum import PROPERTY_BODY_CHECKSUM
@@ -331,13 +331,17 @@ def _with_ids(
 class MessageExt(msgspec.Struct, gc=False, eq=False):
     """A received message: what was sent, and where and when it was stored.
 
-    body: as the application sent it, decompressed. queue: where it was read from.
+    body: as the application sent it, decompressed. queue: where it was read from. decode_error: why the
+    message cannot be decoded; None for a good one. With an error, `body` holds the raw bytes: still
+    compressed, damaged, or everything behind the record's head where topic and properties cannot be told
+    apart from it.
     """
 
     _record: Record | PackedRecord
     queue: Final[MessageQueue]
     body: Final[bytes]
     _properties: dict[str, str] | None = None
+    decode_error: RocketError | None = None
 
     @property
     def _whole(self) -> Record:
@@ -477,18 +481,20 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     def with_queue(self, queue: MessageQueue) -> MessageExt:
         """The same message, found in another queue."""
-        return MessageExt(self._record, queue, self.body)
+        return MessageExt(self._record, queue, self.body, None, self.decode_error)
 
     def with_reconsume_times(self, times: int) -> MessageExt:
         """The same message, having come so often: an orderly consumer counts by itself."""
-        return MessageExt(msgspec.structs.replace(self._whole, reconsume_times=times), self.queue, self.body)
+        record = msgspec.structs.replace(self._whole, reconsume_times=times)
+        return MessageExt(record, self.queue, self.body, None, self.decode_error)
 
     def with_topic(self, topic: str) -> MessageExt:
         """The same message under another topic: that which the application knows, without its namespace."""
         if topic == self._record.topic:
             return self
         queue = MessageQueue(topic, self.queue.broker_name, self.queue.queue_id)
-        return MessageExt(msgspec.structs.replace(self._whole, topic=topic), queue, self.body)
+        record = msgspec.structs.replace(self._whole, topic=topic)
+        return MessageExt(record, queue, self.body, None, self.decode_error)
 
     def __repr__(self) -> str:
         return f"MessageExt({self.queue}, offset={self.queue_offset}, <{len(self.body)} bytes>)"

@@ -93,6 +93,7 @@ class Health:
     it asks. brokers: address to whether there is a connection now. in_flight, in_flight_bytes: sends
     accepted and not yet answered, and their bodies. rejecting_batches: names of brokers that refused the
     last batch; a producer sends them messages one by one, and probes them with a batch once a minute.
+    undecodable: how many messages this consumer could not decode; see `MessageExt.decode_error`.
     """
 
     ok: bool
@@ -103,3 +104,4 @@ class Health:
     in_flight: int = 0
     in_flight_bytes: int = 0
     rejecting_batches: tuple[str, ...] = ()
+    undecodable: int = 0

@@ -150,8 +150,8 @@ class GroupConsumer(Lifecycle):
             for topic in member.subscriptions
             if topic not in member.queues_of and topic != retry_topic(member.group)
         ]
-        problems += member.refusals()
-        return replace(health, ok=not problems, problems=tuple(problems))
+        problems += member.problems()
+        return replace(health, ok=not problems, problems=tuple(problems), undecodable=member.undecodable)
 
     # -- what to consume ----------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ from rocketpy.consumer.sending_back import SendBack
 from rocketpy.consumer.settings import MessageModel, PushConfig
 from rocketpy.consumer.stats import ConsumerStats
 from rocketpy.consumer.thread_runner import ThreadRunner, verdict_on_thread
-from rocketpy.errors import RocketError
+from rocketpy.decoding import undecodable
+from rocketpy.errors import RecordCorrupt, RocketError
 from rocketpy.message import MessageExt
 from rocketpy.repeated import RepeatedLog
 from rocketpy.runtime.tasks import Tasks
@@ -32,6 +33,8 @@ log = logging.getLogger("rocketpy.consumer")
 _TIMES_MAX: Final = 16
 _EXPIRED_LEVEL: Final = 3
 """Delay level of what a handler held too long. RocketMQ: 3, fixed."""
+_DEAD_LETTER: Final = -1
+"""The delay level that means the dead letters."""
 _AGAIN_S: Final = 5.0
 """After a message could not be sent back it is handled here again. RocketMQ: 5000 ms, fixed."""
 
@@ -39,8 +42,11 @@ _AGAIN_S: Final = 5.0
 class Consumption(Protocol):
     """What becomes of pulled messages."""
 
-    def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """Handle these; they are held in `puller.held` until they are done with."""
+    def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
+        """Handle these; they are held in `puller.held` until they are done with.
+
+        failed: how many have a `decode_error`. No handler is called with them.
+        """
 
     async def released(self, puller: Puller) -> None:
         """A queue was dropped: return when no handler works on it that its next owner must not overlap."""
@@ -134,9 +140,13 @@ class ConcurrentConsumption:
                 callee, config.batch_size, config.concurrency, self._finished, clock, tasks
             )
 
-    def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
+    def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
         """See `Consumption`."""
-        self._runner.submit(puller, messages)
+        if failed:
+            self._reject(puller, undecodable(messages))
+            messages = [message for message in messages if message.decode_error is None]
+        if messages:
+            self._runner.submit(puller, messages)
 
     async def released(self, puller: Puller) -> None:
         """See `Consumption`. Another member may begin at once: what is being handled here comes to it too."""
@@ -192,6 +202,17 @@ class ConcurrentConsumption:
         else:
             self._return(puller, list(messages), verdict.later.delay_level)
 
+    def _reject(self, puller: Puller, messages: list[MessageExt]) -> None:
+        """Send messages back that cannot be decoded, without a call of the handler."""
+        self._stats.handled(puller.held.queue.topic, 0, len(messages), 0.0, calls=0)
+        if self._config.model is MessageModel.BROADCASTING:
+            puller.held.finish(messages, int(self._clock()))
+            return
+        levels = {level: [m for m in messages if _reject_level(m) == level] for level in (0, _DEAD_LETTER)}
+        for level, some in levels.items():
+            if some:
+                self._return(puller, some, level)
+
     def _return(self, puller: Puller, messages: list[MessageExt], delay_level: int) -> None:
         task = self._tasks.spawn(self._send_all_back(puller, messages, delay_level), "send back")
         self._returning.add(task)
@@ -211,7 +232,7 @@ class ConcurrentConsumption:
         if kept:
             await asyncio.sleep(_AGAIN_S)
             if not held.dropped:
-                self.submit(puller, kept)
+                self.submit(puller, kept, len(undecodable(kept)))
 
     async def _one_back(self, message: MessageExt, puller: Puller, delay_level: int) -> bool:
         try:
@@ -219,9 +240,19 @@ class ConcurrentConsumption:
         except RocketError as error:
             self._trouble.error(
                 type(error).__name__,
-                "%s could not be sent back, and is handled here again: %s",
+                "%s could not be sent back, and is processed again in %d s: %s",
                 message,
+                _AGAIN_S,
                 error,
             )
             return False
         return True
+
+
+def _reject_level(message: MessageExt) -> int:
+    """With which delay level a message is sent back that cannot be decoded.
+
+    A corrupt one goes to the dead letters at once: the broker would store it again with a CRC of the damaged
+    body, so that a handler would get it as a good one.
+    """
+    return _DEAD_LETTER if isinstance(message.decode_error, RecordCorrupt) else 0

@@ -133,6 +133,9 @@ class ConsumerGroups:
         member = group.member
         broker = header.broker_name or self._client.broker_name(channel.remote_address) or ""
         message = decode_message(request.body, broker, member.config.max_body_bytes, verify=False)
+        if message.decode_error is not None:
+            remark = f"the message cannot be decoded: {message.decode_error}"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         self._later(member, channel, request, self._consumed(group, member.presented(message)))
         return None
 

@@ -164,7 +164,8 @@ class LitePullConsumer(GroupConsumer):
     async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
         """The next messages, at most `LitePullConfig.poll_batch_size`; none when none came in time.
 
-        Those of each queue are in order. What the poll before returned counts as done from now on.
+        Those of each queue are in order. What the poll before returned counts as done from now on. A message
+        that cannot be decoded comes with its raw body and `MessageExt.decode_error`.
         timeout_ms: `LitePullConfig.poll_timeout_ms` when None. Raises ClientClosed, also in another event
         loop than the one that started it.
         """
@@ -288,7 +289,7 @@ class _Buffer:
         self.news = asyncio.Event()
         self._ready: dict[Puller, None] = {}
 
-    def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
+    def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
         puller.held.wait(messages)
         self._ready[puller] = None
         self.news.set()

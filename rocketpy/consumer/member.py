@@ -26,6 +26,7 @@ from rocketpy.consumer.sending_back import retry_topic
 from rocketpy.consumer.settings import ConsumeFrom, MemberConfig, MessageModel
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 from rocketpy.consumer.subscription import ALL, Expression, subscription_data
+from rocketpy.decoding import undecodable
 from rocketpy.errors import BrokerError, InvariantError, RocketError
 from rocketpy.message import MessageExt
 from rocketpy.namespace import unwrap, wrap
@@ -60,6 +61,7 @@ class GroupMember:
     stores_offsets: whether progress is stored by itself; else only when the application says so.
 
     rebalances: whether the member takes its share by itself; else the application says what to `take`.
+    undecodable: how many messages could not be decoded so far.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class GroupMember:
         self.offsets: OffsetStore = self._offset_store(group)
         self.closing = False
         self.rebalances = True
+        self.undecodable = 0
         self.stores_offsets: Final = stores_offsets
         self._span_max = span_max
         self._retry_topic = retry_topic(self.group)
@@ -191,10 +194,11 @@ class GroupMember:
 
         return self.tasks.spawn(run(), name)
 
-    def refusals(self) -> list[str]:
-        """What brokers will not let this member do, in their words."""
-        errors = [*self._refused.values(), *(puller.refusal for puller in self.pullers.values())]
-        return list(dict.fromkeys(f"refused: {error}" for error in errors if error is not None))
+    def problems(self) -> list[str]:
+        """What brokers will not let this member do, in their words, and queues that cannot be read."""
+        found = [f"refused: {error}" for error in self._refused.values()]
+        found += [puller.problem for puller in self.pullers.values() if puller.problem is not None]
+        return list(dict.fromkeys(found))
 
     async def _sample(self) -> None:
         self.stats.sample(self.client.now_ms())
@@ -544,9 +548,11 @@ class GroupMember:
             topic = message.properties.get(names.PROPERTY_RETRY_TOPIC, topic)
         return message.with_topic(unwrap(self.namespace, topic))
 
-    def _deliver(self, puller: Puller, messages: list[MessageExt]) -> None:
+    def _deliver(self, puller: Puller, messages: list[MessageExt], failed: int) -> None:
+        if failed:
+            self.undecodable += len(undecodable(messages, log))
         if self.consumption is not None:
-            self.consumption.submit(puller, messages)
+            self.consumption.submit(puller, messages, failed)
 
     def _illegal(self, puller: Puller, offset: int) -> None:
         queue = puller.held.queue

@@ -18,7 +18,7 @@ from typing import Final
 
 from rocketpy.consumer.consuming import Callee
 from rocketpy.consumer.handler_threads import HandlerThreads
-from rocketpy.consumer.outcomes import Verdict
+from rocketpy.consumer.outcomes import Later, Verdict
 from rocketpy.consumer.pulling import Puller
 from rocketpy.consumer.sending_back import SendBack
 from rocketpy.consumer.settings import MessageModel, PushConfig
@@ -37,6 +37,7 @@ _LOCK_AGAIN_S: Final = 0.1
 _LOCK_FAILED_S: Final = 3.0
 """RocketMQ: 100 and 3000 ms, fixed."""
 _FOREVER: Final = 2**31 - 1
+_NOT_HANDLED: Final = Verdict(0, Later(), "UNDECODABLE")
 _CHUNK: Final = 32
 """Batches that a thread handles in a row before the event loop hears of them."""
 
@@ -74,8 +75,8 @@ class OrderlyConsumption:
         on_threads = config.threads and not callee.is_async
         self._pool = HandlerThreads(config.concurrency) if on_threads else None
 
-    def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """See `Consumption`."""
+    def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
+        """See `Consumption`. A message that cannot be decoded is sent to the dead letters in its turn."""
         puller.held.wait(messages)
         if puller not in self._lanes and not self._closing:
             lane = self._tasks.spawn(self._run(puller), f"handle {puller.held.queue}")
@@ -136,13 +137,13 @@ class OrderlyConsumption:
                 self._stats.handled(
                     held.queue.topic, done, len(batch) - done, (self._clock() - started_ms) / len(verdicts)
                 )
-                if done < len(batch):
-                    failed += await self._counted(puller, batch[done:])
+                if done < len(batch) and (kept := await self._counted(puller, batch[done:])):
+                    failed += kept
                     suspend_ms = verdicts[index].later.suspend_ms
                     wait_ms = self._config.suspend_ms if suspend_ms is None else suspend_ms
             held.put_back(failed)
             puller.wake()
-            if wait_ms and failed:
+            if wait_ms:
                 await asyncio.sleep(min(max(wait_ms, 10), 30_000) / 1000)
             else:
                 await asyncio.sleep(0)
@@ -155,12 +156,22 @@ class OrderlyConsumption:
         return self._goes_on(puller) and (self._lock is None or puller.held.is_locked(int(self._clock())))
 
     def _take(self, puller: Puller) -> list[list[MessageExt]]:
+        """The next batches; a message that cannot be decoded is one by itself."""
         size = self._config.batch_size
         messages = puller.held.take(size * _CHUNK if self._pool is not None else size)
-        return [messages[at : at + size] for at in range(0, len(messages), size)]
+        batches: list[list[MessageExt]] = []
+        for message in messages:
+            is_good = message.decode_error is None
+            if is_good and batches and len(batches[-1]) < size and batches[-1][0].decode_error is None:
+                batches[-1].append(message)
+            else:
+                batches.append([message])
+        return batches
 
     async def _handle(self, puller: Puller, batches: list[list[MessageExt]]) -> list[Verdict]:
         """What the handler says to each batch, up to the first that is not done with."""
+        if batches[0][0].decode_error is not None:
+            return [_NOT_HANDLED]
         if self._pool is None:
             return [await self._callee.verdict(batches[0], threads=False)]
         loop = asyncio.get_running_loop()
@@ -171,7 +182,7 @@ class OrderlyConsumption:
     ) -> list[Verdict]:
         verdicts: list[Verdict] = []
         for batch in batches:
-            if not self._may_handle(puller):
+            if not self._may_handle(puller) or batch[0].decode_error is not None:
                 break
             verdicts.append(verdict_on_thread(self._callee, batch, loop))
             if verdicts[-1].done is not None:
@@ -179,23 +190,29 @@ class OrderlyConsumption:
         return verdicts
 
     async def _counted(self, puller: Puller, messages: list[MessageExt]) -> list[MessageExt]:
-        """Those that come again here, having come once more; those that came too often are sent away."""
+        """Those that come again here, having come once more.
+
+        Sent away are those that came too often, and those that cannot be decoded: that would not change here.
+        """
         kept: list[MessageExt] = []
         for message in messages:
-            if message.reconsume_times < self._times_max:
+            if message.decode_error is None and message.reconsume_times < self._times_max:
                 kept.append(message.with_reconsume_times(message.reconsume_times + 1))
             elif self._config.model is MessageModel.BROADCASTING:
-                log.warning("%s was not handled in %d attempts; it is left out", message, self._times_max + 1)
+                log.warning("%s was not handled, and is left out: this group broadcasts", message)
                 puller.held.finish([message], int(self._clock()))
-            elif await self._sent_away(message):
+            elif await self._sent_away(puller, message):
                 puller.held.finish([message], int(self._clock()))
             else:
                 kept.append(message)
         return kept
 
-    async def _sent_away(self, message: MessageExt) -> bool:
+    async def _sent_away(self, puller: Puller, message: MessageExt) -> bool:
         try:
-            await self._send_back.send_to_dead_letters(message, self._times_max)
+            if message.decode_error is not None:
+                await self._send_back.send_back(message, puller.held.queue, -1, self._times_max)
+            else:
+                await self._send_back.send_to_dead_letters(message, self._times_max)
         except RocketError as error:
             self._trouble.error(
                 type(error).__name__,

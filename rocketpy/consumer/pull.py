@@ -5,8 +5,10 @@ Source: RocketMQ 4.6 DefaultMQPullConsumer, MQAdminImpl.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Final
 
 from rocketpy.config import ClientConfig, ConsumerConfig
@@ -14,7 +16,7 @@ from rocketpy.consumer.arguments import check_time, check_whole
 from rocketpy.consumer.asking import Asking, Pulled
 from rocketpy.consumer.listening import ReceiveListeners
 from rocketpy.consumer.subscription import ALL, Expression, subscription_data, wanted_messages
-from rocketpy.decoding import decode_messages
+from rocketpy.decoding import decode_pull, undecodable
 from rocketpy.errors import MessageInvalid
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
 from rocketpy.lifecycle import Connected
@@ -24,11 +26,13 @@ from rocketpy.namespace import wrap, wrap_queue
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.sysflag import PullSysFlag
-from rocketpy.results import PullResult, PullStatus
+from rocketpy.results import Health, PullResult, PullStatus
 from rocketpy.routing import subscribe_queues
 from rocketpy.telemetry import TelemetryChoice, find_telemetry
 
 __all__ = ["PullConsumer"]
+
+log = logging.getLogger("rocketpy.consumer")
 
 
 class PullConsumer(Connected):
@@ -58,6 +62,7 @@ class PullConsumer(Connected):
         self.config: Final = config or ConsumerConfig()
         self._telemetry = telemetry
         self._receivers = ReceiveListeners(listeners)
+        self._undecodable = 0
 
     def __repr__(self) -> str:
         return f"PullConsumer({self.group!r})"
@@ -67,6 +72,10 @@ class PullConsumer(Connected):
         telemetry = find_telemetry(self._telemetry)
         await super().start()
         self._receivers.observe(telemetry, self._namespace)
+
+    def health(self) -> Health:
+        """How its connections are doing, and how many messages it could not decode. Raises ClientClosed."""
+        return replace(super().health(), undecodable=self._undecodable)
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that can be read, as the name server tells now."""
@@ -87,7 +96,10 @@ class PullConsumer(Connected):
         fewer or when they are large. timeout_ms: `ConsumerConfig.pull_timeout_ms` when None.
         expression: which messages are wanted; a broker that found none in some hundreds says NO_MATCHED_MSG.
         Returns the messages and where to go on; for an offset outside the queue the status is
-        OFFSET_ILLEGAL. Raises RecordCorrupt for a body that does not match its checksum, and UsageErrors.
+        OFFSET_ILLEGAL. A message that cannot be decoded comes with its raw body and
+        `MessageExt.decode_error`. Compressed bodies are inflated up to `ConsumerConfig.max_body_bytes`
+        together; `next_offset` leads to what is left. Raises UsageErrors, and RecordCorrupt when the record
+        at `offset` has a length that cannot be trusted.
         """
         name = wrap_queue(self._namespace, queue)
         for what, number in (("offset", offset), ("max_count", max_count)):
@@ -140,19 +152,30 @@ class PullConsumer(Connected):
         if config.suspend:
             timeout_ms += config.suspend_timeout_ms
         pulled = await self._asking().pull(name, header, timeout_ms)
-        return self._pull_result(pulled, queue, wanted.tags_set)
+        return self._pull_result(pulled, queue, offset, wanted.tags_set)
 
-    def _pull_result(self, pulled: Pulled, queue: MessageQueue, tags: Collection[str]) -> PullResult:
+    def _pull_result(
+        self, pulled: Pulled, queue: MessageQueue, offset: int, tags: Collection[str]
+    ) -> PullResult:
         header, config = pulled.header, self.config
-        messages = decode_messages(pulled.body, queue, config.max_body_bytes, verify=config.verify_checksums)
+        found = decode_pull(
+            pulled.body,
+            queue,
+            offset,
+            header.next_begin_offset,
+            max_body_bytes=config.max_body_bytes,
+            max_total_bytes=config.max_body_bytes,
+            verify=config.verify_checksums,
+        )
+        messages = [message.with_topic(queue.topic) for message in wanted_messages(found.messages, tags)]
+        if found.undecodable:
+            self._undecodable += len(undecodable(messages, log))
         return PullResult(
             pulled.status,
-            header.next_begin_offset,
+            found.next_offset,
             header.min_offset,
             header.max_offset,
-            [message.with_topic(queue.topic) for message in wanted_messages(messages, tags)]
-            if pulled.status is PullStatus.FOUND
-            else [],
+            messages if pulled.status is PullStatus.FOUND else [],
             header.suggest_which_broker_id,
         )
 
@@ -186,7 +209,8 @@ class PullConsumer(Connected):
     async def view_message(self, offset_message_id: str) -> MessageExt:
         """The message with a broker's id (`SendResult.offset_message_id`).
 
-        It comes from the broker that the id names, or from a replica when that is gone.
+        It comes from the broker that the id names, or from a replica when that is gone; with its raw body and
+        `MessageExt.decode_error` when it cannot be decoded.
 
         Raises RemoteProtocolError when the text is no such id. A client's unique id has the same form but
         names no place: nothing listens there, or it finds nothing.

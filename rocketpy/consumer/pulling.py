@@ -4,6 +4,9 @@ A pull that finds nothing is held by the broker until a message comes. Pulls wai
 is held here, and while the consumer is paused. Where neither is so, the next pull leaves before the messages
 of the last one are looked at, so that the broker works on it meanwhile.
 
+Messages are decoded one by one. One that cannot be decoded is delivered with its `decode_error`. At a record
+whose length cannot be trusted the queue is pulled again, with a growing pause.
+
 Source: RocketMQ 4.6 DefaultMQPushConsumerImpl pullMessage, PullAPIWrapper.
 """
 
@@ -21,8 +24,15 @@ from rocketpy.consumer.asking import UNKNOWN_SUBSCRIPTION, Asking, Pulled, is_re
 from rocketpy.consumer.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.settings import MemberConfig
 from rocketpy.consumer.subscription import wanted_messages
-from rocketpy.decoding import decode_messages
-from rocketpy.errors import BrokerError, ConnectionLost, InvariantError, RocketError
+from rocketpy.decoding import decode_pull, undecodable
+from rocketpy.errors import (
+    BrokerError,
+    ConnectionLost,
+    InvariantError,
+    ProtocolError,
+    RocketError,
+    StoreError,
+)
 from rocketpy.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue, SubscriptionData
 from rocketpy.protocol.command import Command
@@ -51,10 +61,11 @@ class PullContext:
     """What the pullers of a member share.
 
     subscription: of a topic on the wire; None when it is not subscribed to any more. limits: of one queue,
-    now. deliver: takes messages as the application is to see them. illegal: told that a queue's
-    offset is outside of it, and where to go on. commits: whether pulls carry the offset to commit.
-    carries_filter: whether they carry the subscription. trouble: for refusals, which are the same for all
-    queues. observed: told of each pull, if anybody listens. paused: whether nothing is pulled at all.
+    now. deliver: takes messages as the application is to see them, and how many of them cannot be decoded.
+    illegal: told that a queue's offset is outside of it, and where to go on. commits: whether pulls carry
+    the offset to commit. carries_filter: whether they carry the subscription. trouble: for refusals, which
+    are the same for all queues. observed: told of each pull, if anybody listens. paused: whether nothing is
+    pulled at all.
     """
 
     client: ClientInstance
@@ -64,7 +75,7 @@ class PullContext:
     subscription: Callable[[str], SubscriptionData | None]
     limits: Callable[[], Limits]
     present: Callable[[list[MessageExt]], list[MessageExt]]
-    deliver: Callable[[Puller, list[MessageExt]], None]
+    deliver: Callable[[Puller, list[MessageExt], int], None]
     illegal: Callable[[Puller, int], None]
     commits: bool
     carries_filter: bool
@@ -100,12 +111,12 @@ class _Pulls:
 class Puller:
     """Pulls one queue. `start` begins, `stop` ends, `wake` says that there may be room again.
 
-    refusal: of the last pull, when its broker will not let this consumer pull.
+    problem: why the queue makes no progress until somebody does something; None when it does.
     """
 
     __slots__ = (
         "_ahead", "_broker_id", "_context", "_pause_s", "_pulls", "_task", "_trouble", "_woken", "held",
-        "paused", "refusal",
+        "paused", "problem",
     )  # fmt: skip
 
     def __init__(self, context: PullContext, held: ProcessQueue) -> None:
@@ -119,7 +130,7 @@ class Puller:
         self._pulls: _Pulls | None = None
         self.held: Final = held
         self.paused = False
-        self.refusal: RocketError | None = None
+        self.problem: str | None = None
 
     def start(self) -> None:
         """Begin."""
@@ -146,7 +157,7 @@ class Puller:
             try:
                 await self._pull()
                 self._pause_s = _PAUSE_MIN_S
-                self.refusal = None
+                self.problem = None
             except RocketError as error:
                 await self._recover(error)
             except (InvariantError, asyncio.CancelledError):
@@ -187,14 +198,22 @@ class Puller:
         if answer.status is PullStatus.FOUND:
             if self._pull_ahead(subscription, answer):
                 await asyncio.sleep(0)  # it leaves, with those of the other queues
-            messages = decode_messages(
-                answer.body, held.queue, config.max_body_bytes, verify=config.verify_checksums
+            found = decode_pull(
+                answer.body,
+                held.queue,
+                held.next_offset,
+                answer.header.next_begin_offset,
+                max_body_bytes=config.max_body_bytes,
+                max_total_bytes=context.limits().size - held.size,
+                verify=config.verify_checksums,
             )
-            messages = context.present(wanted_messages(messages, subscription.tags_set))
+            if found.next_offset != answer.header.next_begin_offset:
+                self._forget_ahead()  # it would leave out what was not decoded
+            messages = context.present(wanted_messages(found.messages, subscription.tags_set))
             context.pulled(held.queue.topic, len(messages), context.client.now_ms() - now)
-            held.add(messages, answer.header.next_begin_offset)
+            held.add(messages, found.next_offset)
             if messages:
-                context.deliver(self, messages)
+                context.deliver(self, messages, len(undecodable(messages)) if found.undecodable else 0)
             return messages
         if answer.status is PullStatus.OFFSET_ILLEGAL:
             self._moved(answer)
@@ -282,8 +301,13 @@ class Puller:
         """Wait a little, longer each time; learn where the queue is now, and introduce ourselves again."""
         queue, client = self.held.queue, self._context.client
         if is_refusal(error):
-            self.refusal = error
+            self.problem = f"refused: {error}"
             self._context.trouble.warning(str(error), "pulling %s: %s", queue, error)
+        elif isinstance(error, ProtocolError | StoreError):
+            offset = self.held.next_offset
+            self.problem = f"{queue} cannot be read from offset {offset}: {error}"
+            text = "%s cannot be read from offset %d, and is pulled again; seek further to leave this out: %s"
+            self._trouble.error(f"{type(error).__name__} {offset}", text, queue, offset, error)
         else:
             self._trouble.info(type(error).__name__, "pulling %s: %s", queue, error)
         self._forget_ahead()  # it would leave out messages that could not be read

@@ -45,7 +45,8 @@ class PushConsumer(GroupConsumer):
 
     Each message goes to one member of the group (or to every one, `MessageModel.BROADCASTING`), at least
     once: a handler that raises, or says `ConsumeResult.LATER` or `Later`, gets it again, after a delay that
-    grows; after 16 times it goes to the group's dead letters, the topic ``%DLQ%group``.
+    grows; after 16 times it goes to the group's dead letters, the topic ``%DLQ%group``. No handler gets a
+    message that cannot be decoded: it is reported, and sent back in the same way.
 
     group: the members' common name; all must subscribe to the same. handler: called with a message.
     batch_handler: instead of it, called with up to `PushConfig.batch_size` messages of a queue. An

@@ -23,6 +23,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy.questions import checked, refusal
 from rocketpy.repeated import RepeatedLog
 from rocketpy.routing import publish_route
@@ -188,7 +189,7 @@ class SendBack:
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=1,
             queue_id=queue.queue_id,
-            sys_flag=0,  # the body is as the application sent it, not compressed
+            sys_flag=_copied_flags(message),
             born_timestamp=message.born_timestamp,
             flag=message.flag,
             properties=names.encode(properties),
@@ -196,3 +197,10 @@ class SendBack:
             unit_mode=self._unit_mode,
             max_reconsume_times=times_max,
         )
+
+
+def _copied_flags(message: MessageExt) -> int:
+    """The sysFlag of a copy: a body that could not be decompressed is sent as it is stored."""
+    if message.decode_error is None:
+        return 0
+    return message.sys_flag & (MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_TYPE_MASK)

@@ -80,7 +80,7 @@ class MemberConfig:
     unit_mode: bool = False
     """Whether the group belongs to a unit. RocketMQ: unitMode."""
     max_body_bytes: int = 16 * 1024 * 1024
-    """A compressed body that inflates to more is refused. RocketMQ: none."""
+    """A compressed body that inflates to more is not decoded. RocketMQ: none."""
     verify_checksums: bool = True
     """Check the CRC of each body, and its end-to-end checksum where a producer set one."""
 

@@ -61,5 +61,14 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
 
 
 def wanted_messages(messages: list[MessageExt], tags: Collection[str]) -> list[MessageExt]:
-    """Those with one of the tags: a broker goes by the tag's hash, which strangers may share."""
-    return [message for message in messages if message.tags in tags] if tags else messages
+    """Those with one of the tags: a broker goes by the tag's hash, which strangers may share.
+
+    A message whose tag cannot be read is kept: the broker found it to have one of them.
+    """
+    if not tags:
+        return messages
+    return [
+        message
+        for message in messages
+        if (tag := message.tags) in tags or (tag is None and message.decode_error is not None)
+    ]

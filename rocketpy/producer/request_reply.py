@@ -24,8 +24,10 @@ from rocketpy.errors import (
     LocalProtocolError,
     MessageInvalid,
     Outcome,
+    RemoteProtocolError,
     ReplyTimeout,
     RequestTimeout,
+    Retry,
     RocketError,
 )
 from rocketpy.message import REPLY_TOPIC_SUFFIX, Message, MessageExt
@@ -191,6 +193,7 @@ class Replies:
         header = request.header_as(ReplyMessageRequestHeader)
         message = self._message(header, request.body)
         future = self._expected.get(message.correlation_id or "")
+        failure = message.decode_error
         if future is None or future.done():
             self._trouble.warning(
                 "late",
@@ -198,6 +201,9 @@ class Replies:
                 message.correlation_id,
                 header.born_host,
             )
+        elif failure is not None:
+            text = f"the reply from {header.born_host} cannot be decoded: {failure}"
+            future.set_exception(RemoteProtocolError(text, outcome=Outcome.STORED, retry=Retry.NONE))
         else:
             future.set_result(message)
         return request.reply()
@@ -222,7 +228,10 @@ class Replies:
             properties=f"{header.properties or ''}\x02{arrived}".encode(),
         )
         queue = MessageQueue(record.topic, self._client.broker_name(_address(header.store_host)) or "", 0)
-        return MessageExt(record, queue, decompress(body, header.sys_flag))
+        try:
+            return MessageExt(record, queue, decompress(body, header.sys_flag))
+        except RocketError as error:
+            return MessageExt(record, queue, body, None, error)
 
 
 def _address(text: str) -> str:

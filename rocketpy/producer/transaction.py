@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from rocketpy.client import ClientInstance
-from rocketpy.decoding import decode_message
+from rocketpy.decoding import decode_message, undecodable
 from rocketpy.errors import (
     ClientClosed,
     ConfigInvalid,
@@ -363,6 +363,8 @@ class TransactionChecks:
         )
         broker = self._client.broker_name(address) or address
         message = decode_message(request.body, broker, _MAX_BODY_BYTES, verify=False)
+        if undecodable([message], log):
+            return  # the broker asks again, and gives the message up after transactionCheckMax times
         group = message.properties.get(names.PROPERTY_PRODUCER_GROUP, "")
         checks = self._checks.get(group)
         if not checks:

@@ -21,6 +21,8 @@ __all__ = [
     "DEFAULT_LEVEL",
     "MAX_INFLATED_BYTES",
     "MAX_RATIO",
+    "InflatesTooFar",
+    "body_limit",
     "compress",
     "compress_if_worth",
     "decompress",
@@ -32,6 +34,11 @@ DEFAULT_LEVEL: Final = 5
 MAX_INFLATED_BYTES: Final = 16 << 20
 MAX_RATIO: Final = 100
 _RATIO_FREE_BYTES: Final = 4 << 20
+
+
+class InflatesTooFar(RemoteProtocolError):
+    """A compressed body inflates to more than a limit."""
+
 
 _LZ4: Final = MessageSysFlag.COMPRESSION_LZ4
 _ZSTD: Final = MessageSysFlag.COMPRESSION_ZSTD
@@ -56,7 +63,7 @@ def compress_if_worth(
 ) -> tuple[bytes, int]:
     """(body, bits for its sysFlag): compressed, unless that is no gain or a reader would refuse it."""
     packed = compress(body, compression_type, level)
-    if len(packed) >= len(body) or len(body) > _limit(packed, MAX_INFLATED_BYTES):
+    if len(packed) >= len(body) or len(body) > body_limit(packed, MAX_INFLATED_BYTES):
         return body, 0
     return packed, MessageSysFlag.COMPRESSED | compression_type
 
@@ -64,15 +71,15 @@ def compress_if_worth(
 def decompress(body: bytes, sys_flag: int, *, max_bytes: int = MAX_INFLATED_BYTES) -> bytes:
     """The body as it was before compression; `body` itself when sys_flag does not say COMPRESSED.
 
-    Raises RemoteProtocolError when the bytes are no such stream or inflate beyond the limits, ConfigInvalid
-    when the type's package is not installed.
+    Raises InflatesTooFar when they inflate beyond the limits, RemoteProtocolError when the bytes are no such
+    stream, ConfigInvalid when the type's package is not installed.
     """
     if not sys_flag & MessageSysFlag.COMPRESSED:
         return body
     compression_type = sys_flag & MessageSysFlag.COMPRESSION_TYPE_MASK
     if compression_type in {0, MessageSysFlag.COMPRESSION_ZLIB}:
         return inflate(body, max_bytes=max_bytes)
-    limit = _limit(body, max_bytes)
+    limit = body_limit(body, max_bytes)
     if compression_type == _LZ4:
         plain = _unlz4(body, limit)
     elif compression_type == _ZSTD:
@@ -86,9 +93,9 @@ def inflate(data: bytes, *, max_bytes: int = MAX_INFLATED_BYTES) -> bytes:
     """What a zlib stream holds, at most `max_bytes`, and above 4 MiB at most 100 times its size.
 
     What follows the stream is ignored, as in Java.
-    Raises RemoteProtocolError when it is none, ends too early or goes beyond these limits.
+    Raises InflatesTooFar beyond these limits, RemoteProtocolError when it is none or ends too early.
     """
-    limit = _limit(data, max_bytes)
+    limit = body_limit(data, max_bytes)
     stream = zlib.decompressobj()
     try:
         plain = stream.decompress(data, limit + 1)
@@ -100,13 +107,14 @@ def inflate(data: bytes, *, max_bytes: int = MAX_INFLATED_BYTES) -> bytes:
     return plain
 
 
-def _limit(data: bytes, max_bytes: int) -> int:
+def body_limit(data: bytes, max_bytes: int) -> int:
+    """How many bytes a compressed body may inflate to. max_bytes: at most."""
     return min(max_bytes, max(_RATIO_FREE_BYTES, MAX_RATIO * len(data)))
 
 
 def _within(plain: bytes, limit: int, data: bytes) -> bytes:
     if len(plain) > limit:
-        raise RemoteProtocolError(f"{len(data)} bytes inflate to more than the {limit} allowed")
+        raise InflatesTooFar(f"{len(data)} bytes inflate to more than the {limit} allowed")
     return plain
 
 
@@ -127,10 +135,11 @@ def _unzstd(data: bytes, limit: int) -> bytes:
     try:
         size = zstandard.frame_content_size(data)  # what it announces is allocated; -1: nothing, as Java does
         if size > limit:
-            raise RemoteProtocolError(f"{len(data)} bytes inflate to more than the {limit} allowed")
+            raise InflatesTooFar(f"{len(data)} bytes inflate to more than the {limit} allowed")
         return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=limit + 1))
     except zstandard.ZstdError as error:
-        raise RemoteProtocolError(
+        # Without an announced size both causes look alike; a smaller limit than usual may be the reason.
+        raise InflatesTooFar(
             f"{len(data)} bytes are not a whole zstd frame of at most {limit} bytes: {error}"
         ) from error
 

@@ -286,30 +286,6 @@ async def _held(consumer: PushConsumer, queue: MessageQueue) -> Any:
     return consumer.member.pullers[queue].held
 
 
-async def test_a_message_that_cannot_be_read_is_not_left_out(
-    cluster: EmbeddedCluster, producer: Producer
-) -> None:
-    """The pull that left ahead of it would be gone on with, and the message be lost in silence."""
-    queue = MessageQueue("T", "broker-a", 0)
-    for body in (b"first", b"z" * 10_000, b"third"):
-        await producer.send(Message("T", body), queue=queue)
-    pulls = Requests(RequestCode.PULL_MESSAGE)
-    seen = Seen()
-    consumer = PushConsumer(
-        "g",
-        cluster.namesrv_address,
-        seen,
-        config=PushConfig(consume_from=FIRST, pull_batch_size=1, max_body_bytes=1000),
-        client=ClientConfig(rpc_hooks=(pulls,)),
-    )
-    consumer.subscribe("T")
-    async with consumer:
-        await until(lambda: [one.ext_fields()["queueOffset"] for one in pulls.seen].count("1") >= 3)
-        assert any(one.ext_fields()["queueOffset"] == "2" for one in pulls.seen)
-        assert consumer.progress()[queue] == 1
-    assert list(seen.bodies) == [b"first"]
-
-
 async def test_every_pull_says_the_same_of_its_consumer(cluster: EmbeddedCluster, producer: Producer) -> None:
     """Pulls that leave ahead would ask for other messages, hold the broker longer, or store no offset."""
     queue = MessageQueue("T", "broker-a", 0)

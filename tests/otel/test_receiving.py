@@ -23,6 +23,8 @@ from rocketpy.errors import BrokerError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_peers import Names, Peer
+from tests.mqconsumer.undecodable import mixed
+from tests.mqproducer.place import Place
 from tests.otel.recorder import Recorder, attributes
 
 
@@ -46,6 +48,22 @@ async def exchange(cluster: EmbeddedCluster, recorder: Recorder, *messages: Mess
         found = (await consumer.pull(queue, 0)).messages
         assert (await consumer.pull(queue, len(messages))).messages == []
     return found
+
+
+async def test_messages_that_cannot_be_decoded_are_counted_apart(recorder: Recorder) -> None:
+    """An alert on damaged messages would have nothing to go by."""
+    async with EmbeddedCluster() as cluster:
+        place = Place(cluster.namesrv_address)
+        topic = await mixed(place, "undecodable")
+        async with PullConsumer("readers", place.namesrv, telemetry=recorder.telemetry()) as consumer:
+            (queue,) = await consumer.fetch_queues(topic)
+            assert len((await consumer.pull(queue, 0)).messages) == 9
+    points = recorder.points("messaging.client.consumed.messages")
+    assert {point.get("error.type"): value for point, value in points} == {
+        None: 6,
+        "RemoteProtocolError": 2,
+        "InflatesTooFar": 1,
+    }
 
 
 async def test_a_pull_is_linked_to_what_sent_its_messages(recorder: Recorder) -> None:

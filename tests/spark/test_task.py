@@ -443,6 +443,37 @@ async def test_a_task_waits_for_a_slave_that_is_behind(chosen: dict[str, str]) -
     assert [body for batch in batches for body in batch["body"].to_pylist()] == [b"x"]
 
 
+@pytest.mark.parametrize("damage", ["body", "magic number"])
+@pytest.mark.parametrize("chosen", [{}, {"subExpression": "t"}, {"subExpression": "t", "pushdown": "true"}])
+async def test_a_message_that_cannot_be_decoded(chosen: dict[str, str], damage: str) -> None:
+    """A query would fail for good, or hand out a damaged body, with failOnDataLoss=false too."""
+    host = host_bytes("127.0.0.1", 10911)
+    records = [
+        encode_record(b"T", 0, 0, at, 1000, 0, 1, host, 2, host, 0, 0, b"%d" % at, b"TAGS\x01t\x02")
+        for at in range(4)
+    ]
+    at = 88 if damage == "body" else 4
+    records[2] = records[2][:at] + b"?" + records[2][at + 1 :]
+
+    def script(_channel: Channel, request: Command) -> Command:
+        begin = request.header_as(PullMessageRequestHeader).queue_offset
+        header = PullMessageResponseHeader(
+            suggest_which_broker_id=0, next_begin_offset=4, min_offset=0, max_offset=4
+        )
+        return request.reply(header=header, body=b"".join(records[begin:]))
+
+    async with Peer(script) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        given = {"nameServer": names.address, "topic": "T", **chosen}
+        part = QueueRange(QueueName("T", "a", 0), 0, 4)
+        source = SourceOptions.read({**given, "failOnDataLoss": False}, streaming=False)
+        batches = await asyncio.to_thread(lambda: list(read_range(part, ["body"], source)))
+        assert [body for batch in batches for body in batch["body"].to_pylist()] == [b"0", b"1", b"3"]
+        source = SourceOptions.read(given, streaming=False)
+        with pytest.raises(DataLoss, match=r"offset 2.*(crc|magic).*failOnDataLoss=false"):
+            await asyncio.to_thread(lambda: list(read_range(part, ["body"], source)))
+
+
 @pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.parametrize(
     "says", [ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED]

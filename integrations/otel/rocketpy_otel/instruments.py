@@ -47,11 +47,15 @@ class Instruments:
     def received(
         self, topic: str, address: str | None, group: str, count: int, seconds: float, error: str | None
     ) -> None:
-        """A pull has ended."""
+        """A pull has ended. count: of the messages that could be decoded."""
         attributes = _attributes("receive", "receive", topic, address, group, error)
         self._operation.record(seconds, attributes)
         if count:
             self._consumed.add(count, attributes)
+
+    def undecodable(self, topic: str, address: str | None, group: str, count: int, error: str) -> None:
+        """A pull brought messages that cannot be decoded. error: why, in a word."""
+        self._consumed.add(count, _attributes("receive", "receive", topic, address, group, error))
 
     def processed(self, topic: str, group: str | None, seconds: float, error: str | None) -> None:
         """Messages were processed."""

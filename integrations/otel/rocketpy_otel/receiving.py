@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Token
@@ -48,7 +49,12 @@ class ReceiveSpans:
         failure = None if error is None else error_type(error)
         seconds = (event.ended_ns - event.started_ns) / 1e9
         topic = event.queue.topic
-        self._tracing.instruments.received(topic, event.address, event.group, len(messages), seconds, failure)
+        instruments = self._tracing.instruments
+        bad = Counter(error_type(one.decode_error) for one in messages if one.decode_error is not None)
+        for kind, count in bad.items():
+            instruments.undecodable(topic, event.address, event.group, count, kind)
+        good = len(messages) - bad.total()
+        instruments.received(topic, event.address, event.group, good, seconds, failure)
         if not messages and error is None:
             return
         span = self._tracing.tracer.start_span(

@@ -25,7 +25,7 @@ log = logging.getLogger("pyspark_rocketmq")
 
 
 class DataLoss(RuntimeError):
-    """Messages that were to be read are no longer there, and option failOnDataLoss is true."""
+    """Messages are no longer there or cannot be decoded, and option failOnDataLoss is true."""
 
 
 class Planner:

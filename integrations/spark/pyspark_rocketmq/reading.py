@@ -17,6 +17,7 @@ from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.planning import complain
 from pyspark_rocketmq.rows import to_batch
 from rocketpy import MessageExt, MessageQueue, PullResult, PullStatus, Retry, RocketError
+from rocketpy.errors import RecordCorrupt
 from rocketpy.sync import PullConsumer
 
 __all__ = ["read_range"]
@@ -33,12 +34,17 @@ def read_range(part: QueueRange, names: Sequence[str], options: SourceOptions) -
     """The messages of a range as Arrow batches with these columns, in the order of their offsets.
 
     A broker that is away is asked again for `pullTimeoutMs`. Raises RocketError after that, and DataLoss for
-    offsets that are no longer there.
+    offsets that are no longer there and for messages that cannot be decoded.
     """
     gathered: list[MessageExt] = []
     size = 0
     read = _chosen if options.tags and options.pushdown else _messages
     for message in read(consumer_for(options), part, options):
+        if message.decode_error is not None and _may_be_wanted(message, options):
+            where = f"{part.queue} offset {message.queue_offset}"
+            text = f"message {message.message_id} at {where} cannot be decoded: {message.decode_error}"
+            complain(options, text)
+            continue
         if options.tags and message.tags not in options.tags:
             continue
         gathered.append(message)
@@ -48,6 +54,11 @@ def read_range(part: QueueRange, names: Sequence[str], options: SourceOptions) -
             gathered, size = [], 0
     if gathered:
         yield to_batch(gathered, names)
+
+
+def _may_be_wanted(message: MessageExt, options: SourceOptions) -> bool:
+    """Whether a message has one of the tags, or none that could be read."""
+    return not options.tags or message.tags is None or message.tags in options.tags
 
 
 def _messages(consumer: PullConsumer, part: QueueRange, options: SourceOptions) -> Iterator[MessageExt]:
@@ -132,7 +143,8 @@ def _pull(
     """One pull, which may have begun already, and as many more as it takes to get an answer.
 
     That there is nothing at an offset is believed once there is a master to ask: a slave may be behind, or
-    have deleted more. Raises RocketError while there is none.
+    have deleted more. Raises RocketError while there is none. A record whose length cannot be trusted raises
+    DataLoss, or is left out.
     """
     until = monotonic() + options.pull_timeout_ms / 1000
     has_master = False
@@ -146,6 +158,9 @@ def _pull(
                 consumer.max_offset(queue, of_master=True)
                 has_master = True
                 continue
+        except RecordCorrupt as error:
+            complain(options, f"{queue} cannot be read at offset {offset}: {error}")
+            return PullResult(PullStatus.NO_MATCHED_MSG, offset + 1, 0, 0, [])
         except RocketError as error:
             if error.retry is Retry.NONE or monotonic() > until:
                 raise

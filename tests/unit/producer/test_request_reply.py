@@ -9,7 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rocketpy import Message, MessageExt, MessageQueue, Outcome, Producer, create_reply_message
-from rocketpy.errors import BrokerError, ClientClosed, MessageInvalid, ReplyTimeout, RequestTimeout
+from rocketpy.errors import (
+    BrokerError,
+    ClientClosed,
+    MessageInvalid,
+    RemoteProtocolError,
+    ReplyTimeout,
+    RequestTimeout,
+)
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command, decode_command
 from rocketpy.protocol.frame import FrameDecoder
@@ -53,15 +60,18 @@ async def running(script: Script | None = None) -> AsyncIterator[tuple[Producer,
             yield producer, broker
 
 
-async def push_recorded(broker: Peer, correlation_id: str, *, newer: bool = False) -> Command:
+async def push_recorded(
+    broker: Peer, correlation_id: str, *, newer: bool = False, sys_flag: int = 0
+) -> Command:
     """Push the reply of the recording, for another request; return the client's answer.
 
-    newer: as a broker of 4.9 writes the properties, without a separator at their end.
+    newer: as a broker of 4.9 writes the properties, without a separator at their end. sys_flag: bits to add.
     """
     push = recorded(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)[0]
     header = push.header_as(ReplyMessageRequestHeader)
     properties = decode(header.properties or "")
     header.properties = (header.properties or "").replace(properties["CORRELATION_ID"], correlation_id)
+    header.sys_flag |= sys_flag
     if newer:
         header.properties = header.properties.rstrip("\x02")
     command = Command.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, push.body)
@@ -98,6 +108,20 @@ async def test_a_reply_from_a_newer_broker() -> None:
         properties = decode(broker.sends[0].header_as(SendMessageRequestHeaderV2).properties or "")
         await push_recorded(broker, properties["CORRELATION_ID"], newer=True)
         assert (await asking).correlation_id == properties["CORRELATION_ID"]
+
+
+async def test_a_reply_that_cannot_be_decoded() -> None:
+    """A requester would wait for its time-out, and be told that nobody has replied."""
+    async with running() as (producer, broker):
+        asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=3_600_000))
+        await broker.until(lambda: len(broker.sends) == 1)
+        properties = decode(broker.sends[0].header_as(SendMessageRequestHeaderV2).properties or "")
+        answer = await push_recorded(broker, properties["CORRELATION_ID"], sys_flag=1)
+        with pytest.raises(
+            RemoteProtocolError, match="cannot be decoded: 19 bytes are not a zlib"
+        ) as failure:
+            await asking
+    assert (answer.code, failure.value.outcome) == (ResponseCode.SUCCESS, Outcome.STORED)
 
 
 async def test_a_reply_is_that_of_a_java_consumer() -> None:

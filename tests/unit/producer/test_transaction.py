@@ -150,6 +150,21 @@ async def test_a_check_that_fails_leaves_it_open(caplog: pytest.LogCaptureFixtur
     assert "the broker will ask" in caplog.text
 
 
+async def test_a_check_of_a_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) -> None:
+    """A check would decide by bytes that are not the message."""
+    (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
+    compressed = asked.body[:39] + b"\x01" + asked.body[40:]
+    async with running() as (producer, broker):
+        producer.check_transactions(lambda _: COMMIT)
+        await producer.send(Message("GoldenTopic", b"x"))
+        header = asked.header_as(CheckTransactionStateRequestHeader)
+        broker.channels[0].oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, compressed))
+        await producer.send(Message("GoldenTopic", b"its answer comes after the question"))
+        assert broker.requests(RequestCode.END_TRANSACTION) == []
+    assert "topic GoldenTopic, broker broker-a" in caplog.text
+    assert "cannot be decoded" in caplog.text
+
+
 async def test_a_check_for_another_group_is_left_to_others(caplog: pytest.LogCaptureFixture) -> None:
     """A check function would be asked about transactions that are not its own."""
     (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
