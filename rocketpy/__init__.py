@@ -1,7 +1,8 @@
 """Asyncio-first client for Apache RocketMQ 4.x: the public names, nothing else."""
 
 from rocketpy._version import __version__
-from rocketpy.admin import AdminClient, QueryResult
+from rocketpy.admin import QueryResult
+from rocketpy.admin_client import AdminClient, DeadLetters
 from rocketpy.client import Health
 from rocketpy.config import (
     BatchConfig,
@@ -67,6 +68,7 @@ __all__ = [
     "ConsumeResult",
     "ConsumerConfig",
     "Credentials",
+    "DeadLetters",
     "DelayLevels",
     "FailedAttempt",
     "Health",

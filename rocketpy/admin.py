@@ -1,6 +1,6 @@
 """Look-ups: queues and their offsets, messages by id and by key; and making topics.
 
-`Producer` has all of this too, as in RocketMQ; `AdminClient` is for programs that send nothing.
+`Producer` and `AdminClient` have all of this.
 
 Source: RocketMQ 4.6 MQAdmin, MQAdminImpl.
 """
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from rocketpy.client import ClientInstance
-from rocketpy.config import ClientConfig, check_number
+from rocketpy.config import check_number
 from rocketpy.decoding import decode_messages, undecodable
 from rocketpy.errors import (
     BrokerError,
@@ -25,7 +25,6 @@ from rocketpy.errors import (
     RocketError,
     RouteNotFound,
 )
-from rocketpy.lifecycle import Connected
 from rocketpy.lookup import view_by_offset
 from rocketpy.message import DEFAULT_TOPIC, MessageExt, check_topic
 from rocketpy.namespace import wrap, wrap_queue
@@ -42,7 +41,7 @@ from rocketpy.questions import Questions, checked
 from rocketpy.routing import publish_route
 from rocketpy.routing.routes import MASTER_ID, member_to_read
 
-__all__ = ["FOREVER_MS", "AdminClient", "Lookups", "QueryResult"]
+__all__ = ["FOREVER_MS", "Lookups", "QueryResult"]
 
 log = logging.getLogger("rocketpy.client")
 
@@ -272,22 +271,6 @@ class Lookups:
 
     def _questions(self) -> Questions:
         return Questions(self._asking(), _TIMEOUT_MS)
-
-
-class AdminClient(Lookups, Connected):
-    """Asks name servers and brokers, and sends no messages.
-
-        async with AdminClient("127.0.0.1:9876") as admin:
-            await admin.create_topic("Orders", 8)
-
-    namesrv, client: as for `Producer`.
-    """
-
-    def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
-        super().__init__("the admin client", namesrv, client)
-
-    def _asking(self) -> ClientInstance:
-        return self._running()
 
 
 R = TypeVar("R")

@@ -12,13 +12,14 @@ import atexit
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, Final, TypeVar, Unpack
 
-from rocketpy import admin, producer
+from rocketpy import admin_client, producer
 from rocketpy.admin import FOREVER_MS, QueryResult
+from rocketpy.admin_client import DeadLetters
 from rocketpy.blocking import Blocking
 from rocketpy.config import ClientConfig, check_timeout
 from rocketpy.errors import ClientClosed, FlowControlled
@@ -48,7 +49,7 @@ SyncLocalTransaction = Callable[[Message], LocalTransactionState]
 SyncCheck = Callable[[MessageExt], LocalTransactionState]
 
 
-L = TypeVar("L", producer.Producer, admin.AdminClient)
+L = TypeVar("L", producer.Producer, admin_client.AdminClient)
 
 
 class _Lookups(Blocking[L]):
@@ -284,11 +285,21 @@ class Producer(_Lookups[producer.Producer]):
             )
 
 
-class AdminClient(_Lookups[admin.AdminClient]):
+class AdminClient(_Lookups[admin_client.AdminClient]):
     """`rocketpy.AdminClient` for blocking code. Arguments as there."""
 
     def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
-        super().__init__(admin.AdminClient(namesrv, client=client))
+        super().__init__(admin_client.AdminClient(namesrv, client=client))
+
+    def fetch_dead_letters(
+        self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
+    ) -> DeadLetters:
+        """See `rocketpy.AdminClient.fetch_dead_letters`."""
+        return self._loop().run(self._inner.fetch_dead_letters(group, max_count, offsets=offsets))
+
+    def resend_dead_letter(self, message: MessageExt) -> SendResult:
+        """See `rocketpy.AdminClient.resend_dead_letter`."""
+        return self._loop().run(self._inner.resend_dead_letter(message))
 
     def close(self) -> None:
         """See `rocketpy.AdminClient.close`."""

@@ -190,7 +190,19 @@ async def test_dead_letters(place: Place) -> None:
             return None
 
         await eventually(two_dead, 60)
-    assert Counter(seen.bodies) == {b"bad": 2, b"worse": 1, b"good": 1}
+        assert Counter(seen.bodies) == {b"bad": 2, b"worse": 1, b"good": 1}
+        letters = (await admin.fetch_dead_letters(name)).messages
+        assert {letter.body for letter in letters} == {b"bad", b"worse"}
+        seen.says = None  # the handler is mended
+        for letter in letters:
+            await admin.resend_dead_letter(letter)
+        await until(lambda: len(seen.bodies) == 6)
+    again = seen.messages[4:]
+    assert {(one.topic, one.body, one.reconsume_times) for one in again} == {
+        (topic, b"bad", 0),
+        (topic, b"worse", 0),
+    }
+    assert {one.message_id for one in again} == {letter.message_id for letter in letters}
 
 
 async def test_consume_timeout(place: Place) -> None:
