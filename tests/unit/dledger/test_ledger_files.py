@@ -204,6 +204,83 @@ def test_the_index_is_made_from_the_data(tmp_path: Path) -> None:
     assert contents(tmp_path, "index") == whole
 
 
+def test_an_index_with_a_gap_is_made_from_all_data(tmp_path: Path) -> None:
+    """Entries before the file that recovery begins with could not be read, once Java has used the ledger."""
+    files = opened(tmp_path)
+    entries = grown(files, [b"." * 60] * 60)
+    starts = [segment.start for segment in files.data.segments]
+    assert len(starts) > 4
+    marks = files.marks_file.path
+    files.close()
+    marks.unlink()
+    whole = contents(tmp_path, "index")
+    before = next(entry.index for entry in entries if entry.pos == starts[-3]) - 1
+    _change(tmp_path / "index" / f"{before // 10 * 320:020d}", before % 10 * 32, bytes(32))
+    again = opened(tmp_path)
+    assert [again.get(index) for index in range(60)] == entries
+    again.close()
+    assert contents(tmp_path, "index") == whole
+
+
+def test_expired_files_stay_expired_after_a_kill(tmp_path: Path) -> None:
+    """A peer killed before it deleted them would begin with entries that its group has dropped."""
+    files = opened(tmp_path)
+    grown(files, [b"." * 60] * 60)
+    files.data.take_first()
+    files.data.take_first()
+    files.note_start()
+    begin = files.begin_index
+    _kill(files)
+    again = opened(tmp_path)
+    assert (again.begin_index, again.end_index) == (begin, 59)
+    again.close()
+
+
+class _Watched(OsDisk):
+    """Notes where files are written, and which are flushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[int, str] = {}
+        self.written: list[tuple[str, int]] = []
+        self.flushed: list[str] = []
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        handle = super().open(path, create=create)
+        self.names[handle] = f"{path.parent.name}/{int(path.name)}" if path.name.isdigit() else path.name
+        return handle
+
+    def pwrite(self, handle: int, data: bytes, position: int) -> None:
+        self.written.append((self.names[handle], position))
+        super().pwrite(handle, data, position)
+
+    def fdatasync(self, handle: int) -> None:
+        self.flushed.append(self.names[handle])
+        super().fdatasync(handle)
+
+
+def test_what_a_kill_left_unflushed_is_written_and_flushed_again(tmp_path: Path) -> None:
+    """After a failed flush the page cache may show what the disk never gets, and acknowledge it for good."""
+    files = opened(tmp_path)
+    grown(files, [b"." * 60] * 3)
+    files.close()
+    files = opened(tmp_path)
+    flushed = files.data.max_offset
+    view = LedgerView(files, files.data.segment_bytes)
+    view.append(Entry.of(3, 0, view.place(60), b"," * 60))
+    files.apply(view.take())
+    _kill(files)
+    disk = _Watched()
+    again = opened(tmp_path, disk=disk)
+    assert again.end_index == 3
+    assert [offset for name, offset in disk.written if name == "data/0"] == [flushed]
+    assert {"data/0", "index/0"} <= set(disk.flushed)
+    again.close()
+    disk = _Watched()
+    opened(tmp_path, disk=disk).close()
+    assert [name for name, _ in disk.written if name == "data/0"] == []
+
+
 # -- damage --------------------------------------------------------------------------------------
 
 

@@ -201,6 +201,8 @@ def test_a_batch_is_an_entry_for_each_message(tmp_path: Path) -> None:
     assert numbers(solo.store) == [0, 1, 2, 3, 4]
     with pytest.raises(MessageTooLarge):
         solo.store.append_batch(message(0), BatchColumns([0] * 2, [bytes(3 << 20)] * 2, [b""] * 2))
+    with pytest.raises(MessageTooLarge, match=f"record of {4 * (91 + 1) + (4 << 20)} bytes"):
+        solo.store.append_batch(message(0), BatchColumns([0] * 4, [bytes(1 << 20)] * 4, [b""] * 4))
     with pytest.raises(MessageInvalid):
         solo.store.append(MessageInner("T", 0, b"x", b"A\x01\0\x02"))
     assert solo.view.end_index == 4

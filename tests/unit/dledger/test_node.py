@@ -469,3 +469,88 @@ def test_a_leader_listens_to_what_heartbeats_bring_back(code: int, term: int, ro
     bench.now = 2301
     beats = [call for ready in bench.do(Tick()) for call in ready.calls]
     assert any(isinstance(call.message, HeartBeatRequest) for call in beats) == (code == 416)
+
+
+def test_a_truncation_keeps_what_is_equal_before_it() -> None:
+    """A follower would throw away what it shares with its leader, and fetch all of it again."""
+    bench = Bench()
+    mine = [Entry.of(index, 2, index * 49, b"x") for index in range(3)]
+    bench.ask(_push(mine[0], PushType.TRUNCATE))
+    for entry in mine[1:]:
+        bench.ask(_push(entry, PushType.APPEND))
+    other = Entry.of(1, 4, 49, b"y")
+    for entry, kind in ((mine[0], PushType.COMPARE), (other, PushType.TRUNCATE)):
+        push = PushEntryRequest(leader_id="n1", term=4, entry=entry, type=kind, commit_index=-1)
+        assert bench.ask(push).code == RaftResponseCode.SUCCESS
+    assert bench.disk.entries == [mine[0], other]
+
+
+def test_an_early_push_that_does_not_fit_is_refused() -> None:
+    """Its leader would wait for an answer until its time-out, and then send the same again."""
+    bench = Bench()
+    entries = [Entry.of(index, 0, index * 49, b"x") for index in range(3)]
+    entries[2] = Entry.of(2, 0, 999, b"x")
+    said = []
+    for token, kind in ((0, PushType.TRUNCATE), (2, PushType.APPEND), (1, PushType.APPEND)):
+        push = PushEntryRequest(
+            group="g",
+            remote_id="n0",
+            leader_id="n1",
+            term=0,
+            entry=entries[token],
+            type=kind,
+            commit_index=-1,
+        )
+        said += [answer for ready in bench.do(Asked(token, push)) for answer in ready.answers]
+    assert [(answer.token, answer.message.code) for answer in said] == [(0, 200), (1, 200), (2, 406)]
+    assert bench.disk.entries == entries[:2]
+
+
+def _pushed(bench: Bench, event: Event, kind: PushType) -> list[Call]:
+    """What n1 is sent of that kind."""
+    calls = [call for ready in bench.do(event) for call in ready.calls if call.peer == "n1"]
+    pushes = [(call, call.message) for call in calls if isinstance(call.message, PushEntryRequest)]
+    return [call for call, message in pushes if message.type is kind]
+
+
+def test_a_compare_without_an_answer_is_repeated_after_a_pause() -> None:
+    """A leader would ask a peer that is down again and again, thousands of times a second."""
+    bench = Bench()
+    bench.lead()
+    (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
+    bench.now = 300
+    assert _pushed(bench, Answered(compare.number, None), PushType.COMPARE) == []
+    bench.now = 799
+    assert _pushed(bench, Tick(), PushType.COMPARE) == []
+    bench.now = 800
+    assert len(_pushed(bench, Tick(), PushType.COMPARE)) == 1
+
+
+def test_a_truncation_that_is_refused_leads_to_another_compare() -> None:
+    """A leader would repeat a truncation that its follower can never make, without a pause."""
+    bench = Bench()
+    bench.lead()
+    (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
+    bench.now = 300
+    refused = PushEntryResponse(code=406, begin_index=-1, end_index=-1, index=0, term=0)
+    (cut,) = _pushed(bench, Answered(compare.number, refused), PushType.TRUNCATE)
+    assert _pushed(bench, Answered(cut.number, refused), PushType.COMPARE) == []
+    bench.now = 799
+    assert _pushed(bench, Tick(), PushType.COMPARE) == []
+    bench.now = 800
+    assert len(_pushed(bench, Tick(), PushType.COMPARE)) == 1
+
+
+def test_a_leader_sends_only_so_many_bytes_ahead() -> None:
+    """A slow follower would make its leader hold its whole backlog in memory."""
+    bench = Bench(in_flight_bytes_max=200)
+    bench.lead()
+    (compare,) = _pushed(bench, Propose(0, bytes(52)), PushType.COMPARE)
+    equal = PushEntryResponse(index=0, begin_index=0, end_index=0, term=0)
+    bench.do(Answered(compare.number, equal))
+    sent = [
+        call for ticket in range(1, 5) for call in _pushed(bench, Propose(ticket, bytes(52)), PushType.APPEND)
+    ]
+    assert len(sent) == 2  # of 100 bytes each
+    done = PushEntryResponse(index=1, begin_index=0, end_index=1, term=0)
+    assert len(_pushed(bench, Answered(sent[0].number, done), PushType.APPEND)) == 1
