@@ -21,6 +21,7 @@ from rocketpy.errors import (
     ConfigInvalid,
     ConnectFailed,
     ConnectionLost,
+    InvariantError,
     LocalProtocolError,
     Outcome,
     RocketError,
@@ -147,7 +148,11 @@ class Link:
         """Pass on a request of the peer."""
         handler = self._links.handlers.get(request.code)
         if handler is not None:
-            return handler(channel, request)
+            try:
+                return handler(channel, request)
+            except InvariantError as error:
+                self._links.tasks.fail(f"request {request.code} of {self.address}", error)
+                raise
         log.debug("%s sent request code %d, which nobody handles", self.address, request.code)
         return request.reply(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"request code {request.code} is not supported"

@@ -240,7 +240,9 @@ class LedgerReplication:
     def failed(self, error: StoreError | InvariantError) -> None:
         """Part of PeerListener."""
         self._give_up()
-        self._tasks.fail_with(error if isinstance(error, StoreError) else StoreError(str(error)))
+        self._tasks.fail_with(
+            error if isinstance(error, StoreError) else StoreError(str(error) or repr(error))
+        )
 
     # -- roles --------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from rocketpy.client import ClientInstance
 from rocketpy.consumer.member import GroupMember
 from rocketpy.consumer.outcomes import Verdict
 from rocketpy.decoding import decode_message
+from rocketpy.errors import InvariantError
 from rocketpy.message import MessageExt
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
@@ -147,6 +148,8 @@ class ConsumerGroups:
                 response = request.reply(body=await work)
             except Exception as error:  # noqa: BLE001 - whoever asked is told
                 response = request.reply(ResponseCode.SYSTEM_ERROR, remark=repr(error))
+                if isinstance(error, InvariantError):
+                    member.tasks.fail("consume directly", error)
             channel.reply(response)
 
         member.tasks.spawn(answer(), "consume directly")

@@ -75,7 +75,7 @@ class Listeners:
             self._timer.cancel()
 
     def _look_often(self) -> None:
-        self.look()
+        self._guarded(self.look)
         if self.dormant:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look_often)
 

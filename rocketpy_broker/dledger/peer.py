@@ -264,7 +264,7 @@ class Peer:
 
     def health(self) -> PeerHealth:
         """How it is now."""
-        state = self.state
+        state, problem = self.state, self.failure or self.disk_full
         return PeerHealth(
             state.role,
             state.term,
@@ -273,7 +273,7 @@ class Peer:
             self.committed_index,
             self._leader_changes,
             self.lags,
-            str(self.failure or self.disk_full or ""),
+            "" if problem is None else str(problem) or repr(problem),
         )
 
     def expire(self, begin_index: int) -> None:
@@ -344,24 +344,23 @@ class Peer:
             self._turning = None
         if not self._is_running:
             return
-        if self._stalled is not None:
-            self._tell()  # what others say is heard all the same
-            return
         try:
-            if self._wants_push:
-                self._wants_push = False
-                self._node.push(self._now_ms())
-            while not self._is_storing and self._stalled is None:
-                ready = self._node.take_ready()
-                if ready:
-                    self._begin(ready)
-                else:
-                    self._readable = ready.committed_index
-                    break
+            if self._stalled is None:  # else what others say is heard all the same
+                self._do_ready()
+            self._tell()
         except Exception as error:  # noqa: BLE001 - whatever it is, the peer must not go on
             self._fail_by(error)
-            return
-        self._tell()
+
+    def _do_ready(self) -> None:
+        if self._wants_push:
+            self._wants_push = False
+            self._node.push(self._now_ms())
+        while not self._is_storing and self._stalled is None:
+            ready = self._node.take_ready()
+            if not ready:
+                self._readable = ready.committed_index
+                break
+            self._begin(ready)
 
     def _begin(self, ready: Ready) -> None:
         """Let go what may leave early, and see to the rest."""

@@ -14,6 +14,7 @@ from rocketpy import Message, Producer
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import GetMaxOffsetRequestHeader, GetRouteInfoRequestHeader
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2 as SendHeader
+from rocketpy_broker.store import MessageStore, StoreConfig
 from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient
 
@@ -145,3 +146,50 @@ async def test_a_wrong_start_says_why(tmp_path: Path) -> None:
         _, errors = await process.communicate()
     assert process.returncode == 1
     assert errors.decode() == f"rocketpy-broker: {conf}:1: listenPort=none: a whole number is expected\n"
+
+
+_WITH_A_BUG = """
+import asyncio, sys
+from rocketpy_broker import broker, cli
+from rocketpy_broker.namesrv import NameServer
+
+async def save(self):
+    raise ValueError("a bug")
+
+def scan(self):
+    def drop_silent():
+        raise ValueError("a bug")
+    asyncio.get_running_loop().call_soon(self.tasks.run, drop_silent)
+
+if sys.argv[1] == "namesrv":
+    NameServer._schedule_scan = scan
+else:
+    broker.Broker._save_offsets = save
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", ["namesrv", "broker", "dev"])
+async def test_a_background_task_that_ends_ends_the_server(tmp_path: Path, command: str) -> None:
+    """A supervisor would keep a server that does half of its work, and nobody look at its log."""
+    arguments = ["--listen", "127.0.0.1:0"]
+    if command != "namesrv":
+        arguments += ["--store", str(tmp_path)]
+    if command == "dev":
+        arguments += ["--set", "listenPort=0"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _WITH_A_BUG, command, *arguments, stdout=PIPE, stderr=PIPE
+    )
+    async with asyncio.timeout(20):
+        _, output = await process.communicate()
+    errors = output.decode()
+    assert process.returncode == 1
+    task = "offsets of broker broker-a"
+    if command == "namesrv":
+        task = "scan.<locals>.drop_silent of the name server"
+    assert f"ERROR rocketpy.tasks: background task {task} failed: ValueError('a bug')" in errors
+    assert "Traceback" in errors
+    assert errors.splitlines()[-1].startswith("rocketpy-broker: background task")
+    if command != "namesrv":
+        with MessageStore(StoreConfig(root=tmp_path)):
+            pass  # closed, and not locked any more
