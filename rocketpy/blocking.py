@@ -14,7 +14,7 @@ __all__ = ["Blocking"]
 
 
 class _Client(Protocol):
-    async def start(self) -> None: ...
+    async def start(self, *, wait: bool = True) -> None: ...
 
     async def close(self) -> object: ...
 
@@ -31,10 +31,14 @@ class Blocking(Generic[C]):
         self._inner: C = inner
         self._background: Background | None = None
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         """See `start` of the class of the same name in `rocketpy`."""
-        self._background = Background.get()
-        self._background.run(self._inner.start())
+        before, self._background = self._background, Background.get()
+        try:
+            self._background.run(self._inner.start(wait=wait))
+        except BaseException:
+            self._background = before
+            raise
 
     def close(self) -> object:
         """See `close` there."""

@@ -16,6 +16,7 @@ import itertools
 import logging
 import os
 import random
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -39,7 +40,7 @@ from rocketpy.protocol.headers import UnregisterClientRequestHeader
 from rocketpy.results import Health
 from rocketpy.routing.routes import MASTER_ID, member_to_read
 from rocketpy.runtime.tasks import Tasks
-from rocketpy.transport import Address
+from rocketpy.transport import Address, local_address
 
 __all__ = ["ClientInstance", "Health", "KnownTopic"]
 
@@ -105,10 +106,11 @@ class ClientInstance:
     # -- life ---------------------------------------------------------------------------------
 
     @classmethod
-    async def acquire(cls, config: ClientConfig) -> ClientInstance:
+    async def acquire(cls, config: ClientConfig, *, wait: bool = True) -> ClientInstance:
         """The instance of this event loop for these settings, started.
 
-        Raises ConfigInvalid. A name server that cannot be reached is no error yet: see `health`.
+        wait: for the answer of a name server, at most `request_timeout_ms`. Raises ConfigInvalid, and
+        TransportError when none answers.
         """
         config = replace(
             config,
@@ -123,7 +125,8 @@ class ClientInstance:
         try:
             async with client._started:
                 if client._name_servers is None:
-                    await client._start()
+                    client._name_servers = await client._find_name_servers()
+            await client._start(client._name_servers, wait=wait)
         except BaseException:
             await client.release()
             raise
@@ -146,7 +149,7 @@ class ClientInstance:
             if self._lease is not None:
                 await self._lease.close()
 
-    async def _start(self) -> None:
+    async def _find_name_servers(self) -> NameServers:
         namesrv = self.config.namesrv
         if is_embedded(namesrv):
             self._lease = await lease(namesrv)
@@ -156,13 +159,18 @@ class ClientInstance:
         )
         if all(address.startswith("tls://") for address in servers.addresses):
             self.links.scheme = "tls"  # a route's addresses have no scheme; RocketMQ's useTLS is for all, too
-        try:
-            channel = await servers.open()
-            self.address = _ip_of(channel.local_address)
-        except RocketError as error:
-            log.warning("starting without a name server: %s", error)
-        self.client_id = _client_id(self.address, self.config.instance_name)
-        self._name_servers = servers
+        return servers
+
+    async def _start(self, servers: NameServers, *, wait: bool) -> None:
+        if wait:
+            local = (await servers.reach()).local_address
+        else:
+            local = await local_address(Address.parse(servers.addresses[0])) or ""
+            servers.current.when_open(lambda _: None)  # `health` shows how that ended
+        if self.client_id:
+            return  # another user was first
+        self.address = _ip_of(local)
+        self.client_id = _client_id(self.address, self.config.instance_name, is_certain=bool(local))
         self.tasks.spawn(self._every(self.config.route_refresh_ms, self._refresh), "route refresh")
         self.tasks.spawn(self._every(self.config.heartbeat_ms, self.heartbeat), "heartbeat")
 
@@ -568,9 +576,14 @@ def _signer(credentials: Credentials | None) -> Signer | None:
     return Signer(credentials.access_key, credentials.secret_key, credentials.security_token)
 
 
-def _client_id(address: bytes, instance_name: str) -> str:
-    """``ip@pid`` or ``ip@name``; a second client of that name in this process gets ``#2``."""
+def _client_id(address: bytes, instance_name: str, *, is_certain: bool) -> str:
+    """``ip@pid`` or ``ip@name``; a second client of that name in this process gets ``#2``.
+
+    is_certain: whether the IP address is known. Otherwise a random part tells clients of two machines apart.
+    """
     name = f"{ipaddress.ip_address(address)}@{instance_name or os.getpid()}"
+    if not is_certain:
+        name += f"#{secrets.token_hex(4)}"
     numbered = (f"{name}#{number}" for number in itertools.count(2))
     client_id = next(text for text in itertools.chain([name], numbered) if text not in _client_ids)
     _client_ids.add(client_id)

@@ -59,11 +59,16 @@ class Connected(Lifecycle):
         self._what = what
         self._client_config = config_of("client", client, ClientConfig).at(namesrv)
 
-    async def start(self) -> None:
-        """Start, once. Raises ConfigInvalid."""
+    async def start(self, *, wait: bool = True) -> None:
+        """Start, once.
+
+        wait: until a name server answers, at most `ClientConfig.request_timeout_ms`.
+
+        Raises ConfigInvalid, and TransportError when none answers; `start` can be called again then.
+        """
         if self._client is not None:
             raise ConfigInvalid(f"{self._what} was started before; make a new one")
-        self._client = await ClientInstance.acquire(self._client_config)
+        self._client = await ClientInstance.acquire(self._client_config, wait=wait)
 
     async def close(self) -> None:
         """Disconnect, unless others use the same connections. Goes on when its caller is cancelled.

@@ -58,7 +58,7 @@ class _Processing(NamedTuple):
 class TraceSender(Protocol):
     """What sends trace messages: a `Producer` of the group TRACE_GROUP."""
 
-    async def start(self) -> None:
+    async def start(self, *, wait: bool = True) -> None:
         """Start."""
 
     async def close(self, timeout_ms: int | None = None) -> Any:
@@ -84,11 +84,11 @@ class MessageTrace:
         self._thread = 0
         self._trouble = RepeatedLog(log)
 
-    async def start(self) -> None:
-        """Start its sender. Raises ConfigInvalid."""
+    async def start(self, *, wait: bool = True) -> None:
+        """Start its sender. wait: see `Producer.start`. Raises ConfigInvalid, TransportError."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        await self._sender.start()
+        await self._sender.start(wait=wait)
 
     async def close(self) -> None:
         """Send what is gathered, and wait a second for it at most."""

@@ -6,9 +6,10 @@ just have been started, so the others are asked too.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from rocketpy.errors import (
     BrokerError,
@@ -20,6 +21,7 @@ from rocketpy.errors import (
     TransportError,
 )
 from rocketpy.links import Link, Links
+from rocketpy.message import DEFAULT_TOPIC
 from rocketpy.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -30,6 +32,9 @@ from rocketpy.transport import Address, Channel, check_scheme
 __all__ = ["NameServers", "split_addresses"]
 
 T = TypeVar("T")
+
+_ALWAYS_SUPPORTED: Final = (RequestCode.GET_ROUTEINTO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
+"""Questions that every name server answers, and no broker."""
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
@@ -60,29 +65,59 @@ class NameServers:
         """The first answer any of them gives, whatever its code. Raises the last TransportError."""
         return (await self._first(self._current, self._question(code, header)))[1]
 
-    async def open(self) -> Channel:
-        """A connection to the first that can be reached. Raises the last TransportError."""
-        return (await self._first(self._current, Link.open))[1]
+    async def reach(self) -> Channel:
+        """Wait until a name server answers; return the connection to it.
+
+        The name servers share the time for one answer (`timeout_ms`), so a silent one does not hide the next.
+        Raises the last TransportError.
+        """
+        limit_ms = self._timeout_ms // len(self.addresses)
+        ask = self._question(
+            RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=DEFAULT_TOPIC)
+        )
+
+        async def reach(link: Link) -> Channel:
+            try:
+                async with asyncio.timeout(limit_ms / 1000):
+                    await ask(link)
+                    return await link.open()
+            except TimeoutError:
+                raise RequestTimeout(f"no answer within {limit_ms} ms") from None
+
+        return (await self._first(self._current, reach, limit_ms))[1]
 
     def _question(self, code: int, header: Header | None) -> Callable[[Link], Awaitable[Command]]:
-        return lambda link: link.request(Command.request(code, header), self._timeout_ms)
+        async def ask(link: Link) -> Command:
+            answer = await link.request(Command.request(code, header), self._timeout_ms)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ALWAYS_SUPPORTED:
+                raise ConnectFailed(
+                    f"{link.address} is a broker, not a name server; those listen on port 9876 by default"
+                )
+            return answer
 
-    async def _first(self, number: int, use: Callable[[Link], Awaitable[T]]) -> tuple[int, T]:
-        """Use one name server after the other, from one on, until that works; return its number too."""
+        return ask
+
+    async def _first(
+        self, number: int, use: Callable[[Link], Awaitable[T]], limit_ms: int | None = None
+    ) -> tuple[int, T]:
+        """Use one name server after the other, from one on, until that works; return its number too.
+
+        limit_ms: the time that each of them gets, for the error; `timeout_ms` when None.
+        """
         error: RocketError = ConnectFailed("no name server was asked")
         for _ in self.addresses:
             try:
                 return number, await use(self._links.to(self.addresses[number]))
             except TransportError as failed:
-                error = self._named(self.addresses[number], failed)
+                error = self._named(self.addresses[number], failed, limit_ms or self._timeout_ms)
                 number = self._after(number)
-        raise error
+        raise error.with_traceback(None)  # callers see who asked, not each step of the last attempt
 
-    def _named(self, address: str, error: TransportError) -> TransportError:
+    def _named(self, address: str, error: TransportError, limit_ms: int) -> TransportError:
         """The same error, told of a name server: there, it is no matter what became of the question."""
         if isinstance(error, ConnectFailed):
-            return error  # its link says so
-        text = f"name server {address} did not answer within {self._timeout_ms} ms"
+            return error  # its text names the name server
+        text = f"name server {address} did not answer within {limit_ms} ms; is it a name server?"
         if not isinstance(error, RequestTimeout):
             text = f"name server {address}: {str(error).removesuffix(MAYBE_HANDLED)}"
         return error.__class__(text, outcome=error.outcome, retry=error.retry)

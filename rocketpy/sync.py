@@ -110,9 +110,9 @@ class Producer(_Lookups[producer.Producer]):
         self._room = threading.BoundedSemaphore(self.config.max_in_flight)
         self._handed_over: set[Future[Any]] = set()
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         """See `rocketpy.Producer.start`. One that is never closed is closed at the interpreter's end."""
-        super().start()
+        super().start(wait=wait)
         _started.add(self)
 
     def close(self, timeout_ms: int | None = None) -> list[Unfinished]:

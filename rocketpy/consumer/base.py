@@ -78,15 +78,19 @@ class GroupConsumer(Lifecycle):
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def start(self) -> None:
+    async def start(self, *, wait: bool = True) -> None:
         """Join the group, once. Messages come from now on.
 
-        A name server or broker that does not answer yet is no error; see `health`. Raises ConfigInvalid, and
-        BrokerError when a broker refuses an SQL92 expression.
+        wait: until a name server answers, at most `ClientConfig.request_timeout_ms`, and until brokers know
+        the member. Without it `start` returns at once, the member joins in the background, and `health`
+        tells what is missing.
+
+        Raises TransportError when no name server answers (`start` can be called again), ConfigInvalid, and
+        BrokerError when a broker refuses an SQL92 expression; without `wait` that is logged.
         """
         if self._client is not None:
             raise ConfigInvalid(f"consumer {self.group} was started before; make a new one")
-        self._client = client = await ClientInstance.acquire(self._client_config)
+        self._client = client = await ClientInstance.acquire(self._client_config, wait=wait)
         try:
             self._member = member = self._make_member(client)
             place = GroupPlace(member, self._make_direct(), self.running_properties())
@@ -96,11 +100,11 @@ class GroupConsumer(Lifecycle):
             await client.release()
             raise
         try:
-            await self._observers.start(client, self._client_config)
+            await self._observers.start(client, self._client_config, wait=wait)
             member.context.observed = self._observers.pulled
             for topic, expression in self._subscriptions.items():
                 member.subscribe(wrap(member.namespace, topic), expression)
-            await member.start(self._make_consumption(member))
+            await member.start(self._make_consumption(member), wait=wait)
             member.tasks.spawn(_look_for_work(member, self.group, self._subscriptions), "look for work")
         except BaseException:
             await self.close()

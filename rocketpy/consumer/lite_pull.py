@@ -7,6 +7,7 @@ counts as done at the next `poll`, or by `commit`; in RocketMQ at once, so a cra
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -21,13 +22,17 @@ from rocketpy.consumer.outcomes import Verdict
 from rocketpy.consumer.pulling import Puller
 from rocketpy.consumer.settings import LitePullConfig
 from rocketpy.consumer.subscription import ALL, Expression
-from rocketpy.errors import ClientClosed, ConfigInvalid, RouteNotFound, UsageError
+from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound, UsageError
 from rocketpy.message import MessageExt, MessageQueue
 from rocketpy.namespace import wrap, wrap_queue
 from rocketpy.routing import subscribe_queues
 from rocketpy.telemetry import TelemetryChoice
 
 __all__ = ["LitePullConsumer"]
+
+log = logging.getLogger("rocketpy.consumer")
+
+_ASSIGN_AGAIN_S: Final = 1.0
 
 
 class LitePullConsumer(GroupConsumer):
@@ -77,16 +82,30 @@ class LitePullConsumer(GroupConsumer):
     def _make_consumption(self, member: GroupMember) -> _Buffer:
         return self._buffer
 
-    async def start(self) -> None:
+    async def start(self, *, wait: bool = True) -> None:
         """Join the group, once; see `PushConsumer.start`. Raises RouteNotFound as `assign` does."""
-        await super().start()
+        await super().start(wait=wait)
         if self._assigned is None:
+            return
+        if not wait:
+            self.member.tasks.spawn(self._assign_later(), "assign")
             return
         try:
             await self.assign(self._assigned)
         except BaseException:
             await self.close()
             raise
+
+    async def _assign_later(self) -> None:
+        """Take the assigned queues once that works."""
+        while True:
+            try:
+                await self.assign(self._assigned or ())
+            except RocketError as error:
+                log.warning("consumer %s cannot take its queues yet: %s", self.group, error)
+                await asyncio.sleep(_ASSIGN_AGAIN_S)
+            else:
+                return
 
     async def close(self) -> bool:
         """Store offsets of what is done, leave the group, disconnect. Safe to call again.

@@ -128,21 +128,36 @@ class GroupMember:
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def start(self, consumption: Consumption) -> None:
-        """Join the group. Raises BrokerError when a broker refuses a filter."""
+    async def start(self, consumption: Consumption, *, wait: bool) -> None:
+        """Join the group; without `wait` in the background.
+
+        Raises BrokerError when a broker refuses a filter.
+        """
         self.consumption = consumption
         if self.handles_retries:
             self.subscribe(self._retry_topic, ALL)
-        for topic in self.subscriptions:
-            await self._find_queues(topic)
-        await self._check_filters()
-        await self.client.heartbeat()
-        self.tasks.spawn(self._rebalance_always(), "rebalance")
+        if wait:
+            await self._join()
+        self.tasks.spawn(self._rebalance_always(joined=wait), "rebalance")
         if self.stores_offsets:
             self.every(self.config.persist_interval_ms, self.persist, "offsets")
         self.every(SAMPLE_MS, self._sample, "rates")
         if self.locks:
             self._renewal = self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
+
+    async def _join(self) -> None:
+        for topic in list(self.subscriptions):
+            await self._find_queues(topic)
+        await self._check_filters()
+        await self.client.heartbeat()
+
+    async def _join_later(self) -> None:
+        """Join, and keep a filter that a broker refuses for `refusals`."""
+        try:
+            await self._join()
+        except BrokerError as error:
+            log.error("group %s: %s", self.group, error)
+            self._refused["the filter"] = error
 
     async def close(self) -> Sequence[object]:
         """Stop pulling, wait for handlers, store offsets, leave.
@@ -245,7 +260,7 @@ class GroupMember:
         self.rebalance_soon()
 
     async def _check_filters(self) -> None:
-        for subscription in self.subscriptions.values():
+        for subscription in list(self.subscriptions.values()):
             if subscription.expression_type == "TAG":
                 continue
             try:
@@ -272,7 +287,9 @@ class GroupMember:
         """Compute the share again: somebody came or went, or a topic changed."""
         self._wanted.set()
 
-    async def _rebalance_always(self) -> None:
+    async def _rebalance_always(self, *, joined: bool) -> None:
+        if not joined:
+            await self._join_later()
         usual_ms = self.config.rebalance_interval_ms
         soon_ms = _REBALANCE_SOON_MS
         while True:

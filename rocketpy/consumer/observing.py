@@ -49,8 +49,11 @@ class Observers:
         self._client: ClientInstance | None = None
         self._look_ns = 0
 
-    async def start(self, client: ClientInstance, config: ClientConfig) -> None:
-        """Tell them from now on. config: with which the client was made. Raises ConfigInvalid."""
+    async def start(self, client: ClientInstance, config: ClientConfig, *, wait: bool) -> None:
+        """Tell them from now on. config: with which the client was made. wait: see `Producer.start`.
+
+        Raises ConfigInvalid, TransportError.
+        """
         telemetry = find_telemetry(self._choice)
         self._client = client
         if self._trace_config is not None:
@@ -58,7 +61,7 @@ class Observers:
                 TRACE_GROUP, config=SENDING, client=replace(config, namespace=""), telemetry=False
             )
             trace = MessageTrace(self._trace_config, sender)
-            await trace.start()
+            await trace.start(wait=wait)
             self._trace = trace
             self.listeners.add(trace)
         self.listeners.observe(telemetry, client.config.namespace, client.client_id)

@@ -67,10 +67,10 @@ class PullConsumer(Connected):
     def __repr__(self) -> str:
         return f"PullConsumer({self.group!r})"
 
-    async def start(self) -> None:
-        """Start, once. Raises ConfigInvalid."""
+    async def start(self, *, wait: bool = True) -> None:
+        """Start, once; see `Producer.start`."""
         telemetry = find_telemetry(self._telemetry)
-        await super().start()
+        await super().start(wait=wait)
         self._receivers.observe(telemetry, self._namespace)
 
     def health(self) -> Health:

@@ -99,20 +99,24 @@ class Producer(Lookups, Lifecycle):
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Start, once. A name server that does not answer yet is no error; see `health`.
+    async def start(self, *, wait: bool = True) -> None:
+        """Start, once.
 
-        Raises ConfigInvalid, and for ``embedded:`` what starting a broker raises (StoreLocked, …).
+        wait: until a name server answers, at most `ClientConfig.request_timeout_ms`. Without it `start`
+        returns at once; sends find a name server within their time-out, and `health` tells if none answers.
+
+        Raises TransportError when no name server answers (`start` can be called again), ConfigInvalid, and
+        for ``embedded:`` what starting a broker raises (StoreLocked, …).
         """
         if self._client is not None:
             raise ConfigInvalid(f"producer {self.group} was started before; make a new one")
         telemetry = find_telemetry(self._telemetry)
         compress(b"", COMPRESSION_TYPES[self.config.compression.type])  # is its package here?
-        self._client = client = await ClientInstance.acquire(self._client_config)
+        self._client = client = await ClientInstance.acquire(self._client_config, wait=wait)
         self._wire_group = wrap(client.config.namespace, self.group)
         client.add_producer(self._wire_group)
         try:
-            await self._start_trace()
+            await self._start_trace(wait=wait)
         except BaseException:
             try:
                 await client.remove_producer(self._wire_group)
@@ -131,7 +135,7 @@ class Producer(Lookups, Lifecycle):
         if self._check is not None:
             self._transactions.check_with(self._check)
 
-    async def _start_trace(self) -> None:
+    async def _start_trace(self, *, wait: bool) -> None:
         """Begin to report what is sent, if that is wanted."""
         if self.config.message_trace is not None:
             sender = Producer(
@@ -141,7 +145,7 @@ class Producer(Lookups, Lifecycle):
                 telemetry=False,
             )
             self._trace = MessageTrace(self.config.message_trace, sender)
-            await self._trace.start()
+            await self._trace.start(wait=wait)
             self._listeners += (self._trace,)
 
     async def close(self, timeout_ms: int | None = None) -> list[Unfinished]:

@@ -9,6 +9,7 @@ from rocketpy.transport.opening import (
     connect,
     connect_raw,
     listen_raw,
+    local_address,
     register_transport,
     serve,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "connect",
     "connect_raw",
     "listen_raw",
+    "local_address",
     "register_transport",
     "serve",
 ]

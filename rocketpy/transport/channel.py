@@ -20,7 +20,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport.base import ChannelOptions
 from rocketpy.transport.stream import StreamProtocol
 
-__all__ = ["Channel", "Endpoint"]
+__all__ = ["Channel", "Endpoint", "address_text"]
 
 log = logging.getLogger("rocketpy.transport")
 
@@ -203,9 +203,9 @@ class Channel(StreamProtocol):
         self._little = self._buffer[:_LITTLE_BYTES]
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._options.write_high_bytes)
-        self.remote_address = _address_text(transport.get_extra_info("peername"))
+        self.remote_address = address_text(transport.get_extra_info("peername"))
         self._connection.peer = self.remote_address or "the peer"
-        self.local_address = _address_text(transport.get_extra_info("sockname"))
+        self.local_address = address_text(transport.get_extra_info("sockname"))
         self._endpoint.channel_opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -361,7 +361,7 @@ class Channel(StreamProtocol):
             self._watch_deadlines()
 
 
-def _address_text(name: object) -> str:
+def address_text(name: object) -> str:
     """Return ``host:port`` for a socket name, or its text where it is something else."""
     if isinstance(name, tuple):
         host, port = name[0], name[1]

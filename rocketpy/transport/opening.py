@@ -14,17 +14,27 @@ from typing import Final
 from rocketpy.errors import ConfigInvalid, ConnectFailed
 from rocketpy.runtime.tasks import OnFailure, Tasks
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport, host_limit
-from rocketpy.transport.channel import Channel, Endpoint
+from rocketpy.transport.channel import Channel, Endpoint, address_text
 from rocketpy.transport.either import EitherListener
 from rocketpy.transport.memory import MemoryTransport
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tcp import TcpTransport
 
-__all__ = ["Server", "check_scheme", "connect", "connect_raw", "listen_raw", "register_transport", "serve"]
+__all__ = [
+    "Server",
+    "check_scheme",
+    "connect",
+    "connect_raw",
+    "listen_raw",
+    "local_address",
+    "register_transport",
+    "serve",
+]
 
 log = logging.getLogger("rocketpy.transport")
 
 _tcp = TcpTransport()
+_RESOLVE_S: Final = 0.2
 _TRANSPORTS: Final[dict[str, Transport]] = {"tcp": _tcp, "tls": _tcp, "memory": MemoryTransport()}
 
 
@@ -87,6 +97,25 @@ def _reason(error: OSError | UnicodeError, address: Address) -> str:
     numbers = [error.errno] if error.errno else map(int, re.findall(r"\[Errno (\d+)\]", str(error)))
     reasons = dict.fromkeys(os.strerror(number).lower() for number in numbers)
     return ", ".join(reasons) or str(error) or type(error).__name__
+
+
+async def local_address(address: Address) -> str | None:
+    """Where connections to an address come from, as ``host:port``. Sends nothing; needs no server there.
+
+    None when the address is not IP, or its host name is not resolved within 200 ms.
+    """
+    if address.scheme not in ("tcp", "tls"):
+        return None
+    loop = asyncio.get_running_loop()
+    remote = (address.host, address.port)
+    try:
+        async with asyncio.timeout(_RESOLVE_S):
+            transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=remote)
+    except (OSError, UnicodeError):  # TimeoutError is an OSError
+        return None
+    name = transport.get_extra_info("sockname")
+    transport.close()
+    return address_text(name)
 
 
 async def listen_raw(

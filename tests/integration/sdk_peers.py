@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Self
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol, Self, TypeVar
 
 from rocketpy.errors import RocketError
 from rocketpy.links import Link
@@ -15,6 +16,17 @@ from rocketpy.protocol.headers import GetRouteInfoRequestHeader, SendMessageResp
 from rocketpy.transport import Channel, Server, serve
 
 Script = Callable[[Channel, Command], Command | bytes | None]
+
+
+class Startable(Protocol):
+    """A client."""
+
+    async def start(self, *, wait: bool = True) -> None: ...
+
+    async def close(self) -> object: ...
+
+
+C = TypeVar("C", bound=Startable)
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
@@ -144,6 +156,16 @@ def cut(times: int, *only: str) -> Callable[[Link], None]:
             link.channel.abort()
 
     return opened
+
+
+@asynccontextmanager
+async def not_waiting(client: C) -> AsyncIterator[C]:
+    """A client that is started without waiting for a name server."""
+    await client.start(wait=False)
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 class Names(Peer):

@@ -90,7 +90,7 @@ async def test_a_client_is_named_after_the_way_to_any_name_server(
 
 async def test_a_question_is_put_a_second_time() -> None:
     """A consumer or a Spark task would fail because a broker restarted, although it is back."""
-    client = await ClientInstance.acquire(ClientConfig(namesrv="127.0.0.1:1"))
+    client = await ClientInstance.acquire(ClientConfig(namesrv="127.0.0.1:1"), wait=False)
     try:
         client.links.opened = cut(1)
         async with Peer() as peer:

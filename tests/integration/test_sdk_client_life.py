@@ -96,7 +96,7 @@ async def test_a_producer_whose_start_is_cancelled_gives_its_client_back(
     """Its connections and its group's heartbeats would go on until the process ends."""
     started = asyncio.Event()
 
-    async def hang(_: MessageTrace) -> None:
+    async def hang(_: MessageTrace, **_how: bool) -> None:
         started.set()
         await asyncio.Event().wait()
 

@@ -26,6 +26,7 @@ from rocketpy.consumer.process_queue import LOCK_ALIVE_MS
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_groups import SETTINGS, Seen, committed, consuming, of_topic, send, texts
+from tests.integration.sdk_peers import not_waiting
 from tests.integration.test_broker import until
 
 
@@ -261,7 +262,7 @@ async def test_a_name_server_that_is_away(tmp_path: Path) -> None:
             await producer.send(Message("T", b"kept"))
     consumer = PushConsumer("g", address, seen)
     consumer.subscribe("T")
-    async with consumer:
+    async with not_waiting(consumer):
         assert not consumer.health().ok
         async with EmbeddedCluster(tmp_path, namesrv=address, settings=SETTINGS):
             await seen.until(1)

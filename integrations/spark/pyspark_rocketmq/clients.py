@@ -25,7 +25,7 @@ _KEPT: Final = 4
 class Client(Protocol):
     """What is kept."""
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         """Called once."""
 
     def close(self) -> object:
@@ -52,7 +52,7 @@ class Kept(Generic[K, C]):
             client = self._clients.get(key)
             if client is None:
                 client = self._make(made_from)
-                client.start()
+                client.start(wait=False)  # tasks have their own patience with servers that are away
                 self._clients[key] = client
             self._clients.move_to_end(key)
             while len(self._clients) > _KEPT:

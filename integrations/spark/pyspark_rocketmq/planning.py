@@ -40,7 +40,7 @@ class Planner:
         self._consumer = PullConsumer(
             options.group, config=options.consumer_config(), client=options.connection.client_config()
         )
-        self._consumer.start()
+        self._consumer.start(wait=False)  # the questions are asked again for `pullTimeoutMs`
 
     def close(self) -> None:
         """Disconnect."""

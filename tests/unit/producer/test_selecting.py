@@ -26,7 +26,7 @@ from rocketpy.errors import (
     RequestTimeout,
     RouteNotFound,
 )
-from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.compression import decompress
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
@@ -37,7 +37,7 @@ MESSAGE = Message("T", b"x")
 
 
 class SlowNames(Names):
-    """A name server that answers questions about routes when it is told to."""
+    """A name server that answers questions about routes when it is told to, if it has the route."""
 
     def __init__(self, **routes: dict[str, str]) -> None:
         super().__init__(**routes)
@@ -45,10 +45,14 @@ class SlowNames(Names):
 
     def answer(self, channel: Channel, request: Command) -> Command | bytes | None:
         answer = super().answer(channel, request)
-        if request.code != RequestCode.GET_ROUTEINTO_BY_TOPIC or answer is None:
+        if request.code != RequestCode.GET_ROUTEINTO_BY_TOPIC or not self._is_route(answer):
             return answer
         self.held.append(lambda: channel.reply(answer))
         return None
+
+    @staticmethod
+    def _is_route(answer: Command | bytes | None) -> bool:
+        return isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS
 
     def let_go(self) -> None:
         """Answer what waits."""
