@@ -1,6 +1,6 @@
 """Asyncio-first client for Apache RocketMQ 4.x: the public names, nothing else."""
 
-from rocketpy._version import __version__
+from rocketpy._version import __version__, warn_of_namesake
 from rocketpy.admin import QueryResult
 from rocketpy.admin_client import AdminClient, DeadLetters
 from rocketpy.client import Health
@@ -50,6 +50,8 @@ from rocketpy.producer.transaction import LocalTransactionState, TransactionSend
 from rocketpy.protocol.delays import DelayLevels
 from rocketpy.results import PullResult, PullStatus, SendResult, SendStatus, Unfinished
 from rocketpy.routing.selectors import ByMachineRoom, QueueSelector, RoundRobin, by_hash, by_random
+
+warn_of_namesake()
 
 __all__ = [
     "AdminClient",

@@ -1,3 +1,27 @@
-"""The version, in a module of its own so that every other one can import it without a cycle."""
+"""The version, and a warning where another package shares this directory.
+
+A module of its own, so that every other one can import the version without a cycle.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
 
 __version__ = "0.1.0"
+
+
+def warn_of_namesake() -> None:
+    """Warn where PyPI's `rocketpy`, a flight simulator, is installed into the same directory.
+
+    pip installs both without a word, and each installation replaces files of the other.
+    """
+    directory = Path(__file__).parent
+    if (directory / "simulation" / "flight.py").exists():
+        warnings.warn(
+            f"two packages share {directory}: rocketpy-mq, and the flight simulator rocketpy. Each has "
+            "replaced files of the other. Give each an environment of its own, and repair this one: "
+            "pip uninstall rocketpy rocketpy-mq, then pip install rocketpy-mq",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -157,5 +157,8 @@ def _find_open(group: str = ENTRY_POINT_GROUP) -> Open:
             "the address embedded: needs the package rocketpy_broker, which is not installed: "
             "pip install rocketpy-mq"
         )
-    opened: Any = found[0].load()
+    try:
+        opened: Any = found[0].load()
+    except ImportError as error:
+        raise ConfigInvalid(f"the address embedded: cannot be used: {error}") from None
     return opened  # type: ignore[no-any-return] # the entry point's contract

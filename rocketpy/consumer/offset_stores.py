@@ -142,8 +142,9 @@ def _replace_file(file: Path, data: bytes) -> None:
     with contextlib.suppress(FileNotFoundError):
         file.replace(_backup_of(file))
     new.replace(file)
-    directory = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with contextlib.suppress(PermissionError):  # Windows cannot open directories
+        directory = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
