@@ -45,14 +45,12 @@ class SlowNames(Names):
 
     def answer(self, channel: Channel, request: Command) -> Command | bytes | None:
         answer = super().answer(channel, request)
-        if request.code != RequestCode.GET_ROUTEINTO_BY_TOPIC or not self._is_route(answer):
+        if request.code != RequestCode.GET_ROUTEINTO_BY_TOPIC or not isinstance(answer, Command):
+            return answer
+        if answer.code != ResponseCode.SUCCESS:
             return answer
         self.held.append(lambda: channel.reply(answer))
         return None
-
-    @staticmethod
-    def _is_route(answer: Command | bytes | None) -> bool:
-        return isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS
 
     def let_go(self) -> None:
         """Answer what waits."""
