@@ -111,6 +111,9 @@ class RequestCode(IntEnum):
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
+    # Asked by clients and tools of 5.x; 4.6.0 does not know them. Source: RocketMQ 5.3.3 RequestCode.
+    GET_TOPIC_CONFIG = 351
+    GET_SUBSCRIPTIONGROUP_CONFIG = 352
 
 
 class ResponseCode(IntEnum):

@@ -17,11 +17,12 @@ from rocketpy.protocol.headers import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
     GetBrokerConfigResponseHeader,
+    GetTopicConfigRequestHeader,
 )
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import Handler, refuse_topic
 from rocketpy_broker.handlers.settings import answer_update
 from rocketpy_broker.live_config import broker_settings
 from rocketpy_broker.services.topics import TopicTable
@@ -57,6 +58,7 @@ class AdminHandler:
         """Request code -> handler."""
         return {
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            RequestCode.GET_TOPIC_CONFIG: self.one_topic,
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
@@ -70,6 +72,12 @@ class AdminHandler:
     def all_topics(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_TOPIC_CONFIG."""
         return request.reply(body=self._topics.snapshot().encode())
+
+    def one_topic(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_TOPIC_CONFIG. Source: AdminBrokerProcessor of RocketMQ 5.3.3."""
+        name = request.header_as(GetTopicConfigRequestHeader).topic
+        topic = self._topics.get(name)
+        return refuse_topic(request, name) if topic is None else request.reply(body=topic.encode())
 
     def update_topic(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_AND_CREATE_TOPIC; name servers hear of it right after the answer (QUIRKS 13)."""

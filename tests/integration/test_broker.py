@@ -11,7 +11,7 @@ import pytest
 from rocketpy.errors import StoreLocked
 from rocketpy.protocol import fastjson, properties
 from rocketpy.protocol.batch import encode_batch
-from rocketpy.protocol.bodies import HeartbeatData, TopicConfigSerializeWrapper, TopicRouteData
+from rocketpy.protocol.bodies import HeartbeatData, TopicConfig, TopicConfigSerializeWrapper, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import FLAG_ONEWAY, Command, decode_command, encode_command
 from rocketpy.protocol.frame import CODEC_MSGPACK, CODEC_ROCKETMQ, FrameDecoder
@@ -19,6 +19,7 @@ from rocketpy.protocol.headers import (
     CreateTopicRequestHeader,
     GetMaxOffsetRequestHeader,
     GetRouteInfoRequestHeader,
+    GetTopicConfigRequestHeader,
     PullMessageRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryMessageRequestHeader,
@@ -346,6 +347,20 @@ async def test_a_created_topic_gets_a_route(cluster: EmbeddedCluster, client: Ra
     assert await route(cluster, "TBW102") is not None
     table = TopicConfigSerializeWrapper.decode((await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)).body)
     assert table.topic_config_table["Made"].read_queue_nums == 3
+
+
+async def test_one_topic_s_settings_are_told(client: RawClient) -> None:
+    """Clients and tools of RocketMQ 5 ask for one topic, and would be told that the request is unknown."""
+    await send(client, b"x")
+    asked = GetTopicConfigRequestHeader(topic="T")
+    answer = await client.call(RequestCode.GET_TOPIC_CONFIG, asked)
+    assert answer.code == 0
+    assert TopicConfig.decode(answer.body) == TopicConfig(
+        topic_name="T", read_queue_nums=4, write_queue_nums=4
+    )
+    gone = await client.call(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(topic="None"))
+    assert gone.code == ResponseCode.TOPIC_NOT_EXIST
+    assert "None" in (gone.remark or "")
 
 
 async def test_two_brokers_share_a_topic(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from rocketpy.protocol.command import Command, encode_command
 from rocketpy.protocol.headers import (
     DeleteSubscriptionGroupRequestHeader,
     GetConsumerListByGroupRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
     PullMessageRequestHeader,
     SendMessageRequestHeaderV2,
     UnregisterClientRequestHeader,
@@ -389,10 +390,15 @@ async def test_groups_are_only_made_where_that_is_allowed(tmp_path: Path) -> Non
         table = SubscriptionGroupWrapper.decode(answer.body).subscription_group_table
         assert table["c"].retry_max_times == 3
         assert "TOOLS_CONSUMER" in table
+        one = GetSubscriptionGroupConfigRequestHeader(group="c")
+        answer = await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, one)
+        assert SubscriptionGroupConfig.decode(answer.body) == table["c"]
         gone = DeleteSubscriptionGroupRequestHeader(group_name="c")
         for _ in range(2):
             assert (await client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone)).code == 0
         assert (await pull(client)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        answer = await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, one)
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 async def test_a_queue_is_locked_for_one_member(client: RawClient) -> None:

@@ -149,6 +149,7 @@ REQUEST_BODIES: Final[dict[int, type[Body]]] = {
 
 RESPONSE_BODIES: Final[dict[int, type[Body]]] = {
     RequestCode.GET_ALL_TOPIC_CONFIG: TopicConfigSerializeWrapper,
+    RequestCode.GET_TOPIC_CONFIG: TopicConfig,
     RequestCode.GET_BROKER_RUNTIME_INFO: KVTable,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: GetConsumerListByGroupResponseBody,
     RequestCode.LOCK_BATCH_MQ: LockBatchResponseBody,
@@ -159,6 +160,7 @@ RESPONSE_BODIES: Final[dict[int, type[Body]]] = {
     RequestCode.GET_ROUTEINTO_BY_TOPIC: TopicRouteData,
     RequestCode.GET_BROKER_CLUSTER_INFO: ClusterInfo,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: SubscriptionGroupWrapper,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: SubscriptionGroupConfig,
     RequestCode.GET_TOPIC_STATS_INFO: TopicStatsTable,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerConnection,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: ProducerConnection,

@@ -8,6 +8,8 @@ __all__ = [
     "CreateTopicRequestHeader",
     "DeleteSubscriptionGroupRequestHeader",
     "DeleteTopicRequestHeader",
+    "GetSubscriptionGroupConfigRequestHeader",
+    "GetTopicConfigRequestHeader",
     "GetTopicStatsInfoRequestHeader",
     "QueryTopicConsumeByWhoRequestHeader",
 ]
@@ -29,6 +31,15 @@ class CreateTopicRequestHeader(Header, kw_only=True):
     order: bool = False
 
 
+class GetTopicConfigRequestHeader(Header, kw_only=True):
+    """GET_TOPIC_CONFIG (351). Source: RocketMQ 5.3.3 GetTopicConfigRequestHeader.
+
+    Its `lo` asks for the queue mapping of a static topic, too; there are none here.
+    """
+
+    topic: str
+
+
 class DeleteTopicRequestHeader(Header, kw_only=True):
     """DELETE_TOPIC_IN_BROKER (215). Source: RocketMQ DeleteTopicRequestHeader."""
 
@@ -45,6 +56,12 @@ class QueryTopicConsumeByWhoRequestHeader(Header, kw_only=True):
     """QUERY_TOPIC_CONSUME_BY_WHO (300). Source: RocketMQ QueryTopicConsumeByWhoRequestHeader."""
 
     topic: str
+
+
+class GetSubscriptionGroupConfigRequestHeader(Header, kw_only=True):
+    """GET_SUBSCRIPTIONGROUP_CONFIG (352). Source: RocketMQ 5.3.3 GetSubscriptionGroupConfigRequestHeader."""
+
+    group: str
 
 
 class DeleteSubscriptionGroupRequestHeader(Header, kw_only=True):
