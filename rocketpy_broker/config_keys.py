@@ -49,6 +49,12 @@ class Key(NamedTuple):
     read: Callable[[str], Any]
     """Raises ValueError or ConfigInvalid for a text that the key cannot have."""
 
+    def written(self, value: Any) -> Any:
+        """The field's value in the unit of the key."""
+        if self.read is _seconds:
+            return value // 1000
+        return value / 100 if self.read is _percent else value
+
 
 def _text(value: str) -> str:
     if not value.strip():

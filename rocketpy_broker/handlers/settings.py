@@ -33,10 +33,11 @@ async def _update(
     live: LiveConfig, channel: Channel, request: Command, changed: Callable[[frozenset[str]], None]
 ) -> Command:
     try:
-        keys = await live.update(request.body.decode("utf-8", "replace"))
-        changed(keys)
+        update = await live.update(request.body.decode("utf-8", "replace"))
+        changed(update.changed)
     except (RocketError, OSError) as error:
         log.warning("%s may not change settings: %s", channel.remote_address, error)
         return request.reply(ResponseCode.NO_PERMISSION, remark=str(error))
-    log.warning("%s has changed %s", channel.remote_address, ", ".join(sorted(keys)) or "nothing")
-    return request.reply()
+    names = ", ".join(sorted(update.changed)) or "nothing"
+    log.warning("%s", "; ".join((f"{channel.remote_address} has changed {names}", *update.notes)))
+    return request.reply(remark="; ".join(update.notes) or None)

@@ -18,6 +18,7 @@ from rocketpy.protocol.headers import (
     SendMessageRequestHeaderV2,
 )
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
+from rocketpy_broker.live_config import _BROKER_CHANGES, _BROKER_NEXT_START, broker_settings
 from tests.integration.raw_client import RawClient
 from tests.mqproducer.place import eventually
 
@@ -54,8 +55,11 @@ def conf_files(directory: Path) -> dict[str, str]:
 
 
 async def settings_of(client: RawClient) -> dict[str, str]:
-    text = (await client.call(RequestCode.GET_BROKER_CONFIG)).body.decode()
-    return dict(line.split("=", 1) for line in text.splitlines())
+    return settings_in((await client.call(RequestCode.GET_BROKER_CONFIG)).body)
+
+
+def settings_in(body: bytes) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in body.decode().splitlines())
 
 
 async def send(client: RawClient, topic: str) -> int:
@@ -104,7 +108,7 @@ async def test_an_allowed_change_counts_and_is_kept(tmp_path: Path) -> None:
             code = RequestCode.UPDATE_NAMESRV_CONFIG
             assert await update(client, "orderMessageEnable=true\n", code) == (0, "")
             body = (await client.call(RequestCode.GET_NAMESRV_CONFIG)).body
-            assert body == b"orderMessageEnable=true\n"
+            assert b"orderMessageEnable=true\n" in body
     again = load_broker_config(tmp_path / "broker.conf")
     assert (again.topics.auto_create, again.store.retention.reserved_hours) == (False, 48)
     assert (tmp_path / "broker.conf").read_text().startswith(ALLOWED + SMALL)
@@ -139,6 +143,63 @@ async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     assert [text in conf_files(tmp_path)["broker.conf"] for text in wanted] == [True] * 3
 
 
+async def test_server_settings_are_shown_and_not_changed(tmp_path: Path) -> None:
+    """An operator would not see on which port and with which limits a server listens."""
+    async with servers(tmp_path, ALLOWED + "serverChannelMaxIdleTimeSeconds=77\n") as (names, broker):
+        for server, code in (
+            (broker, RequestCode.GET_BROKER_CONFIG),
+            (names, RequestCode.GET_NAMESRV_CONFIG),
+        ):
+            async with await RawClient.open(server.address) as client:
+                shown = settings_in((await client.call(code)).body)
+            wanted = {
+                "listenPort": "0", "serverChannelMaxIdleTimeSeconds": "77", "aclEnable": "false",
+                "tls.server.mode": "disabled", "com.rocketmq.remoting.frameMaxLength": "16777216",
+            }  # fmt: skip
+            assert wanted.items() <= shown.items()
+        async with await RawClient.open(broker.address) as client:
+            shown = settings_in((await client.call(RequestCode.GET_BROKER_CONFIG)).body)
+            assert shown["brokerRole"] == "ASYNC_MASTER"
+            assert "haSecret" not in shown
+            answer, remark = await update(client, "serverChannelMaxIdleTimeSeconds=5\n")
+            assert answer == ResponseCode.NO_PERMISSION
+            assert "serverChannelMaxIdleTimeSeconds cannot be changed remotely" in remark
+
+
+async def test_tuning_keys_are_taken_with_a_note(tmp_path: Path) -> None:
+    """A harmless key would be refused by mqadmin, or its user would think that it counts at once."""
+    async with servers(tmp_path, ALLOWED) as (_, broker), await RawClient.open(broker.address) as client:
+        text = "waitTimeMillsInSendQueue=500\ntransactionCheckMax=7\nsendMessageThreadPoolNums=16\n"
+        code, remark = await update(client, text)
+        assert code == 0
+        assert "transactionCheckMax: written to the file, counts at the next start" in remark
+        assert "sendMessageThreadPoolNums changes nothing here: one event loop" in remark
+        shown = await settings_of(client)
+        assert (shown["waitTimeMillsInSendQueue"], shown["transactionCheckMax"]) == ("500", "15")
+        assert broker.config.store.busy.wait_ms == 500
+        assert (await update(client, "transactionCheckMax=many\n"))[0] == ResponseCode.NO_PERMISSION
+    again = load_broker_config(tmp_path / "broker.conf")
+    assert (again.store.busy.wait_ms, again.transactions.check_max) == (500, 7)
+    assert "sendMessageThreadPoolNums" not in conf_files(tmp_path)["broker.conf"]
+
+
+@pytest.mark.parametrize("name", sorted(_BROKER_CHANGES | _BROKER_NEXT_START))
+async def test_each_key_on_a_list_can_be_set(tmp_path: Path, name: str) -> None:
+    """A key would be on a list, and yet be refused, not be kept, or not be shown."""
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{ALLOWED}storePathRootDir={tmp_path}/store\n")
+    live = broker_settings(load_broker_config(path))
+    shown = settings_in(live.text().encode())
+    words = {"true": "false", "false": "true"}
+    value = {"deleteWhen": "05", "brokerPermission": "4"}.get(name) or words.get(shown[name])
+    value = value or str(int(shown[name]) + 1)
+    done = await live.update(f"{name}={value}\n")
+    assert bool(done.changed) == (name in _BROKER_CHANGES)
+    assert bool(done.notes) == (name in _BROKER_NEXT_START)
+    again = broker_settings(load_broker_config(path))
+    assert settings_in(again.text().encode())[name] == value
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -150,6 +211,15 @@ async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
         "listenPort=1\n",
         "kvConfigPath=/tmp/elsewhere\n",
         "filterServerNums=1\n",
+        "messageStorePlugIn=com.example.Store\n",
+        "tls.client.authServer=false\n",
+        "flushDiskType=SYNC_FLUSH\n",
+        "brokerRole=SLAVE\n",
+        "haSecret=mine\n",
+        "checkCRCOnRecover=false\n",
+        "cleanFileForciblyEnable=true\n",
+        "mappedFileSizeCommitLog=1000\n",
+        "waitTimeMillsInSendQueue=500\nlistenPort=1\n",
         "brokerPermission=99\n",
         "brokerPermission=write\n",
         "autoCreateTopicEnable=perhaps\n",
