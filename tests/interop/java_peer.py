@@ -31,6 +31,8 @@ EXAMPLES = "org.apache.rocketmq.example"
 # RocketMQ 4.x reaches into the JDK to unmap its files; from JDK 17 on that needs to be said.
 _OPENS = ("sun.nio.ch", "java.nio", "java.lang", "java.util", "jdk.internal.ref")
 _EXPORTS = ("sun.nio.ch", "jdk.internal.ref")
+# Drivers that call RocketMQ's store, which has changed since.
+_OF_THE_STORE = frozenset({"Store.java", "StoreBench.java"})
 # What runs for seconds: a quick start matters, peak speed does not.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 QUICK_START = (*QUICK, "-Xmx256m")
@@ -55,20 +57,29 @@ class JavaPeer:
     jars: Path
     drivers: Path
     _warm: dict[str, WarmJvm] = field(default_factory=dict, repr=False, compare=False)
+    _others: dict[str, JavaPeer] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def prepare(cls, version: str = DEFAULT_VERSION) -> JavaPeer:
         """Resolve and compile what is not in the cache yet. Raises ToolsMissing, RuntimeError.
 
-        Other versions than DEFAULT_VERSION are for their servers: they have neither drivers nor examples.
+        Other versions than DEFAULT_VERSION have no drivers of the store, and no examples: Maven Central does not
+        have theirs.
         """
         require_tools()
         cache = REPOSITORY / ".cache" / f"interop-{version}"
         peer = cls(version, cache / "jars", cache / "drivers")
         made_once(peer.jars, (HERE / "pom.xml").read_text(), peer._resolve)
-        if version == DEFAULT_VERSION:
-            made_once(peer.drivers, peer._sources_digest(), peer._compile)
+        made_once(peer.drivers, peer._sources_digest(), peer._compile)
         return peer
+
+    def of_version(self, version: str) -> JavaPeer:
+        """The same of another version, prepared at the first call and closed with this one."""
+        if version == self.version:
+            return self
+        if version not in self._others:
+            self._others[version] = JavaPeer.prepare(version)
+        return self._others[version]
 
     @property
     def classpath(self) -> str:
@@ -169,6 +180,8 @@ class JavaPeer:
 
     def close(self) -> None:
         """End the JVMs that were kept."""
+        for other in self._others.values():
+            other.close()
         for warm in self._warm.values():
             warm.close()
         self._warm.clear()
@@ -213,7 +226,8 @@ class JavaPeer:
             )
 
     def _sources(self) -> list[Path]:
-        return sorted((HERE / "java").glob("*.java"))
+        found = sorted((HERE / "java").glob("*.java"))
+        return [path for path in found if self.version == DEFAULT_VERSION or path.name not in _OF_THE_STORE]
 
     def _sources_digest(self) -> str:
         return hashlib.sha256(b"".join(source.read_bytes() for source in self._sources())).hexdigest()

@@ -13,7 +13,10 @@ from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
 
 @dataclass(frozen=True)
 class Side:
-    """Who drives whose servers, with which header codec, and which RocketMQ the Java servers are."""
+    """Who drives whose servers, with which header codec, and which RocketMQ both are.
+
+    client_version: of a Java driver. version: of Java servers.
+    """
 
     driver: str
     namesrv: Make
@@ -21,18 +24,22 @@ class Side:
     client: Mapping[str, str] = field(default_factory=dict)
     server: Mapping[str, str] = field(default_factory=dict)
     version: str = DEFAULT_VERSION
+    client_version: str = DEFAULT_VERSION
 
     @property
     def direction(self) -> str:
         """As the table prints it."""
         driver = self.driver
-        if driver in {"Java client", "Java examples"}:
+        if self.client_version != DEFAULT_VERSION:
+            driver += f" of {self.client_version}"
+        if self.driver in {"Java client", "Java examples"}:
             driver += " (binary)" if self.client else " (JSON)"
         broker = f"{self.broker} broker" + (" (binary)" if self.server else "")
         version = "" if self.version == DEFAULT_VERSION else f" of {self.version}"
         return f"{driver} -> {self.namesrv} namesrv + {broker}{version}"
 
 
+NEWER_VERSIONS = ("4.9.7", "5.3.3")
 JAVA_CLIENT = (
     Side("Java client", "java", "java"),  # proves the rig
     Side("Java client", "our", "our"),
@@ -40,6 +47,7 @@ JAVA_CLIENT = (
     Side("Java client", "our", "java"),
     Side("Java client", "our", "java", BINARY_HEADERS),
     Side("Java client", "java", "our"),
+    *(Side("Java client", "our", "our", client_version=version) for version in NEWER_VERSIONS),
 )
 EXAMPLES = (
     Side("Java examples", "java", "java"),
@@ -56,7 +64,7 @@ OUR_SDK = (
     Side("our SDK", "our", "java"),
     Side("our SDK", "java", "our"),
 )
-NEWER = tuple(Side("our SDK", "java", "java", version=version) for version in ("4.9.7", "5.3.3"))
+NEWER = tuple(Side("our SDK", "java", "java", version=version) for version in NEWER_VERSIONS)
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ def serve(
 ) -> AbstractContextManager[Cluster]:
     """Start the servers of a side; see `cluster`."""
     return cluster(
-        peer,
+        peer.of_version(side.client_version),
         run,
         namesrv=side.namesrv,
         broker=side.broker,
@@ -95,5 +103,5 @@ def serve(
         server=side.server,
         conf=conf,
         names_conf=names_conf,
-        servers=peer if side.version == peer.version else JavaPeer.prepare(side.version),
+        servers=peer.of_version(side.version),
     )

@@ -94,8 +94,8 @@ def test_large_bodies_travel_compressed(servers: Cluster) -> None:
     servers.produce(*steps)
     received = {one["body"]: one for one in servers.pull_all(topic)}
     assert {body.hex() for body in bodies} == set(received)
-    assert all(one["sysFlag"] & 1 for one in received.values())
-    assert received[bodies[0].hex()]["storeSize"] < 1000
+    # A client of 5.3.3 takes the flag of compression off what it returns; sizes tell for all of them.
+    assert all(received[body.hex()]["storeSize"] < len(body) / 4 for body in bodies)
 
 
 def test_message_is_found_by_its_broker_id(servers: Cluster) -> None:

@@ -8,9 +8,17 @@ public final class Admin {
     }
 
     public static void main(String[] args) throws Exception {
-        Field commands = MQAdminStartup.class.getDeclaredField("subCommandList");
-        commands.setAccessible(true);
-        ((List<?>) commands.get(null)).clear();
+        forgetCommands();
         MQAdminStartup.main(args);
+    }
+
+    /** Its list of commands has a name of its own in each version. */
+    static void forgetCommands() throws Exception {
+        for (Field field : MQAdminStartup.class.getDeclaredFields()) {
+            if (field.getType() == List.class) {
+                field.setAccessible(true);
+                ((List<?>) field.get(null)).clear();
+            }
+        }
     }
 }

@@ -1,7 +1,6 @@
 import com.alibaba.fastjson.JSONObject;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
-import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
@@ -14,10 +13,8 @@ public final class AdminSteps {
     public static void main(String[] args) throws Exception {
         PrintStream console = System.out;
         List<JSONObject> steps = Lines.steps();
-        Field commands = MQAdminStartup.class.getDeclaredField("subCommandList");
-        commands.setAccessible(true);
         for (int i = 0; i < steps.size(); i++) {
-            ((List<?>) commands.get(null)).clear(); // some commands can be used once only
+            Admin.forgetCommands(); // some commands can be used once only
             ByteArrayOutputStream printed = new ByteArrayOutputStream();
             PrintStream into = new PrintStream(printed, true, StandardCharsets.UTF_8);
             System.setOut(into);

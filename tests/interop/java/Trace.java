@@ -68,7 +68,7 @@ public final class Trace {
     }
 
     private SendResult send(Message message, boolean traced) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(group, traced);
+        DefaultMQProducer producer = new DefaultMQProducer(group, traced, null);
         producer.setNamesrvAddr(namesrv);
         producer.start();
         return producer.send(message, 10_000);
@@ -77,7 +77,7 @@ public final class Trace {
     private MessageExt take(String topic, boolean traced) throws Exception {
         CountDownLatch done = new CountDownLatch(1);
         AtomicReference<MessageExt> taken = new AtomicReference<>();
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group + "_" + topic, traced);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group + "_" + topic, traced, null);
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");

@@ -1,0 +1,78 @@
+import com.alibaba.fastjson.JSONObject;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/**
+ * First NAMESRV GROUP: what an application does that makes its topic when it starts.
+ * {"broker", "topic"}  makes the topic, starts a push consumer at once, and sends; answers {"made_ms", "first_ms"},
+ *                      the times of the call and from the send to the consumer's first message
+ */
+public final class First {
+    private static final long WAIT_S = 60;
+
+    private final DefaultMQAdminExt admin;
+    private final String namesrv;
+    private final String group;
+
+    private First(DefaultMQAdminExt admin, String namesrv, String group) {
+        this.admin = admin;
+        this.namesrv = namesrv;
+        this.group = group;
+    }
+
+    public static void main(String[] args) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(args[0]);
+        admin.start();
+        Lines.each(new First(admin, args[0], args[1])::run);
+        admin.shutdown();
+    }
+
+    private void run(int step, JSONObject what) throws Exception {
+        String topic = what.getString("topic");
+        TopicConfig config = new TopicConfig();
+        config.setTopicName(topic);
+        config.setReadQueueNums(4);
+        config.setWriteQueueNums(4);
+        long start = System.nanoTime();
+        admin.createAndUpdateTopicConfig(what.getString("broker"), config);
+        long made = System.nanoTime();
+        CountDownLatch got = new CountDownLatch(1);
+        DefaultMQPushConsumer consumer = consumer(topic, got);
+        DefaultMQProducer producer = new DefaultMQProducer(group + "_" + topic + "_producer");
+        producer.setNamesrvAddr(namesrv);
+        try {
+            producer.start();
+            JSONObject sent = new JSONObject().fluentPut("topic", topic).fluentPut("body", "00");
+            Lines.patiently(() -> producer.send(Lines.message(sent)));
+            long send = System.nanoTime();
+            boolean came = got.await(WAIT_S, TimeUnit.SECONDS);
+            Lines.print(Lines.answer(step)
+                .fluentPut("made_ms", (made - start) / 1_000_000)
+                .fluentPut("first_ms", came ? (System.nanoTime() - send) / 1_000_000 : null));
+        } finally {
+            producer.shutdown();
+            consumer.shutdown();
+        }
+    }
+
+    private DefaultMQPushConsumer consumer(String topic, CountDownLatch got) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group + "_" + topic);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            got.countDown();
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        return consumer;
+    }
+}
