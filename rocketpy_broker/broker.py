@@ -244,7 +244,14 @@ class Broker:
         consumers = self.consumers
         handlers = handler_table(
             *storing,
-            AdminHandler(store, self.topics, config, self.tasks, info=self._runtime_info),
+            AdminHandler(
+                store,
+                self.topics,
+                config,
+                self.tasks,
+                info=self._runtime_info,
+                announced=self._topics_announced,
+            ),
             *consumers.families(self.advertised_address),
             AccessHandler(
                 None if self._access is None else self._access.store, config, address=self.advertised_address
@@ -269,6 +276,10 @@ class Broker:
         if tracing is not None:
             return TracedAnswers(tracing, store_host=host, region_id=region, trace_on=trace_on)
         return SendAnswers(store_host=host, region_id=region, trace_on=trace_on)
+
+    async def _topics_announced(self) -> None:
+        if self._registrar is not None:
+            await self._registrar.announced()
 
     async def _register(self) -> None:
         self._registrar = Registrar(

@@ -7,7 +7,7 @@ broker's own file allows it (CVE-2023-33246).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import KVTable, TopicConfig, TopicList
@@ -22,7 +22,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
-from rocketpy_broker.handlers.base import Handler, refuse_topic
+from rocketpy_broker.handlers.base import Handler, answer_later, refuse_topic
 from rocketpy_broker.handlers.settings import answer_update
 from rocketpy_broker.live_config import broker_settings
 from rocketpy_broker.services.topics import TopicTable
@@ -35,7 +35,11 @@ log = logging.getLogger("rocketpy.broker.admin")
 
 
 class AdminHandler:
-    """Topics, settings, runtime information. info: what the broker tells of itself."""
+    """Topics, settings, runtime information.
+
+    info: what the broker tells of itself. announced: waits until name servers know the topics as they are,
+    or until that takes too long; see `Registrar.announced`.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class AdminHandler:
         tasks: Tasks,
         *,
         info: Callable[[], dict[str, str]],
+        announced: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -52,6 +57,7 @@ class AdminHandler:
         self._tasks = tasks
         self._live = broker_settings(config)
         self._runtime_info = info
+        self._announced = announced
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -79,8 +85,11 @@ class AdminHandler:
         topic = self._topics.get(name)
         return refuse_topic(request, name) if topic is None else request.reply(body=topic.encode())
 
-    def update_topic(self, channel: Channel, request: Command) -> Command:
-        """Handle UPDATE_AND_CREATE_TOPIC; name servers hear of it right after the answer (QUIRKS 13)."""
+    def update_topic(self, channel: Channel, request: Command) -> Command | None:
+        """Handle UPDATE_AND_CREATE_TOPIC.
+
+        Differs: 4.6.0 answers before its name servers know the topic (QUIRKS 13).
+        """
         header = request.header_as(CreateTopicRequestHeader)
         if header.topic == self._config.cluster_name:
             return request.reply(
@@ -100,9 +109,14 @@ class AdminHandler:
             self._topics.update(topic)
         except UsageError as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        answer_later(self._tasks, channel, request, self._answer_announced(request))
+        return None
+
+    async def _answer_announced(self, request: Command) -> Command:
+        await self._announced()
         return request.reply()
 
-    def delete_topic(self, channel: Channel, request: Command) -> Command:
+    def delete_topic(self, channel: Channel, request: Command) -> Command | None:
         """Handle DELETE_TOPIC_IN_BROKER, for users' topics; its consume queues go with it."""
         name = request.header_as(DeleteTopicRequestHeader).topic
         if name in self._topics.system:
@@ -110,7 +124,8 @@ class AdminHandler:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         self._topics.delete(name)
         self._drop_unused()
-        return request.reply()
+        answer_later(self._tasks, channel, request, self._answer_announced(request))
+        return None
 
     def system_topics(self, channel: Channel, request: Command) -> Command:
         """Handle GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
@@ -142,6 +157,7 @@ class AdminHandler:
         """Handle UPDATE_BROKER_CONFIG; see `LiveConfig`."""
         answer_update(self._tasks, self._live, channel, request, self._changed)
 
-    def _changed(self, keys: frozenset[str]) -> None:
+    async def _changed(self, keys: frozenset[str]) -> None:
         if "brokerPermission" in keys:
             self._topics.all_changed()
+            await self._announced()

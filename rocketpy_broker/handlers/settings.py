@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from rocketpy.errors import RocketError
 from rocketpy.protocol.codes import ResponseCode
@@ -17,24 +17,26 @@ __all__ = ["answer_update"]
 
 log = logging.getLogger("rocketpy.broker.settings")
 
+Changed = Callable[[frozenset[str]], Awaitable[None]]
+"""Awaited with the keys that changed, before the answer."""
+
 
 def answer_update(
     tasks: Tasks,
     live: LiveConfig,
     channel: Channel,
     request: Command,
-    changed: Callable[[frozenset[str]], None],
+    changed: Changed | None = None,
 ) -> None:
-    """Make a change in a task of the server, then answer. changed: called with the keys that changed."""
+    """Make a change in a task of the server, then answer."""
     answer_later(tasks, channel, request, _update(live, channel, request, changed))
 
 
-async def _update(
-    live: LiveConfig, channel: Channel, request: Command, changed: Callable[[frozenset[str]], None]
-) -> Command:
+async def _update(live: LiveConfig, channel: Channel, request: Command, changed: Changed | None) -> Command:
     try:
         update = await live.update(request.body.decode("utf-8", "replace"))
-        changed(update.changed)
+        if changed is not None:
+            await changed(update.changed)
     except (RocketError, OSError) as error:
         log.warning("%s may not change settings: %s", channel.remote_address, error)
         return request.reply(ResponseCode.NO_PERMISSION, remark=str(error))

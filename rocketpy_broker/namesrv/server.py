@@ -313,7 +313,7 @@ class NameServer:
         return request.reply(body=self._live.text().encode())
 
     def _update_config(self, channel: Channel, request: Command) -> None:
-        answer_update(self.tasks, self._live, channel, request, lambda _: None)
+        answer_update(self.tasks, self._live, channel, request)
 
     def _handler_table(self) -> dict[int, Handler]:
         return {

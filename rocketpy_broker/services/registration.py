@@ -38,6 +38,8 @@ __all__ = ["Registrar", "advertised"]
 log = logging.getLogger("rocketpy.broker.registration")
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
+_ANNOUNCE_S: Final = 1.0
+"""How long an operator's change waits for name servers to accept it. RocketMQ 5 waits so long, too."""
 _RETRY_S: Final = (1.0, 2.0, 5.0)
 """Pauses after attempts that failed in a row; the last one for all that follow."""
 
@@ -61,9 +63,17 @@ class _NameServerLink:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     unsent: dict[str, TopicConfig] = field(default_factory=dict)
     """Topics that changed since it last acknowledged a registration."""
+    changes: set[int] = field(default_factory=set)
+    """Numbers of the changes that it has not accepted."""
+    in_flight: set[int] = field(default_factory=set)
+    """Those of them that were sent to it by themselves."""
     is_registered: bool = False
     """On the channel that is open now."""
     failures: int = 0
+
+    def lacks(self, change: int) -> bool:
+        """Whether it can be reached, and has not accepted that change or one before."""
+        return not self.failures and any(number <= change for number in self.changes)
 
     # What an Endpoint needs; a name server asks nothing of a broker.
     def channel_opened(self, channel: Channel) -> None:
@@ -113,6 +123,10 @@ class Registrar:
         self._owner = tasks
         self._tasks: list[asyncio.Task[None]] = []
         self._on_master = on_master
+        self._changes = 0
+        """How many there were: topics made, changed or deleted."""
+        self._progress = asyncio.Event()
+        """Set when a name server has accepted changes, or is found to be unreachable."""
         self._may_be_roleless = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -157,25 +171,34 @@ class Registrar:
         Those that can be reached are written to at once, before a send that made the topic is answered; 4.6.0
         does the same by a oneway request.
         """
+        self._changes += 1
         for link in self._links:
+            link.changes.add(self._changes)
             channel = link.channel
             if not changed or channel is None or channel.is_closed or not link.is_registered:
                 self._tell_later(link, changed)
                 continue
             request = self._signed(self._registration(changed))
+            link.in_flight.add(self._changes)
             answer = channel.request(request, self._config.registration.timeout_ms)
             channel.flush()
-            answer.add_done_callback(partial(self._told, link, changed))
+            answer.add_done_callback(partial(self._told, link, changed, self._changes))
 
     def _told(
-        self, link: _NameServerLink, changed: Mapping[str, TopicConfig], answer: asyncio.Future[Command]
+        self,
+        link: _NameServerLink,
+        changed: Mapping[str, TopicConfig],
+        number: int,
+        answer: asyncio.Future[Command],
     ) -> None:
         """A name server has taken some topics, or shall be told again."""
+        link.in_flight.discard(number)
         if answer.cancelled():
             return
         try:
             response = answer.result()
             if response.code == ResponseCode.SUCCESS:
+                self._accepted(link, {number})
                 self._take_answer(response)
                 return
         except RocketError as error:
@@ -186,6 +209,28 @@ class Registrar:
     def _tell_later(link: _NameServerLink, changed: Mapping[str, TopicConfig]) -> None:
         link.unsent.update({name: topic for name, topic in changed.items() if name not in link.unsent})
         link.wake.set()
+
+    async def announced(self) -> None:
+        """Wait until the name servers have accepted every change so far, for at most a second.
+
+        A name server that cannot be reached is not waited for; one that is late is logged at WARNING. Whoever
+        makes a topic and then asks a name server for its route would not find it otherwise, and a consumer
+        asks again only after 30 s. Source: BrokerController.registerBrokerAll of RocketMQ 5, which waits for
+        its name servers; 4.6.0 answers first.
+        """
+        last = self._changes
+        try:
+            async with asyncio.timeout(_ANNOUNCE_S):
+                while any(link.lacks(last) for link in self._links):
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            late = ", ".join(str(link.address) for link in self._links if link.lacks(last))
+            log.warning("name servers %s did not accept a change of topics within %g s", late, _ANNOUNCE_S)
+
+    def _accepted(self, link: _NameServerLink, changes: set[int]) -> None:
+        link.changes -= changes
+        self._progress.set()
 
     @property
     def registered_at(self) -> list[str]:
@@ -223,6 +268,7 @@ class Registrar:
             await self._register(link)
         except RocketError as error:
             link.failures += 1
+            self._progress.set()
             level = logging.WARNING if link.failures == 1 else logging.DEBUG
             log.log(level, "cannot register at name server %s: %s", link.address, error)
             return
@@ -235,6 +281,7 @@ class Registrar:
         channel = await self._channel(link)
         unsent, link.unsent = link.unsent, {}
         only = unsent if link.is_registered and unsent else None
+        changes = link.changes.copy() if only is None else link.changes - link.in_flight
         try:
             request = self._signed(self._registration(only))
             response = await channel.request(request, self._config.registration.timeout_ms)
@@ -244,6 +291,7 @@ class Registrar:
             link.unsent = unsent | link.unsent
             raise
         link.is_registered = True
+        self._accepted(link, changes)
         self._take_answer(response)
 
     async def _channel(self, link: _NameServerLink) -> Channel:

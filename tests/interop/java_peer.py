@@ -63,8 +63,8 @@ class JavaPeer:
     def prepare(cls, version: str = DEFAULT_VERSION) -> JavaPeer:
         """Resolve and compile what is not in the cache yet. Raises ToolsMissing, RuntimeError.
 
-        Other versions than DEFAULT_VERSION have no drivers of the store, and no examples: Maven Central does not
-        have theirs.
+        Other versions than DEFAULT_VERSION have no drivers of the store, and no examples, as Maven Central
+        does not have theirs.
         """
         require_tools()
         cache = REPOSITORY / ".cache" / f"interop-{version}"

@@ -1,3 +1,4 @@
+import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONObject;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -12,7 +13,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 /**
  * First NAMESRV GROUP: what an application does that makes its topic when it starts.
  * {"broker", "topic"}  makes the topic, starts a push consumer at once, and sends; answers {"made_ms", "first_ms"},
- *                      the times of the call and from the send to the consumer's first message
+ *                      the times of the call and from the send to the consumer's first message, and what the
+ *                      broker says of both: {"queues", "retries"}, null where this version cannot ask
  */
 public final class First {
     private static final long WAIT_S = 60;
@@ -53,14 +55,27 @@ public final class First {
             JSONObject sent = new JSONObject().fluentPut("topic", topic).fluentPut("body", "00");
             Lines.patiently(() -> producer.send(Lines.message(sent)));
             long send = System.nanoTime();
+            String broker = what.getString("broker");
             boolean came = got.await(WAIT_S, TimeUnit.SECONDS);
             Lines.print(Lines.answer(step)
+                .fluentPut("queues", queues(broker, topic))
+                .fluentPut("retries", retries(broker, group + "_" + topic))
                 .fluentPut("made_ms", (made - start) / 1_000_000)
                 .fluentPut("first_ms", came ? (System.nanoTime() - send) / 1_000_000 : null));
         } finally {
             producer.shutdown();
             consumer.shutdown();
         }
+    }
+
+    private Integer queues(String broker, String topic) throws Exception {
+        TopicConfig found = admin.examineTopicConfig(broker, topic);
+        return found == null ? null : found.getReadQueueNums();
+    }
+
+    private Integer retries(String broker, String group) throws Exception {
+        Object found = admin.examineSubscriptionGroupConfig(broker, group); // its class has another package in 5.x
+        return found == null ? null : ((JSONObject) JSON.toJSON(found)).getInteger("retryMaxTimes");
     }
 
     private DefaultMQPushConsumer consumer(String topic, CountDownLatch got) throws Exception {
