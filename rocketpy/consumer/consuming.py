@@ -252,7 +252,7 @@ class ConcurrentConsumption:
 def _reject_level(message: MessageExt) -> int:
     """With which delay level a message is sent back that cannot be decoded.
 
-    A corrupt one goes to the dead letters at once: the broker would store it again with a CRC of the damaged
-    body, so that a handler would get it as a good one.
+    A corrupt one goes to the dead letters at once: it would be stored again with a CRC of the damaged body,
+    so that a handler would get it as a good one.
     """
     return _DEAD_LETTER if isinstance(message.decode_error, RecordCorrupt) else 0

@@ -106,7 +106,7 @@ class QueueReader:
             return GetMessageResult(status, following, 0, 0)
         return GetMessageResult(status, following, queue.min_offset, queue.next_offset)
 
-    def _read_units(  # noqa: C901 - one loop, for speed
+    def _read_units(  # noqa: C901, PLR0912 - one loop, for speed
         self,
         queue: ConsumeQueue,
         offset: int,
@@ -142,6 +142,8 @@ class QueueReader:
                 continue
             if not self._holds(physical, size, log_end):
                 if physical >= self._log.min_offset and size != BLANK_SIZE:
+                    if batch.count:
+                        break
                     raise _damaged(queue, physical, size)
                 if not batch.count:
                     status = GetMessageStatus.MESSAGE_WAS_REMOVING
@@ -155,7 +157,11 @@ class QueueReader:
         else:
             position += 1
         chunks = self._read_ranges(batch.ranges)
-        _check_chunks(queue, chunks, batch)
+        damaged = _first_damaged(queue, chunks, batch)
+        if damaged is not None:
+            if not damaged:
+                raise _damaged(queue, *batch.records[0][:2])
+            return self._read_units(queue, offset, damaged, bytes_max, tag_codes, accepts)
         return GetMessageResult(
             status if chunks or not batch.count else GetMessageStatus.MESSAGE_WAS_REMOVING,
             offset + position,
@@ -277,20 +283,22 @@ class _Batch:
         self.count += 1
 
 
-def _check_chunks(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> None:
-    """Is there a record of that size and place wherever a unit says so? Raises StoreDamaged.
+def _first_damaged(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> int | None:
+    """Which of the records is not the one that its unit describes; None when all are.
 
-    A damaged unit must not send consumers bytes that are no message.
+    A damaged unit must not send consumers bytes that are not a message, nor hide the messages before it.
     """
-    records = iter(batch.records)
+    index = 0
     for chunk in chunks:
         at = 0
         while at < len(chunk):
-            start, size, number = next(records)
+            start, size, number = batch.records[index]
             expected = (size, MESSAGE_MAGIC, queue.queue_id, number, start)
             if _RECORD_PLACE.unpack_from(chunk, at) != expected:
-                raise _damaged(queue, start, size)
+                return index
             at += size
+            index += 1
+    return None
 
 
 def _damaged(queue: ConsumeQueue, start: int, size: int) -> StoreDamaged:

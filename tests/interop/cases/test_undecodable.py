@@ -45,7 +45,7 @@ def store(servers: Cluster) -> Path:
 async def test_a_record_without_a_length(place: Place, store: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A queue would stand still in silence, or good messages be skipped with the damaged one.
 
-    Our broker refuses such a pull by itself.
+    Our broker refuses the pull that begins at such a record by itself.
     """
     topic = await mixed(place, "length", {b"will have no length": 0})
     async with PullConsumer(group("length"), place.namesrv) as reader:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketpy.errors import StoreDamaged
 from rocketpy.protocol.java import string_hash
 from rocketpy.protocol.record import decode_all
 from rocketpy_broker.store import (
@@ -116,6 +117,36 @@ def test_a_slave_is_suggested_for_what_is_far_from_the_end(tmp_path: Path, *, by
             assert result.count == 1
             looked_at = units[min(number + 1, 99)][1]  # as in 4.6.0, the one that ended the read
             assert result.suggest_slave is (store.max_physical_offset - looked_at > 5000), number
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("damage", ["record", "unit"])
+def test_a_damaged_record_does_not_hide_those_before_it(
+    store: MessageStore, damage: str, *, filtered: bool
+) -> None:
+    """One bad record would keep consumers from good messages that a pull would bring along with it."""
+    put(store, *range(6))
+    store.queues.queues["T", 0].write_out()
+    _, physical, size, _ = list(store.queues.queues["T", 0].units())[3]
+    root = store.config.root
+    file, at, value = (
+        (root / "commitlog" / f"{0:020}", physical + 4, b"\0\0\0\0")
+        if damage == "record"
+        else (root / "consumequeue" / "T" / "0" / f"{0:020}", 3 * 20 + 8, (1 << 20).to_bytes(4, "big"))
+    )
+    assert size < 1000
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(value)
+    codes = frozenset(string_hash(f"Tag{number}") for number in range(3)) if filtered else None
+    first = store.get_message("T", 0, 0, 32, tag_codes=codes)
+    assert [record.flag for record in decode_all(b"".join(first.chunks))] == [0, 1, 2]
+    assert (first.status, first.next_begin_offset, first.count) == (S.FOUND, 3, 3)
+    with pytest.raises(StoreDamaged, match=r"remove .* and restart"):
+        store.get_message("T", 0, 3, 32, tag_codes=codes)
+    behind = store.get_message("T", 0, 4, 32, tag_codes=codes)
+    assert [record.flag for record in decode_all(b"".join(behind.chunks))] == [4, 5]
+    store.close()
 
 
 def test_contiguous_records_come_in_one_piece(store: MessageStore) -> None:
