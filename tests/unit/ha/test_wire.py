@@ -5,7 +5,8 @@ import struct
 import pytest
 
 from rocketpy.errors import RemoteProtocolError
-from rocketpy_broker.ha.wire import CONTROL, FrameReader, ReportReader, ack
+from rocketpy_broker.ha.epochs import Epoch
+from rocketpy_broker.ha.wire import CONTROL, FrameReader, Join, ReportReader, ack, note_to_master
 
 LARGEST_BODY = 4 << 20
 LARGEST_NOTE = 1 << 20
@@ -56,3 +57,17 @@ def test_a_report_before_the_log_is_refused() -> None:
     """Without this a slave could be sent from an offset below zero."""
     with pytest.raises(RemoteProtocolError, match="offset -2"):
         list(ReportReader().feed(struct.pack(">q", CONTROL - 1)))
+
+
+def test_notes_and_reports_are_taken_apart_however_they_come() -> None:
+    """Without this a slave that writes quickly would be taken for a stranger."""
+    note = Join(
+        broker_name="b" * 300, broker_id=1, epochs=(Epoch(1, 0, "a"),), epoch_seen=1, max_offset=9,
+        tail_bytes=0, tail_crc=0, nonce="n", proof="p",
+    )  # fmt: skip
+    data = note_to_master(note) + ack(1, 2) + note_to_master(note) + ack(3, 4)
+    for size in (1, 7, 300, len(data)):
+        reader = ReportReader()
+        reader.speaks_notes = True
+        found = [part for at in range(0, len(data), size) for part in reader.feed(data[at : at + size])]
+        assert found == [note, (1, 2), note, (3, 4)]

@@ -187,3 +187,27 @@ def test_a_run_of_units_is_put_as_each_of_them_would_be(
     assert (run.next_offset, run.max_physical_offset) == (single.next_offset, single.max_physical_offset)
     run.files.close()
     single.files.close()
+
+
+@pytest.mark.parametrize(("dispatched", "rewritten"), [(0, 45), (1000, 45), (3500, 20), (9999, 0)])
+def test_units_of_doubtful_records_are_written_again(tmp_path: Path, dispatched: int, rewritten: int) -> None:
+    """After power loss a queue would lack units that the page cache showed to the recovery."""
+
+    class Disk(OsDisk):
+        written = 0
+
+        def pwrite(self, handle: int, data: bytes, position: int) -> None:
+            Disk.written += len(data)
+            super().pwrite(handle, data, position)
+
+    queue = queue_of(tmp_path, 45)
+    queue.write_out()
+    queue.files.close()
+    again = ConsumeQueue(Disk(), tmp_path, "T", 3, 200)
+    again.files.load()
+    again.recover()
+    again.doubt(dispatched)
+    assert Disk.written >= rewritten * 20
+    assert (Disk.written == 0) is (rewritten == 0)
+    assert again.next_offset == 45
+    again.files.close()

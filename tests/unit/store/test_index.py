@@ -190,3 +190,20 @@ def test_power_loss_while_files_are_deleted_leaves_the_oldest() -> None:
     index.destroy()
     assert [] in left
     assert all(found == names[: len(found)] for found in left)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "found"),
+    [
+        (0, 99, False), (0, 100, True), (0, 150, True), (0, 200, True), (0, 300, True),
+        (100, 100, True), (100, 300, True), (150, 160, True), (150, 300, True),
+        (200, 200, True), (200, 300, True), (201, 300, False),
+    ],
+)  # fmt: skip
+def test_files_of_a_time_are_those_that_touch_it(
+    tmp_path: Path, begin: int, end: int, *, found: bool
+) -> None:
+    """A query with the very time of a message would not find it."""
+    file = IndexFile(OsDisk(), tmp_path / "20260101000000000", 10, 10)
+    file.begin_timestamp, file.end_timestamp = 100, 200
+    assert file.overlaps(begin, end) is found

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import InvariantError, StoreDamaged
+from rocketpy_broker.store import CommitLogConfig
 from rocketpy_broker.store.disk import OsDisk
+from rocketpy_broker.store.room import Room
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
 
@@ -156,3 +158,55 @@ def test_only_what_was_written_counts_as_flushed(tmp_path: Path) -> None:
     first.segment.flushed = first.until
     assert files.flushed_offset == 130
     files.close()
+
+
+def test_what_is_erased_or_doubted_needs_a_flush(tmp_path: Path) -> None:
+    """What was cut from a log could come back after power loss, as its records."""
+    files = log_of(tmp_path, 80)
+    (segment,) = files.segments
+
+    def flush() -> None:
+        segment.flush()
+        segment.flushed, segment.flushed_changes = segment.wrote, segment.changes
+
+    flush()
+    assert not segment.needs_flush
+    assert segment.erase(50) == 30
+    assert segment.needs_flush
+    flush()
+    segment.doubt()
+    assert segment.needs_flush
+    flush()
+    assert not segment.needs_flush
+    files.close()
+
+
+@pytest.mark.parametrize(("wrote", "wanted"), [(59, False), (60, False), (61, True), (99, True), (100, True)])
+def test_the_next_file_is_made_before_the_log_needs_it(tmp_path: Path, *, wrote: int, wanted: bool) -> None:
+    """A send would wait until a file of a gigabyte is made, or empty files would lie about."""
+    files = SegmentQueue(OsDisk(), tmp_path, 100)
+    segment = files.add_segment()
+    segment.write(0, bytes([1]) * wrote)
+    segment.wrote = wrote
+    config = CommitLogConfig(segment_bytes=1024, message_bytes_max=128, reserve_bytes=0)
+    room = Room(files, config)
+    room._margin = 40
+    assert room.is_wanted() is wanted
+    made = room.make()
+    assert made is not None
+    assert made.start == 100
+    files.spare = made
+    assert not room.is_wanted()
+    files.close()
+
+
+@pytest.mark.parametrize(
+    ("file", "message", "reserve", "margin"),
+    [(1 << 30, 4 << 20, 64 << 20, 64 << 20), (1 << 30, 4 << 20, 0, 4 << 20), (65536, 4 << 20, 0, 32768)],
+)
+def test_how_early_the_next_file_is_made(
+    tmp_path: Path, file: int, message: int, reserve: int, margin: int
+) -> None:
+    """The longest message would find no room in the file, and none made yet."""
+    config = CommitLogConfig(segment_bytes=file, message_bytes_max=message, reserve_bytes=reserve)
+    assert Room(SegmentQueue(OsDisk(), tmp_path, file), config)._margin == margin
