@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Final, Literal, NamedTuple, Protocol, cast
 
-from rocketpy.errors import ConfigInvalid
+from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.hooks import ProcessListener, ReceiveListener, SendListener, SettleListener
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Telemetry",
     "TelemetryChoice",
     "continued",
+    "failure_counter",
     "find_telemetry",
 ]
 
@@ -92,6 +93,9 @@ class Telemetry(Protocol):
     def settle_listener(self, namespace: str) -> SettleListener:
         """Follows transactions' ends, and messages that consumers of a namespace send back."""
 
+    def client_failed(self, client: str, error: BaseException) -> None:
+        """Count a bug that ended background work. client: ``producer`` or ``consumer`` and its group."""
+
     def continued(self, carrier: Mapping[str, str]) -> AbstractContextManager[None]:
         """While entered, what this thread or task sends belongs to the trace of a carrier's context."""
 
@@ -130,6 +134,21 @@ def continued(carrier: Mapping[str, str]) -> AbstractContextManager[None]:
     """
     telemetry = find_telemetry(None) if carrier else None
     return telemetry.continued(carrier) if telemetry is not None else nullcontext()
+
+
+def failure_counter(telemetry: Telemetry | None, client: str) -> Callable[[RocketError], None]:
+    """What to call when background work of a client fails; see `Telemetry.client_failed`."""
+
+    def count(failure: RocketError) -> None:
+        if telemetry is None or not telemetry.is_active():
+            return
+        try:
+            telemetry.client_failed(client, failure.__cause__ or failure)
+        except Exception:
+            # What only observes must not hide the failure from others.
+            log.exception("telemetry failed to count a failure of %s", client)
+
+    return count
 
 
 @lru_cache(maxsize=1)

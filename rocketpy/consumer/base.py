@@ -102,6 +102,7 @@ class GroupConsumer(Lifecycle):
         try:
             await self._observers.start(client, self._client_config, wait=wait)
             member.context.observed = self._observers.pulled
+            member.tasks.on_failure.append(self._observers.failed)
             for topic, expression in self._subscriptions.items():
                 member.subscribe(wrap(member.namespace, topic), expression)
             await member.start(self._make_consumption(member), wait=wait)

@@ -17,7 +17,7 @@ from rocketpy.message import MessageExt, MessageQueue
 from rocketpy.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.namespace import unwrap_queue
 from rocketpy.producer import Producer
-from rocketpy.telemetry import TelemetryChoice, find_telemetry
+from rocketpy.telemetry import TelemetryChoice, failure_counter, find_telemetry
 
 __all__ = ["Observers"]
 
@@ -48,6 +48,8 @@ class Observers:
         self._trace: MessageTrace | None = None
         self._client: ClientInstance | None = None
         self._look_ns = 0
+        self.failed = failure_counter(None, "")
+        """What counts failures of background work."""
 
     async def start(self, client: ClientInstance, config: ClientConfig, *, wait: bool) -> None:
         """Tell them from now on. config: with which the client was made. wait: see `Producer.start`.
@@ -56,6 +58,8 @@ class Observers:
         """
         telemetry = find_telemetry(self._choice)
         self._client = client
+        self.failed = failure_counter(telemetry, f"consumer {self._group}")
+        client.tasks.on_failure.append(self.failed)
         if self._trace_config is not None:
             sender = Producer(
                 TRACE_GROUP, config=SENDING, client=replace(config, namespace=""), telemetry=False
@@ -68,6 +72,9 @@ class Observers:
 
     async def close(self) -> None:
         """Send the last reports."""
+        if self._client is not None:
+            self._client.tasks.on_failure.remove(self.failed)
+            self._client = None
         if self._trace is not None:
             await self._trace.close()
 

@@ -44,7 +44,7 @@ from rocketpy.repeated import RepeatedLog
 from rocketpy.results import SendResult, Unfinished
 from rocketpy.routing.selectors import QueueSelector
 from rocketpy.runtime.tasks import joined
-from rocketpy.telemetry import TelemetryChoice, find_telemetry
+from rocketpy.telemetry import TelemetryChoice, failure_counter, find_telemetry
 
 __all__ = ["Producer"]
 
@@ -125,6 +125,8 @@ class Producer(Lookups, Lifecycle):
             raise
         listeners = Listeners(self._listeners, self.group, client.client_id)
         listeners.observe(telemetry, client.config.namespace)
+        self._count_failure = failure_counter(telemetry, f"producer {self.group}")
+        client.tasks.on_failure.append(self._count_failure)
         engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
         gathers = self.config.batching and not self._checks
         self._sends = sends = Submitter(engine, client, self.config, gathers=gathers)
@@ -172,6 +174,7 @@ class Producer(Lookups, Lifecycle):
 
     async def _close(self, engine: Engine, client: ClientInstance, wait_ms: int) -> list[Unfinished]:
         try:
+            client.tasks.on_failure.remove(self._count_failure)
             unfinished = await engine.close(wait_ms)
             engine.listeners.close()
             if unfinished:

@@ -45,7 +45,7 @@ class Tasks:
     def __init__(self, component: str, on_failure: OnFailure | None = None) -> None:
         self.component: Final = component
         self.failure: RocketError | None = None
-        self.on_failure = on_failure
+        self.on_failure: list[OnFailure] = [] if on_failure is None else [on_failure]
         self._failed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -83,8 +83,8 @@ class Tasks:
             return
         self.failure = failure
         self._failed.set()
-        if self.on_failure is not None:
-            self.on_failure(failure)
+        for tell in self.on_failure.copy():
+            tell(failure)
 
     async def cancel(self, *tasks: asyncio.Task[Any] | None) -> None:
         """Cancel tasks and wait until they have ended. Raises nothing of theirs; None stands for no task."""

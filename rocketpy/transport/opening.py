@@ -171,7 +171,7 @@ class Server:
         """Begin to accept."""
         self._listener = await transport.listen(address, self._accept, self._options)
         if isinstance(self._listener, EitherListener):
-            self._listener.tasks.on_failure = self._tasks.fail_with
+            self._listener.tasks.on_failure.append(self._tasks.fail_with)
         self._schedule_sweep()
 
     async def close(self) -> None:

@@ -28,6 +28,7 @@ from rocketpy import (
 from rocketpy.message import TRACE_TOPIC
 from rocketpy.protocol.trace import Consumed, ConsumeOutcome, Consuming, TraceRecord, decode
 from rocketpy_broker.embedded import EmbeddedCluster
+from tests.background import kill
 from tests.mqproducer.place import eventually
 from tests.otel.recorder import Recorder, attributes
 
@@ -304,3 +305,23 @@ async def test_a_listener_that_fails_costs_no_message(
 def _id(span: ReadableSpan) -> int:
     assert span.context is not None
     return int(span.context.span_id)
+
+
+async def test_a_bug_that_ends_background_work_is_counted(cluster: EmbeddedCluster) -> None:
+    """An alert could not tell a consumer that has lost its heartbeats from one without messages."""
+    recorder = Recorder()
+    consumer = PushConsumer("g", cluster.namesrv_address, lambda _: None, telemetry=recorder.telemetry())
+    consumer.subscribe("T")
+    async with (
+        Producer("p", cluster.namesrv_address, telemetry=recorder.telemetry()) as producer,
+        consumer,
+    ):
+        await kill("offsets", consumer.member.tasks)
+        await kill("heartbeat", consumer.member.client.tasks)
+        member = consumer.member
+        await until(lambda: member.tasks.failure and member.client.tasks.failure and not producer.health().ok)
+    failed = {
+        (found["rocketpy.client"], found["error.type"]): count
+        for found, count in recorder.points("rocketpy.client.failures")
+    }
+    assert failed == {("consumer g", "Bug"): 2, ("producer p", "Bug"): 1}

@@ -1,4 +1,4 @@
-"""The four client metrics of the conventions. No ids on them: each id would be a series of its own."""
+"""The client metrics: four of the conventions, and failures. They carry no ids: each would be a series."""
 
 from __future__ import annotations
 
@@ -37,6 +37,9 @@ class Instruments:
         self._consumed = meter.create_counter(
             names.CONSUMED_MESSAGES, unit="{message}", description="Messages that consumers got"
         )
+        self._failures = meter.create_counter(
+            names.CLIENT_FAILURES, unit="{failure}", description="Bugs that ended background work of clients"
+        )
 
     def sent(self, topic: str, address: str | None, count: int, seconds: float, error: str | None) -> None:
         """A send has ended."""
@@ -60,6 +63,11 @@ class Instruments:
     def processed(self, topic: str, group: str | None, seconds: float, error: str | None) -> None:
         """Messages were processed."""
         self._process.record(seconds, _attributes("process", "process", topic, None, group, error))
+
+    def client_failed(self, client: str, error: str) -> None:
+        """A bug ended background work of a client."""
+        attributes = {names.SYSTEM: names.SYSTEM_ROCKETMQ, names.CLIENT: client, names.ERROR_TYPE: error}
+        self._failures.add(1, attributes)
 
     def settled(
         self, name: str, topic: str, address: str | None, group: str | None, seconds: float, error: str | None

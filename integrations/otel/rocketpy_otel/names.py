@@ -48,6 +48,11 @@ PROCESS_DURATION: Final = "messaging.process.duration"
 SENT_MESSAGES: Final = "messaging.client.sent.messages"
 CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
 
+CLIENT_FAILURES: Final = "rocketpy.client.failures"
+"""Bugs that ended background work; no convention has a metric for that."""
+CLIENT: Final = "rocketpy.client"
+"""Which producer or consumer that was; no convention has a name for it."""
+
 DURATION_BOUNDARIES: Final = (
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip

@@ -13,6 +13,7 @@ from opentelemetry.trace import Span, Tracer, TracerProvider
 from rocketpy import MessageExt, ProcessListener, ReceiveListener, SendListener, SettleListener, __version__
 from rocketpy.telemetry import BrokerSend, Measured
 from rocketpy_otel.brokers import BrokerInstruments, BrokerSpans
+from rocketpy_otel.describing import error_type
 from rocketpy_otel.instruments import SCOPE, Instruments
 from rocketpy_otel.receiving import Processing, ReceiveSpans
 from rocketpy_otel.sending import SendSpans
@@ -72,6 +73,10 @@ class OpenTelemetry:
     def settle_listener(self, namespace: str) -> SettleListener:
         """Makes the spans and metrics of transactions' ends and of messages sent back."""
         return SettleSpans(self._tracing(namespace), as_child=self._process_as_child)
+
+    def client_failed(self, client: str, error: BaseException) -> None:
+        """Count a bug that ended background work of a client."""
+        Instruments(self._meters()).client_failed(client, error_type(error))
 
     @contextmanager
     def continued(self, carrier: Mapping[str, str]) -> Iterator[None]:
