@@ -298,7 +298,6 @@ NOT_YET: Final[dict[str, tuple[str, ...]]] = {
 _ONE_LOOP = "one event loop does the work; there are no thread pools and no queues before them"
 _NETTY = "there is no Netty; the limits of a connection are in ListenConfig.options"
 _FAIR = "the event loop takes requests in order, so none waits in a queue to be timed out"
-_LATER = "accepted for the part of the broker that will read it"
 _WRITES = "records are written with pwrite, not through a mapped file"
 _PAID = "it counts messages for a product of Alibaba"
 
@@ -355,18 +354,29 @@ WITHOUT_MEANING: Final[dict[str, str]] = {
         _PAID,
     ),
     **dict.fromkeys(
-        (
-            "flushConsumerOffsetHistoryInterval", "disableConsumeIfConsumerReadSlowly",
-            "consumerFallbehindThreshold", "filterServerNums", "enableCalcFilterBitMap",
-            "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter", "filterDataCleanTimeSpan",
-            "putMsgIndexHightWater", "enableConsumeQueueExt",
-            "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt",
-            "offsetCheckInSlave", "duplicationEnable", "diskFallRecorded",
-            "defaultQueryMaxNum", "maxDelayTime",
-            "configStorePath", "productEnvName", "clusterTest",
-        ),
-        _LATER,
+        ("flushConsumerOffsetHistoryInterval", "putMsgIndexHightWater", "maxDelayTime", "configStorePath"),
+        "4.6.0 has the key, but nothing in its servers reads it",
     ),
+    **dict.fromkeys(
+        ("disableConsumeIfConsumerReadSlowly", "consumerFallbehindThreshold"),
+        "no group is stopped for being far behind",
+    ),
+    **dict.fromkeys(
+        (
+            "enableCalcFilterBitMap", "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter",
+            "filterDataCleanTimeSpan", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt",
+            "bitMapLengthConsumeQueueExt",
+        ),
+        "expressions are evaluated for each message; no bit maps are stored beside the consume queues",
+    ),
+    **dict.fromkeys(
+        ("productEnvName", "clusterTest"), "it names a test environment that name servers of 4.6.0 can be in"
+    ),
+    "filterServerNums": "filter servers, which are deprecated in 4.6.0, are not started",
+    "offsetCheckInSlave": "a slave never corrects an offset that it does not have; it holds the pull",
+    "duplicationEnable": "a log is not replayed from a copy; replicas are slaves or DLedger peers",
+    "diskFallRecorded": "how far consumers are behind is reported as a metric",
+    "defaultQueryMaxNum": "a look-up by unique id returns up to 32 messages, its default",
     "forceRegister": "the broker always sends its registration, which name servers compare by version",
     "tls.server.authClient": "a client's certificate, where one is wanted, is always checked",
     "tls.client.authServer": "a server's certificate is always checked",

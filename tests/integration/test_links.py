@@ -10,14 +10,14 @@ import pytest
 
 from rocketpy.client import ClientInstance
 from rocketpy.config import ClientConfig
-from rocketpy.errors import ConnectionLost, Outcome, Retry
+from rocketpy.errors import ConnectionLost, Outcome, Retry, RouteNotFound
 from rocketpy.links import Link, Links
 from rocketpy.name_servers import NameServers
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import ChannelOptions
-from tests.integration.sdk_peers import Peer, cut
+from tests.integration.sdk_peers import Names, Peer, cut
 
 QUESTION = RequestCode.GET_MAX_OFFSET
 
@@ -52,6 +52,17 @@ async def test_another_name_server_is_asked() -> None:
         await servers.ask(RequestCode.GET_ROUTEINTO_BY_TOPIC)
         assert not first.seen
         assert len(second.seen) == 1
+
+
+async def test_the_next_name_server_is_asked_for_a_topic_that_one_does_not_know() -> None:
+    """With a name server that was just started, sends would fail though the others know the topic."""
+    async with Names() as empty, Names(T={"b": "127.0.0.1:1"}) as full, links_that(lambda _: None) as links:
+        servers = NameServers((empty.address, full.address), links, 5000)
+        found = await servers.route("T")
+        assert [data.broker_name for data in found.broker_datas] == ["b"]
+        assert len(empty.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)) == 1
+        with pytest.raises(RouteNotFound, match="U"):
+            await servers.route("U")
 
 
 async def test_questions_that_fail_together_go_on_together() -> None:
