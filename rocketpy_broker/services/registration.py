@@ -19,7 +19,7 @@ import msgspec
 
 from rocketpy.errors import BrokerError, RocketError
 from rocketpy.protocol.acl import Signer
-from rocketpy.protocol.bodies import KVTable, RegisterBrokerBody, TopicConfig
+from rocketpy.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig
 from rocketpy.protocol.checksum import crc32
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -29,7 +29,7 @@ from rocketpy.protocol.headers import (
     UnRegisterBrokerRequestHeader,
 )
 from rocketpy.runtime.tasks import Tasks
-from rocketpy.transport import Address, Channel, ChannelOptions, connect
+from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable
 
@@ -69,6 +69,8 @@ class _NameServerLink:
     """Those of them that were sent to it by themselves."""
     is_registered: bool = False
     """On the channel that is open now."""
+    was_asked: bool = False
+    """For a broker with our name and id, before the first registration."""
     failures: int = 0
 
     def lacks(self, change: int) -> bool:
@@ -279,6 +281,7 @@ class Registrar:
     async def _register(self, link: _NameServerLink) -> None:
         """Send what the name server does not know. Raises TransportError, BrokerError, ProtocolError."""
         channel = await self._channel(link)
+        rival = None if link.was_asked or self._config.dledger.enabled else await self._rival(link, channel)
         unsent, link.unsent = link.unsent, {}
         only = unsent if link.is_registered and unsent else None
         changes = link.changes.copy() if only is None else link.changes - link.in_flight
@@ -286,13 +289,44 @@ class Registrar:
             request = self._signed(self._registration(only))
             response = await channel.request(request, self._config.registration.timeout_ms)
             if response.code != ResponseCode.SUCCESS:
-                raise BrokerError(response.code, response.remark, str(link.address))
+                is_broker = response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                advice = "it is a broker, not a name server: correct namesrvAddr" if is_broker else ""
+                raise BrokerError(response.code, response.remark, str(link.address), advice=advice)
         except RocketError:
             link.unsent = unsent | link.unsent
             raise
         link.is_registered = True
         self._accepted(link, changes)
         self._take_answer(response)
+        if rival is not None:
+            self._owner.spawn(self._report_rival(link, rival), f"look for a broker at {rival}")
+
+    async def _rival(self, link: _NameServerLink, channel: Channel) -> str | None:
+        """Where a name server knows another broker with this name and id. Raises TransportError."""
+        request = self._signed(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        answer = await channel.request(request, self._config.registration.timeout_ms)
+        link.was_asked = True
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        data = ClusterInfo.decode(answer.body).broker_addr_table.get(self._config.name)
+        address = data.broker_addrs.get(self.broker_id) if data is not None else None
+        return None if address == self._address else address
+
+    async def _report_rival(self, link: _NameServerLink, address: str) -> None:
+        """Log an error if a broker runs there; else the name server has not yet noticed that it ended."""
+        try:
+            channel = await connect(address, AskingEnd(), ChannelOptions())
+        except RocketError:
+            return
+        channel.close()
+        log.error(
+            "another broker with brokerName=%s and brokerId=%d runs at %s, as name server %s tells. Clients "
+            "find only the one that registered last: stop one, or change its brokerName or brokerId",
+            self._config.name,
+            self.broker_id,
+            address,
+            link.address,
+        )
 
     async def _channel(self, link: _NameServerLink) -> Channel:
         if link.channel is None or link.channel.is_closed:

@@ -119,6 +119,42 @@ async def test_a_broker_without_a_name_server_says_so(
     assert errors.decode().count("set namesrvAddr (--namesrv) or NAMESRV_ADDR") == 1
 
 
+async def test_a_second_broker_of_one_name_is_told_so(tmp_path: Path) -> None:
+    """Messages would go to one of the two, and be looked for in the other."""
+    namesrv, address = await start("namesrv", "--listen", "127.0.0.1:0")
+    common = ("broker", "--listen", "127.0.0.1:0", "--namesrv", address)
+    first, first_address = await start(*common, "--store", str(tmp_path / "1"))
+    name = ("--set", "brokerName=other")
+    other, _ = await start(*common, "--store", str(tmp_path / "2"), *name)
+    again, _ = await start(*common, "--store", str(tmp_path / "3"))
+    said = f"another broker with brokerName=broker-a and brokerId=0 runs at {first_address}, as name server"
+    assert again.stderr is not None
+    async with asyncio.timeout(20):
+        assert said in (await again.stderr.readline()).decode()
+    for process in (again, other, first):
+        process.send_signal(signal.SIGTERM)
+        _, errors = await process.communicate()
+        assert b"another broker" not in errors
+    assert await stop(namesrv) == 0
+
+
+async def test_a_broker_is_told_that_its_name_server_is_a_broker(tmp_path: Path) -> None:
+    """A broker that nobody finds would only say that a request code is not supported."""
+    namesrv, address = await start("namesrv", "--listen", "127.0.0.1:0")
+    first, broker_address = await start(
+        "broker", "--listen", "127.0.0.1:0", "--namesrv", address, "--store", str(tmp_path / "1")
+    )
+    lost, _ = await start(
+        "broker", "--listen", "127.0.0.1:0", "--namesrv", broker_address, "--store", str(tmp_path / "2")
+    )
+    lost.send_signal(signal.SIGTERM)
+    _, errors = await lost.communicate()
+    assert f"cannot register at name server {broker_address}" in errors.decode()
+    assert "it is a broker, not a name server: correct namesrvAddr" in errors.decode()
+    assert await stop(first) == 0
+    assert await stop(namesrv) == 0
+
+
 async def test_logs_as_json_lines_without_bodies(tmp_path: Path) -> None:
     """A log collector could not read the lines, or what customers sent would be in them."""
     process, address = await start(
