@@ -75,6 +75,9 @@ PACKAGES = {
             "tests/integration/test_sdk_misuse.py",
             "tests/integration/test_sdk_slow_broker.py",
             "tests/integration/test_sdk_error_texts.py",
+            "tests/integration/test_sdk_acl.py",
+            "tests/integration/test_sdk_message_trace.py",
+            "tests/otel/test_sending.py",
         ),
     ),
     "protocol": Package(

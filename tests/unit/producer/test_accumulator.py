@@ -11,7 +11,7 @@ import pytest
 from rocketpy.config import BatchConfig, ProducerConfig
 from rocketpy.errors import MessageTooLarge
 from rocketpy.message import Message, MessageQueue
-from rocketpy.producer.accumulator import Accumulator
+from rocketpy.producer.accumulator import Accumulator, _join_times
 from rocketpy.producer.gathered import OpenBatch
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
@@ -158,3 +158,19 @@ async def test_what_is_refused_does_not_count() -> None:
     assert (rig.room.count, rig.room.bytes) == (0, 0)
     await asyncio.sleep(0)
     assert rig.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        (3000, 3000, True), (3000, 2728, True), (3000, 2727, False), (3000, 3300, True), (3000, 3301, False),
+        (10, 11, True), (10, 12, False), (1, 2, False),
+    ],
+)  # fmt: skip
+async def test_sends_with_about_the_same_time_travel_together(
+    first: int, second: int, *, together: bool
+) -> None:
+    """A send with a short time-out would wait as long as one with a long one."""
+    batch = OpenBatch(cast(Publisher, Topic("T")), None, first, wait=True)
+    assert _join_times(batch, second) is together
+    assert batch.timeout_ms == (max(first, second) if together else first)

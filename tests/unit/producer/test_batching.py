@@ -44,3 +44,13 @@ def test_too_large_a_message_is_named_before_anything_is_sent() -> None:
     """Half the batch would be stored before the error."""
     with pytest.raises(MessageTooLarge, match="message 1 has a body of 1001 bytes, 1000"):
         sizes([1, 1001], 400)
+
+
+@pytest.mark.parametrize("properties", [0, 1, 37, 300])
+@pytest.mark.parametrize("spare", [-1, 0])
+def test_properties_count(properties: int, spare: int) -> None:
+    """The broker would refuse a batch whose messages have many properties."""
+    bodies, each = [b"x" * 80] * 5, [b"p" * properties] * 5
+    whole = 5 * (120 + 80 + properties)
+    slices = split_batch("TTTTT", bodies, each, whole + spare, 1000)
+    assert [part.stop - part.start for part in slices] == ([5] if spare == 0 else [4, 1])

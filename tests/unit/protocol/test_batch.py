@@ -71,3 +71,10 @@ def test_properties_beyond_16_bits_are_refused() -> None:
     assert len(encode_batch_element(0, b"", b"x" * 32767)) == 32789
     with pytest.raises(MessageTooLarge, match="32768 bytes, above 32767"):
         encode_batch_element(0, b"", b"x" * 32768)
+
+
+@pytest.mark.parametrize(("body", "properties"), [(0, 0), (2, 0), (6, 6), (22, 22), (1000, 301)])
+def test_an_element_says_its_size(body: int, properties: int) -> None:
+    """A broker would take what follows for a part of it."""
+    element = encode_batch_element(1, bytes(body), b"p" * properties)
+    assert int.from_bytes(element[:4], "big") == len(element) == 22 + body + properties

@@ -53,3 +53,10 @@ def test_checksums_we_do_not_know() -> None:
     assert verify_body_checksum("", CHECK) is None
     with pytest.raises(ConfigInvalid, match="choose one of crc-32c"):
         body_checksum("sha-256", CHECK)
+
+
+@pytest.mark.parametrize("name", BODY_CHECKSUMS)
+def test_a_checksum_has_all_its_digits(name: str) -> None:
+    """One in sixteen bodies would have a checksum that other implementations write with a leading zero."""
+    digits = {len(body_checksum(name, b"%d" % number).partition(":")[2]) for number in range(200)}
+    assert digits == {8 if name == "crc-32c" else 16}

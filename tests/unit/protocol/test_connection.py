@@ -143,3 +143,10 @@ def test_bytes_that_are_no_frame_raise() -> None:
     """Garbage on the wire would be ignored and the connection hang."""
     with pytest.raises(RemoteProtocolError):
         Connection().receive(b"GET / HTTP/1.1\r\n\r\n")
+
+
+def test_oneway_requests_are_numbered_too() -> None:
+    """Logs and hooks of both sides could not tell one from the other."""
+    connection = Connection()
+    numbers = [read(connection.encode_oneway(Command.request(10))).opaque for _ in range(3)]
+    assert numbers == [numbers[0], numbers[0] + 1, numbers[0] + 2]

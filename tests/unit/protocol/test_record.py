@@ -291,3 +291,23 @@ def test_hosts_as_bytes_and_text() -> None:
             record.host_bytes(address, port)
     with pytest.raises(RecordCorrupt, match="8 or 20 bytes, not 4"):
         record.host_text(b"1234")
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 255, 256])
+def test_properties_of_any_length_are_read_quickly(size: int) -> None:
+    """A consumer would get a message with another's properties, or slowly."""
+    data = make(properties=b"p" * size)
+    found = record.decode_packed(data * 2, "GoldenTopic")
+    assert [type(one) for one in found] == [record.PackedRecord] * 2
+    assert record.decode_all(data * 2) == [record.decode(data)] * 2
+
+
+@pytest.mark.parametrize("field", ["flag", "queue_id", "reconsume_times"])
+def test_numbers_that_fit_into_no_field_of_a_batch_are_refused(field: str) -> None:
+    """An application's mistake would come as an error of the struct module, which nobody catches."""
+    given = {"flag": 0, "queue_id": 0, "reconsume_times": 0, field: 1 << 31}
+    with pytest.raises(LocalProtocolError, match="does not fit"):
+        record.encode_records(
+            b"T", given["queue_id"], 0, [0], [100], 0, 1, HOST, 2, HOST, given["reconsume_times"],
+            [given["flag"]], [b"x"], [b""],
+        )  # fmt: skip
