@@ -1,17 +1,20 @@
 """Walks an open store and reports every inconsistency with its place.
 
 The commit log is the truth: each of its records is checked, and each must be found in its consume queue at
-its queue offset, and in the index under its keys; no consume queue or index may hold anything else.
+its queue offset, with its tags code, and in the index under its keys; no consume queue or index may hold
+anything else. In SCHEDULE_TOPIC_XXXX the code is the due time. Several messages of a level may be off by the
+same time: then `messageDelayLevel` was changed.
 For tests, crash tests and operators.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rocketpy.errors import StoreError
+from rocketpy.protocol.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find
 from rocketpy.protocol.record import RecordView
@@ -28,6 +31,9 @@ __all__ = ["CheckReport", "check_files", "check_store"]
 _PROBLEMS_MAX = 1000
 _NOT_IN_QUEUE = 0x4
 _ROLLBACK = 0xC
+
+_Unit = tuple[int, int, int]
+"""Physical offset, size and tags code."""
 
 
 @dataclass(slots=True)
@@ -62,7 +68,7 @@ def check_store(store: MessageStore) -> CheckReport:
     log = store.commit_log
     index = None if store.index is None else store.index.files
     scan = log.scan(log.min_offset, log.max_offset, check_crc=True, bulk=None)
-    _check_all(scan, log.files, store.queues.queues, index, report)
+    _check_all(scan, log.files, store.queues.queues, index, store.dispatcher.tags_code_of, report)
     if scan.end != store.max_physical_offset:
         reason = scan.stop.reason if scan.stop is not None else "zeros"
         report.add(f"commit log: readable to {scan.end}, ends at {store.max_physical_offset}: {reason}")
@@ -78,7 +84,7 @@ def check_files(stored: StoredFiles) -> CheckReport:
     report = CheckReport(problems=list(stored.problems), may_be_behind=not stored.is_clean)
     index = stored.index_files if stored.has_index else None
     scan = stored.scan(stored.log.min_offset)
-    _check_all(scan, stored.log, stored.queues, index, report)
+    _check_all(scan, stored.log, stored.queues, index, stored.tags_code_of, report)
     for problem in stored.problems_behind(scan):
         report.add(problem)
     report.log_end = scan.end
@@ -90,14 +96,16 @@ def _check_all(
     files: LogFiles,
     queues: Mapping[tuple[str, int], ConsumeQueue],
     index: Sequence[IndexFile] | None,
+    tags_code_of: Callable[[RecordView], int],
     report: CheckReport,
 ) -> None:
-    in_queues: dict[tuple[str, int], dict[int, tuple[int, int]]] = defaultdict(dict)
+    in_queues: dict[tuple[str, int], dict[int, _Unit]] = defaultdict(dict)
     entries: list[tuple[int, int]] = []
     for view in scan:
         report.records += 1
         if not view.sys_flag & _NOT_IN_QUEUE:
-            _check_place(view, in_queues[view.topic, view.queue_id], report)
+            unit = (view.physical_offset, view.size, tags_code_of(view))
+            _check_place(view, unit, in_queues[view.topic, view.queue_id], report)
         if view.sys_flag & _ROLLBACK != _ROLLBACK and index is not None:
             entries += [(key_hash, view.physical_offset) for key_hash in _key_hashes(view)]
     for key, records in in_queues.items():
@@ -110,30 +118,32 @@ def _check_all(
         _check_index(index, entries, files.min_offset, report)
 
 
-def _check_place(view: RecordView, records: dict[int, tuple[int, int]], report: CheckReport) -> None:
+def _check_place(view: RecordView, unit: _Unit, records: dict[int, _Unit], report: CheckReport) -> None:
     where = f"record at {view.physical_offset}: {view.topic}/{view.queue_id} message {view.queue_offset}"
     earlier = records.get(view.queue_offset)
     if earlier is not None:
         report.add(f"{where} is also at {earlier[0]}")
     elif records and view.queue_offset - 1 not in records:
         report.add(f"{where} comes after {max(records)}")
-    records[view.queue_offset] = (view.physical_offset, view.size)
+    records[view.queue_offset] = unit
 
 
-def _check_queue(
-    queue: ConsumeQueue, records: dict[int, tuple[int, int]], log_start: int, report: CheckReport
-) -> None:
+def _check_queue(queue: ConsumeQueue, records: dict[int, _Unit], log_start: int, report: CheckReport) -> None:
     name = f"queue {queue.topic}/{queue.queue_id}"
     seen = 0
-    for number, offset, size, _ in queue.units():
+    wrong_codes: dict[int, list[int]] = defaultdict(list)
+    for number, offset, size, code in queue.units():
         report.units += 1
         place = records.get(number)
         if place is not None:
             seen += 1
-            if (offset, size) != place:
+            if (offset, size) != place[:2]:
                 report.add(f"{name}: unit {number} is {offset}+{size}, the record {place[0]}+{place[1]}")
+            elif code != place[2]:
+                wrong_codes[code - place[2]].append(number)
         elif offset >= log_start and not (offset == 0 and size == BLANK_SIZE):
             report.add(f"{name}: unit {number} at {offset}+{size} has no record")
+    _report_codes(queue, wrong_codes, report)
     if seen != len(records):
         missing = sorted(set(records) - set(range(queue.next_offset - seen, queue.next_offset)))
         problem = f"{name}: {len(records) - seen} messages have no unit, the first is {missing[:1]}"
@@ -141,6 +151,15 @@ def _check_queue(
         report.add(problem, behind=len(records) - seen if is_tail else 0)
     if records and queue.min_offset > min(records):
         report.add(f"{name}: min offset {queue.min_offset}, but the log has {min(records)}")
+
+
+def _report_codes(queue: ConsumeQueue, wrong: Mapping[int, list[int]], report: CheckReport) -> None:
+    """Report units with a wrong tags code. wrong: their numbers, by how much the code is off."""
+    for off_by, numbers in wrong.items():
+        if queue.topic != SCHEDULE_TOPIC or len(numbers) == 1:
+            for number in numbers:
+                name = f"queue {queue.topic}/{queue.queue_id}"
+                report.add(f"{name}: unit {number} has a tags code that is off by {off_by}")
 
 
 def _key_hashes(view: RecordView) -> list[int]:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rocketpy.errors import StoreError, StoreLocked
+from rocketpy.protocol.delays import DelayLevels
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from rocketpy_broker.store.disk import OsDisk
+from rocketpy_broker.store.dispatch import ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.index_file import HEADER_BYTES, IndexFile
 from rocketpy_broker.store.log_files import LogFiles
 from rocketpy_broker.store.log_scan import LogScan, find_record
@@ -72,6 +74,9 @@ class StoredFiles:
         self.has_index = self._disk.is_dir(config.index_directory)
         """Without the directory the index is switched off."""
         self.index_files = self._load_index()
+        table = ConsumeQueueTable(self._disk, config.consume_queue_directory, config.consume_queue)
+        self.tags_code_of = Dispatcher(table, None, DelayLevels(config.delay_levels)).tags_code_of
+        """Return the tags code that a record's unit must have."""
 
     def _check_lock(self) -> None:
         path = self.config.root / "lock"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import StoreError
-from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store import MessageInner, MessageStore
 from rocketpy_broker.store.checker import check_store
 from rocketpy_broker.store.consume_queue import UNIT
 from tests.unit.store.helpers import message, put, small_config
@@ -17,6 +17,12 @@ def overwrite_unit(store: MessageStore, number: int, unit: bytes) -> None:
     queue.write_out()
     assert queue.files.last is not None
     queue.files.last.write(number * 20, unit)
+
+
+def flip_code(store: MessageStore) -> None:
+    unit = store.queues.queues["T", 0].unit(3)
+    assert unit is not None
+    overwrite_unit(store, 3, UNIT.pack(*unit[:2], unit[2] ^ 4))
 
 
 def overwrite_log(store: MessageStore, position: int, data: bytes) -> None:
@@ -46,6 +52,7 @@ def raise_min_offset(store: MessageStore) -> None:
     ("damage", "problem"),
     [
         (lambda s: overwrite_unit(s, 3, UNIT.pack(5, 100, 0)), "queue T/0: unit 3 is 5+100, the record 48"),
+        (flip_code, "queue T/0: unit 3 has a tags code that is off by "),
         (lambda s: overwrite_log(s, 88, b"?"), "commit log: readable to"),
         (lambda s: overwrite_index(s, 2, bytes(20)), "lacks the key with hash"),
         (lambda s: overwrite_index(s, 2, b"\0\0\0\1" + bytes(16)), "points to 0, where no such record is"),
@@ -80,3 +87,25 @@ def test_whole_store_is_counted(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="1 records wait"):
         check_store(store)
     store.close()
+
+
+def test_due_times_of_a_changed_table_are_no_damage(tmp_path: Path) -> None:
+    """After `messageDelayLevel` was changed each waiting message would be called damaged, or none ever."""
+    delayed = MessageInner("SCHEDULE_TOPIC_XXXX", 0, b"x", properties=b"DELAY\x011\x02")
+    with MessageStore(small_config(tmp_path, delay_levels="1s 5s")) as store:
+        for _ in range(5):
+            store.put_message(delayed)
+        store.dispatch()
+        assert check_store(store).problems == []
+    with MessageStore(small_config(tmp_path, delay_levels="7s 5s")) as store:
+        queue = store.queues.queues["SCHEDULE_TOPIC_XXXX", 0]
+        stored = [store.store_timestamp("SCHEDULE_TOPIC_XXXX", 0, number) for number in range(4)]
+        assert [unit[3] - time for unit, time in zip(queue.units(), stored, strict=False)] == [1000] * 4
+        assert check_store(store).problems == []
+        unit = queue.unit(2)
+        assert unit is not None
+        assert queue.files.last is not None
+        queue.files.last.write(40, UNIT.pack(*unit[:2], unit[2] + 64))
+        assert check_store(store).problems == [
+            "queue SCHEDULE_TOPIC_XXXX/0: unit 2 has a tags code that is off by -5936"
+        ]
