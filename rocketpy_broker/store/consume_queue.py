@@ -19,11 +19,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import struct
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy_broker.store.disk import Disk
+from rocketpy_broker.store.queue_sums import FileSum, QueueSums
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
@@ -36,6 +38,7 @@ UNIT_BYTES = UNIT.size
 BLANK_SIZE = 0x7FFFFFFF
 BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _STEP_UNITS = 200
+_SUM_BYTES = 1 << 20
 _GAP_UNITS_MAX = 5_000_000
 _PIECE_BYTES = UNIT_BYTES * 3200
 _pack = UNIT.pack
@@ -50,7 +53,7 @@ class ConsumeQueue:
     """
 
     __slots__ = ("_pending", "_pending_max", "_write_at", "files", "max_physical_offset",
-                 "min_offset", "next_offset", "put_bytes", "queue_id", "topic")  # fmt: skip
+                 "min_offset", "next_offset", "put_bytes", "queue_id", "sums", "topic")  # fmt: skip
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.files = SegmentQueue(disk, directory / topic / str(queue_id), segment_bytes)
+        self.sums = QueueSums()
         self.min_offset = 0
         """First queue offset whose record is still in the commit log, as of `correct_min_offset`."""
         self.next_offset = 0
@@ -164,6 +168,7 @@ class ConsumeQueue:
     def begin_at(self, queue_offset: int) -> None:
         """Give the first unit of a queue without any this number: those before it were never here."""
         self._pending.clear()
+        self.sums.cut(0)
         self.files.destroy()
         # As 4.6.0 (fillPreBlank): the queue starts in the file that holds this offset.
         first = queue_offset - queue_offset % self.units_per_file
@@ -184,6 +189,7 @@ class ConsumeQueue:
                 last = self.files.add_segment(self._written_units * UNIT_BYTES)
             part = data[written : written + last.size - last.wrote]
             last.write(last.wrote, part)
+            self.sums.wrote(last.start, last.wrote, part)
             last.wrote += len(part)
             written += len(part)
             del self._pending[: len(part) // UNIT_BYTES]
@@ -340,6 +346,7 @@ class ConsumeQueue:
     def cut(self, queue_offset: int) -> None:
         """Make `queue_offset` the next one, dropping what lies behind. `max_physical_offset` stays."""
         self.write_out()
+        self.sums.cut(queue_offset * UNIT_BYTES)
         self.files.truncate(queue_offset * UNIT_BYTES)
         self.next_offset = queue_offset
 
@@ -384,9 +391,38 @@ class ConsumeQueue:
                 break
             yield self.files.take_first()
 
+    # -- checksums -------------------------------------------------------------------------------
+
+    def take_sums(self, sums: Iterable[FileSum]) -> None:
+        """Know the checksums that the last run saved."""
+        for one in sums:
+            self.sums.know(one.start, one.covered, one.crc)
+
+    def sum_of(self, segment: Segment, *, may_read: bool) -> FileSum | None:
+        """The checksum of what is written of a file; None when that is not known and may not be read."""
+        covered, crc = self.sums.get(segment.start) or (-1, 0)
+        if covered != segment.wrote:
+            if not may_read:
+                return None
+            covered, crc = segment.wrote, self._read_sum(segment, segment.wrote)
+        return FileSum(self.topic, self.queue_id, segment.start, covered, crc)
+
+    def is_intact(self, sum_: FileSum) -> bool:
+        """Does the file have that checksum? False when there is no such file."""
+        segment = next((one for one in self.files.segments if one.start == sum_.start), None)
+        return segment is not None and self._read_sum(segment, sum_.covered) == sum_.crc
+
+    @staticmethod
+    def _read_sum(segment: Segment, covered: int) -> int:
+        crc = 0
+        for at in range(0, covered, _SUM_BYTES):
+            crc = zlib.crc32(segment.read(at, min(_SUM_BYTES, covered - at)), crc)
+        return crc
+
     def destroy(self) -> None:
         """Delete the queue's files."""
         self._pending.clear()
+        self.sums.cut(0)
         self.files.destroy()
         self.min_offset = self.next_offset = 0
         self.max_physical_offset = -1

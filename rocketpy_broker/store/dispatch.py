@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.delays import SCHEDULE_TOPIC, DelayLevels
@@ -24,9 +25,11 @@ from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.messages import DispatchRequest
 from rocketpy_broker.store.property_fields import PropertyFields, index_fields
+from rocketpy_broker.store.queue_sums import FileSum
 from rocketpy_broker.store.queue_table import QueueCursor, QueueTable, check_topic
+from rocketpy_broker.store.segment import Segment
 
-__all__ = ["ArrivalListener", "ConsumeQueueTable", "Dispatcher"]
+__all__ = ["SUMS_BYTES_MAX", "ArrivalListener", "ConsumeQueueTable", "Dispatcher"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,8 @@ _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 # Prepared (4) and rolled back (12) messages are in no queue.
 _NOT_IN_QUEUE = 0x4
 _TAG_CODES_MAX = 4096
+SUMS_BYTES_MAX: Final = 256 << 20
+"""Bytes of consume queues, the newest, whose checksums a start verifies: 13 million messages."""
 _BULK_MIN = 12
 """Records of a run from which on they are taken column by column."""
 
@@ -74,6 +79,20 @@ class ConsumeQueueTable:
                 pending_bytes_max=self._config.pending_bytes_max,
             )
         return queue
+
+    def sums(self) -> Iterator[FileSum]:
+        """Checksums of the queues' files, the newest file of each queue first.
+
+        A file whose checksum is not known is read, as long as that is not more than `SUMS_BYTES_MAX` in all.
+        """
+        read = 0
+        for queue, segment in _newest_first(self.queues.values()):
+            one = queue.sum_of(segment, may_read=read + segment.wrote <= SUMS_BYTES_MAX)
+            if one is not None:
+                yield one
+            if queue.sums.get(segment.start) is None:
+                read += segment.wrote
+            segment.rest()
 
     def max_physical_offset(self) -> int:
         """Just behind the newest record in any queue, -1 without queues."""
@@ -124,6 +143,16 @@ class ConsumeQueueTable:
         """Close all files."""
         for queue in self.queues.values():
             queue.files.close()
+
+
+def _newest_first(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, Segment]]:
+    placed = [
+        (depth, queue, segment)
+        for queue in queues
+        for depth, segment in enumerate(reversed(queue.files.segments))
+        if segment.wrote
+    ]
+    return [(queue, segment) for _, queue, segment in sorted(placed, key=lambda place: place[0])]
 
 
 class Dispatcher:

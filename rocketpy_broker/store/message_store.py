@@ -29,10 +29,12 @@ from rocketpy_broker.store.flush import FlushPlan, flush_failure, flush_here
 from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.message_log import MessageLog
 from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
+from rocketpy_broker.store.queue_sums import FileSum, decode_sums, encode_sums
 from rocketpy_broker.store.queue_table import QueueTable
 from rocketpy_broker.store.recovery import Recovery
 from rocketpy_broker.store.recovery_report import RecoveryReport
 from rocketpy_broker.store.segment import Segment
+from rocketpy_broker.store.state_file import load_state, save_state
 from rocketpy_broker.store.store_lock import StoreLock
 from rocketpy_broker.store.store_reads import StoreReads
 
@@ -64,6 +66,7 @@ class MessageStore(StoreReads):
         self.disk: Disk = OsDisk() if disk is None else disk
         self._lock = StoreLock(self.disk, config.root / "lock")
         self._abort_path = config.root / "abort"
+        self._sums_path = config.root / "queuesums"
         self.checkpoint_file = CheckpointFile(self.disk, config.root / "checkpoint")
         self.checkpoint = Checkpoint()
         self._saved_checkpoint = Checkpoint()
@@ -117,7 +120,7 @@ class MessageStore(StoreReads):
         recovery = Recovery(
             self.config.recovery, self.commit_log, self.queues, self.index, self.dispatcher, self.table
         )
-        report = recovery.run(self.checkpoint, clean=clean)
+        report = recovery.run(self.checkpoint, self._last_sums(clean=clean), clean=clean)
         report.is_ours = flushed >= 0
         if not clean:
             self.commit_log.distrust(report, flushed)
@@ -127,6 +130,21 @@ class MessageStore(StoreReads):
         self.checkpoint.log_end = self.checkpoint.index_files = self.checkpoint.tail_offset = -1
         flush_here(self, self.plan_flush(thorough=True))
         return report
+
+    def _last_sums(self, *, clean: bool) -> list[FileSum]:
+        """Checksums of consume queues from the last stop; none after an unclean one. Raises StoreError."""
+        log_end = self.checkpoint.log_end
+        if not clean or log_end < 0:
+            return []
+        return load_state(self.disk, self._sums_path, lambda data: decode_sums(data, log_end)) or []
+
+    def _save_sums(self) -> None:
+        """Keep the checksums for the next start, which does without them when that fails."""
+        try:
+            self.disk.unlink(self._sums_path)
+            save_state(self.disk, self._sums_path, encode_sums(self.queues.sums(), self.checkpoint.log_end))
+        except (StoreError, OSError) as error:
+            logger.warning("checksums of consume queues are not saved: %s", error)
 
     def _mark_open(self) -> None:
         """Leave the mark that a clean stop removes, before anything is changed."""
@@ -163,6 +181,7 @@ class MessageStore(StoreReads):
         self.checkpoint.tail_offset = self.commit_log.tail.offset
         self.checkpoint.index_files = len(self.index.files) if self.index is not None else -1
         flush_here(self, self.plan_flush(thorough=True))
+        self._save_sums()
         try:
             self.disk.unlink(self._abort_path)
             self.disk.fsync_dir(self.config.root)

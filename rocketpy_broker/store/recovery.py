@@ -1,6 +1,7 @@
 """Opens a store's files: finds the end of the log and brings consume queues and index in line with it.
 
-1. Consume queues: each ends before its first unit that is none; a last unit whose record is not in the log,
+1. Consume queues: after a clean stop each is compared with the checksums of that stop, and built anew when it
+   differs. Each ends before its first unit that is none; a last unit whose record is not in the log,
    or is another message's, goes too.
 2. The log is read from the third-last file (after a clean stop) or from the file that the checkpoint names
    (after an unclean one), or from further back where a queue or the index lacks older records. Each record is
@@ -19,17 +20,20 @@ Differs: 4.6.0 never looks behind damage, and indexes nothing before the file th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rocketpy.errors import RecordCorrupt
 from rocketpy.protocol.record import RecordView, peek
 from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.config import RecoveryConfig
 from rocketpy_broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
-from rocketpy_broker.store.dispatch import ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.dispatch import SUMS_BYTES_MAX, ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.log_scan import LogTail
 from rocketpy_broker.store.message_log import MessageLog, RecordScan
 from rocketpy_broker.store.messages import DispatchRequest
+from rocketpy_broker.store.queue_sums import FileSum
 from rocketpy_broker.store.queue_table import QueueTable
 from rocketpy_broker.store.recovery_report import RecoveryReport
 from rocketpy_broker.store.segment import Segment
@@ -69,13 +73,17 @@ class Recovery:
         self.tail = LogTail(0)
         """Where the next clean start may begin to read the log."""
 
-    def run(self, checkpoint: Checkpoint, *, clean: bool) -> RecoveryReport:
-        """Do it all. Raises StoreDamaged (nothing was cut then), StoreError."""
+    def run(self, checkpoint: Checkpoint, sums: Sequence[FileSum], *, clean: bool) -> RecoveryReport:
+        """Do it all. Raises StoreDamaged (nothing was cut then), StoreError.
+
+        sums: of the queues' files, from the last stop, the newest file of each queue first.
+        """
         report = RecoveryReport(clean)
         self._log.sort_out(checkpoint)
         if not self._files.segments:
             self._drop_all(report)
             return report
+        self._check_sums(sums, report)
         self._drop_headless(report)
         for queue in self._queues.queues.values():
             queue.recover(-1 if clean else checkpoint.dispatched_offset)
@@ -163,17 +171,30 @@ class Recovery:
     # -- reading the log -------------------------------------------------------------------------
 
     def _scan(self, start: int, index_from: int, report: RecoveryReport) -> RecordScan:
-        """Read the log to its end and dispatch; from the first file when a queue turns out to lack more."""
+        """Read the log to its end and dispatch; from the first file when a queue turns out to lack more.
+
+        A queue that was dropped and came back may have its numbers twice in the log; then one that was read
+        twice does not fit either, and all queues are built anew: an empty one fits every log.
+        """
         first = self._files.min_offset
         try:
             return self._scan_once(start, index_from, report, gaps_allowed=start == first)
         except _QueueIncomplete as incomplete:
             report.note(f"{incomplete}; reading the log from its first file")
-            if self._index is not None:
-                index_from = max(index_from, self._indexed_until)
-            for cursor in self._table.values():  # what was read before was not put into its queue
-                cursor.next_offset = 0
-            return self._scan_once(first, index_from, report, gaps_allowed=True)
+        try:
+            return self._scan_again(index_from, report)
+        except _QueueIncomplete as incomplete:
+            report.note(f"{incomplete}; building all queues anew")
+        for queue in self._queues.queues.values():
+            queue.destroy()
+        return self._scan_again(index_from, report)
+
+    def _scan_again(self, index_from: int, report: RecoveryReport) -> RecordScan:
+        if self._index is not None:
+            index_from = max(index_from, self._indexed_until)
+        for cursor in self._table.values():  # what was read before was not put into its queue
+            cursor.next_offset = 0
+        return self._scan_once(self._files.min_offset, index_from, report, gaps_allowed=True)
 
     def _scan_once(
         self, start: int, index_from: int, report: RecoveryReport, *, gaps_allowed: bool
@@ -267,6 +288,24 @@ class Recovery:
         return True
 
     # -- consume queues --------------------------------------------------------------------------
+
+    def _check_sums(self, sums: Sequence[FileSum], report: RecoveryReport) -> None:
+        """Queues with a file that is gone, or other than at the last stop, are built anew."""
+        checked = 0
+        damaged: set[tuple[str, int]] = set()
+        for one in sums:
+            queue = self._queues.queues.get((one.topic, one.queue_id))
+            checked += one.covered
+            if queue is not None and (checked > SUMS_BYTES_MAX or queue.is_intact(one)):
+                queue.take_sums([one])
+            else:
+                damaged.add((one.topic, one.queue_id))
+            if queue is not None:
+                queue.files.rest()
+        for topic, queue_id in sorted(damaged):
+            report.note(f"queue {topic}/{queue_id} is not as it was when the store was stopped: built anew")
+            self._queues.get_or_add(topic, queue_id).destroy()
+            self._from_first = True
 
     def _drop_headless(self, report: RecoveryReport) -> None:
         """Queues that lack a file are built anew: in the middle, or in front of a log that has its start."""
