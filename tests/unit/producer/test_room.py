@@ -64,6 +64,27 @@ async def test_room_is_promised_to_who_waits_longest() -> None:
     assert (room.count, room.bytes) == (2, 40)
 
 
+async def test_the_bound_holds_while_many_wait() -> None:
+    """A producer would have more messages in flight than its bound, whenever one is answered."""
+    room = Room(2, 1000)
+    room.count = 2
+    most = 0
+
+    async def come() -> None:
+        nonlocal most
+        await room.wait(1, 60_000)
+        room.count += 1
+        most = max(most, room.count)
+
+    tasks = [asyncio.ensure_future(come()) for _ in range(6)]
+    for _ in tasks:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        room.free(0)
+    await asyncio.gather(*tasks)
+    assert most == 2
+
+
 async def test_promised_room_counts() -> None:
     """Those who were promised room and those who come by would both take it."""
     room = filled(4, 40)

@@ -14,10 +14,14 @@ CONSTANTS = {
 }
 
 
+LATER = {"GET_TOPIC_CONFIG": 351, "GET_SUBSCRIPTIONGROUP_CONFIG": 352}
+"""Requests of newer clients. Source: RequestCode of 5.3.3."""
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (RequestCode, CONSTANTS["RequestCode"]),
+        (RequestCode, CONSTANTS["RequestCode"] | LATER),
         (ResponseCode, CONSTANTS["ResponseCode"] | CONSTANTS["RemotingSysResponseCode"]),
         (LanguageCode, {v["language"]: v["code"] for v in vectors("versionAndLanguage") if "language" in v}),
     ],
