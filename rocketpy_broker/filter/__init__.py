@@ -1,7 +1,13 @@
 """Which messages a subscription lets through: by tag, or by an SQL92 expression over properties. Pure."""
 
 from rocketpy_broker.filter.sql92 import Expression, ExpressionInvalid, compile_expression
-from rocketpy_broker.filter.subscription import EVERYTHING, MessageFilter, filter_of, subscription_of
+from rocketpy_broker.filter.subscription import (
+    EVERYTHING,
+    MessageFilter,
+    filter_of,
+    is_tag_type,
+    subscription_of,
+)
 
 __all__ = [
     "EVERYTHING",
@@ -10,5 +16,6 @@ __all__ = [
     "MessageFilter",
     "compile_expression",
     "filter_of",
+    "is_tag_type",
     "subscription_of",
 ]

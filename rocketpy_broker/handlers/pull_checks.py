@@ -9,7 +9,7 @@ from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
-from rocketpy_broker.filter import ExpressionInvalid, MessageFilter, filter_of, subscription_of
+from rocketpy_broker.filter import ExpressionInvalid, MessageFilter, filter_of, is_tag_type, subscription_of
 from rocketpy_broker.handlers.base import FAQ, refuse_topic
 from rocketpy_broker.handlers.expressions import Expressions
 from rocketpy_broker.services.clients import ClientRegistry
@@ -108,9 +108,21 @@ class PullChecks:
         found = group.subscriptions.get(header.topic)
         if found is None:
             return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
-        if found.sub_version < header.sub_version:  # QUIRKS 35
+        return found if found.sub_version >= header.sub_version else self._outdated(header, found)
+
+    def _outdated(
+        self, header: PullMessageRequestHeader, found: SubscriptionData
+    ) -> SubscriptionData | tuple[int, str]:
+        """Return what a pull gets whose consumer has a newer subscription than its last heartbeat said.
+
+        All messages where both go by tags, which every consumer checks itself. 4.6.0 refuses each of these
+        pulls (QUIRKS 35). A client of 5.3.3 makes its subscription newer when it gets queues, and drops the
+        heartbeat about that when another one is under way: then it gets nothing for 20 s.
+        """
+        by_tags = is_tag_type(found.expression_type) and is_tag_type(header.expression_type)
+        if not by_tags or found.class_filter_mode:
             return ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
-        return found
+        return subscription_of(header.topic, "*", None)
 
     def _unsupported(
         self, header: PullMessageRequestHeader, wanted: SubscriptionData

@@ -82,9 +82,6 @@ public final class First {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group + "_" + topic);
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        // A client of 5.3.3 drops its heartbeat about a new subscription while another is under way, and is
-        // refused messages until the next one, 30 s later: whichever broker it asks.
-        consumer.setHeartbeatBrokerInterval(1000);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             got.countDown();
