@@ -7,13 +7,15 @@ from typing import Final
 from rocketpy.config import Credentials
 from rocketpy.errors import BrokerError
 from rocketpy.protocol.acl import Signer
-from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
 
-__all__ = ["Asker"]
+__all__ = ["Asker", "refusal"]
 
 _TIMEOUT_MS: Final = 3000
+_FOR_NAME_SERVERS: Final = (RequestCode.REGISTER_BROKER, RequestCode.GET_BROKER_CLUSTER_INFO)
+"""Requests that every name server handles, and no broker."""
 
 
 class Asker:
@@ -33,7 +35,7 @@ class Asker:
         request.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"")
         answer = await self._channel.request(request, _TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark, str(self.address))
+            raise refusal(code, answer, self.address)
         return bytes(answer.body)
 
     def close(self) -> None:
@@ -41,3 +43,10 @@ class Asker:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+
+def refusal(code: int, answer: Command, address: Address) -> BrokerError:
+    """The error for an answer that is no success. code: that of the question."""
+    is_broker = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _FOR_NAME_SERVERS
+    advice = "it is a broker, not a name server" if is_broker else ""
+    return BrokerError(answer.code, answer.remark, str(address), advice=advice)

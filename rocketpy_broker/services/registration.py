@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from rocketpy.errors import BrokerError, RocketError
+from rocketpy.errors import RocketError
 from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig
 from rocketpy.protocol.checksum import crc32
@@ -31,6 +31,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
 from rocketpy_broker.config import BrokerConfig
+from rocketpy_broker.services.asking import refusal
 from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable
 
 __all__ = ["Registrar", "advertised"]
@@ -289,9 +290,7 @@ class Registrar:
             request = self._signed(self._registration(only))
             response = await channel.request(request, self._config.registration.timeout_ms)
             if response.code != ResponseCode.SUCCESS:
-                is_broker = response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                advice = "it is a broker, not a name server: correct namesrvAddr" if is_broker else ""
-                raise BrokerError(response.code, response.remark, str(link.address), advice=advice)
+                raise refusal(request.code, response, link.address)
         except RocketError:
             link.unsent = unsent | link.unsent
             raise

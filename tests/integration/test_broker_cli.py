@@ -15,7 +15,7 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import GetMaxOffsetRequestHeader, GetRouteInfoRequestHeader
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2 as SendHeader
 from rocketpy_broker.store import MessageStore, StoreConfig
-from tests.integration.processes import start, stop
+from tests.integration.processes import output_of, start, stop
 from tests.integration.raw_client import RawClient
 
 DEV = ("dev", "--listen", "127.0.0.1:0", "--set", "listenPort=0")
@@ -150,7 +150,10 @@ async def test_a_broker_is_told_that_its_name_server_is_a_broker(tmp_path: Path)
     lost.send_signal(signal.SIGTERM)
     _, errors = await lost.communicate()
     assert f"cannot register at name server {broker_address}" in errors.decode()
-    assert "it is a broker, not a name server: correct namesrvAddr" in errors.decode()
+    assert "it is a broker, not a name server" in errors.decode()
+    status, output = await output_of("ha", "status", "--namesrv", broker_address)
+    assert status == 2
+    assert output.endswith("it is a broker, not a name server\n")
     assert await stop(first) == 0
     assert await stop(namesrv) == 0
 
