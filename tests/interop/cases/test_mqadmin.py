@@ -133,11 +133,17 @@ def test_settings_are_shown_and_changed(peer: JavaPeer, tmp_path: Path) -> None:
         broker = servers.broker.address
         shown = servers.admin("getBrokerConfig", "-b", broker)
         assert re.search(r"^fileReservedTime *= *72", shown, re.MULTILINE)
+        assert re.search(rf"^listenPort *= *{servers.broker.port}", shown, re.MULTILINE)
         changed = servers.admin("updateBrokerConfig", "-b", broker, "-k", "fileReservedTime", "-v", "48")
         assert f"update broker config success, {broker}" in changed
         shown = servers.admin("getBrokerConfig", "-b", broker)
         assert re.search(r"^fileReservedTime *= *48", shown, re.MULTILINE)
-        assert "orderMessageEnable" in servers.admin("getNamesrvConfig", "-n", servers.namesrv.address)
+        for key in ("transactionCheckMax", "sendMessageThreadPoolNums"):  # at the next start; never
+            changed = servers.admin("updateBrokerConfig", "-b", broker, "-k", key, "-v", "16")
+            assert f"update broker config success, {broker}" in changed
+        shown = servers.admin("getNamesrvConfig", "-n", servers.namesrv.address)
+        assert "orderMessageEnable" in shown
+        assert re.search(rf"^listenPort *= *{servers.namesrv.port}", shown, re.MULTILINE)
         update = ("-k", "orderMessageEnable", "-v", "true", "-n", servers.namesrv.address)
         assert "update name server config success!" in servers.admin("updateNamesrvConfig", *update)
         refused = servers.admin("updateBrokerConfig", "-b", broker, "-k", "storePathRootDir", "-v", "x")
