@@ -17,7 +17,7 @@ from operator import add
 from struct import Struct
 from typing import Final
 
-from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreError
+from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreDamaged, StoreError
 from rocketpy.protocol.batch import BatchColumns
 from rocketpy.protocol.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.record import (
@@ -108,7 +108,16 @@ class CommitLog:
         self.files.load()
 
     def sort_out(self, checkpoint: Checkpoint) -> None:
-        """A file that was flushed must be there; others may be left over from a power loss."""
+        """A file that was flushed must be there; others may be left over from a power loss.
+
+        Raises StoreDamaged: starting empty would delete the queues, and give their numbers out again.
+        """
+        if not (self.files.segments or self.files.strays) and checkpoint.flushed_offset > 0:
+            raise StoreDamaged(
+                f"{self.files.directory} has no files, but the log was flushed up to "
+                f"{checkpoint.flushed_offset}. Mount or restore that directory; to start with an empty "
+                "store, remove its file `checkpoint`"
+            )
         self.files.sort_out(checkpoint.flushed_offset, checkpoint.min_offset)
 
     def first_record(self, segment: Segment) -> RecordView | None:

@@ -143,10 +143,15 @@ def test_rebuilt_files_are_those_written_live(tmp_path: Path) -> None:
     assert sorted(path.read_bytes() for path in names) == sorted(live[1])
 
 
-def test_store_without_its_commit_log_starts_empty(tmp_path: Path) -> None:
-    """Queues would lead consumers to messages that are gone, as 4.6.0 knows."""
+def test_store_without_its_commit_log_starts_empty_only_if_told_to(tmp_path: Path) -> None:
+    """A disk that is not mounted would cost the queues, as with 4.6.0, and numbers would be given twice."""
     filled(tmp_path)
+    queues = files_below(tmp_path / "consumequeue")
     shutil.rmtree(tmp_path / "commitlog")
+    with pytest.raises(StoreDamaged, match=r"commitlog has no files, but .* remove its file `checkpoint`"):
+        MessageStore(small_config(tmp_path)).open()
+    assert files_below(tmp_path / "consumequeue") == queues
+    (tmp_path / "checkpoint").unlink()
     store = MessageStore(small_config(tmp_path))
     report = store.open()
     assert (report.end, len(report.notes)) == (0, 3)
