@@ -1,6 +1,6 @@
 """Opens a store's files: finds the end of the log and brings consume queues and index in line with it.
 
-1. Consume queues: after a clean stop each is compared with the checksums of that stop, and built anew when it
+1. Consume queues: after a clean stop each is compared with the checksums of that stop, and rebuilt when it
    differs. Each ends before its first unit that is none; a last unit whose record is not in the log,
    or is another message's, goes too.
 2. The log is read from the third-last file (after a clean stop) or from the file that the checkpoint names
@@ -69,7 +69,7 @@ class Recovery:
         self._table = table
         self._indexed_until = 0
         self._from_first = False
-        """Must all of the log be read, since a queue is to be built anew?"""
+        """Whether the whole log must be read because a queue is to be rebuilt."""
         self.tail = LogTail(0)
         """Where the next clean start may begin to read the log."""
 
@@ -174,7 +174,7 @@ class Recovery:
         """Read the log to its end and dispatch; from the first file when a queue turns out to lack more.
 
         A queue that was dropped and came back may have its numbers twice in the log; then one that was read
-        twice does not fit either, and all queues are built anew: an empty one fits every log.
+        twice does not fit either, and all queues are rebuilt: an empty one fits every log.
         """
         first = self._files.min_offset
         try:
@@ -184,7 +184,7 @@ class Recovery:
         try:
             return self._scan_again(index_from, report)
         except _QueueIncomplete as incomplete:
-            report.note(f"{incomplete}; building all queues anew")
+            report.note(f"{incomplete}; rebuilding all queues")
         for queue in self._queues.queues.values():
             queue.destroy()
         return self._scan_again(index_from, report)
@@ -290,7 +290,7 @@ class Recovery:
     # -- consume queues --------------------------------------------------------------------------
 
     def _check_sums(self, sums: Sequence[FileSum], report: RecoveryReport) -> None:
-        """Queues with a file that is gone, or other than at the last stop, are built anew."""
+        """Queues with a file that is gone, or other than at the last stop, are rebuilt."""
         checked = 0
         damaged: set[tuple[str, int]] = set()
         for one in sums:
@@ -303,17 +303,17 @@ class Recovery:
             if queue is not None:
                 queue.files.rest()
         for topic, queue_id in sorted(damaged):
-            report.note(f"queue {topic}/{queue_id} is not as it was when the store was stopped: built anew")
+            report.note(f"queue {topic}/{queue_id} is not as it was when the store was stopped: rebuilt")
             self._queues.get_or_add(topic, queue_id).destroy()
             self._from_first = True
 
     def _drop_headless(self, report: RecoveryReport) -> None:
-        """Queues that lack a file are built anew: in the middle, or in front of a log that has its start."""
+        """Queues that lack a file are rebuilt: in the middle, or in front of a log that has its start."""
         for queue in self._queues.queues.values():
             files = queue.files
             lacks_front = files.min_offset > 0 == self._files.min_offset and not queue.begins_blank()
             if files.strays or lacks_front:
-                report.note(f"queue {queue.topic}/{queue.queue_id} lacks a file and is built anew")
+                report.note(f"queue {queue.topic}/{queue.queue_id} lacks a file and is rebuilt")
                 queue.destroy()
                 self._from_first = True
 

@@ -46,7 +46,7 @@ def test_a_flipped_bit_is_found_and_mended(tmp_path: Path, seed: int) -> None:
     path = directory / f"{number // 50 * 1000:020d}"
     flip(path, number % 50 * 20 + random.randrange(20), random.randrange(8))
     store, notes = started(tmp_path)
-    assert notes == ["queue T/0 is not as it was when the store was stopped: built anew"]
+    assert notes == ["queue T/0 is not as it was when the store was stopped: rebuilt"]
     assert bodies(store) == ALL
     assert check_store(store).problems == []
     store.close()
