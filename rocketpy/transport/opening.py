@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import re
@@ -109,13 +110,21 @@ async def local_address(address: Address) -> str | None:
     loop = asyncio.get_running_loop()
     remote = (address.host, address.port)
     try:
-        async with asyncio.timeout(_RESOLVE_S):
+        async with asyncio.timeout(None if _is_ip(address.host) else _RESOLVE_S):
             transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=remote)
     except (OSError, UnicodeError):  # TimeoutError is an OSError
         return None
     name = transport.get_extra_info("sockname")
     transport.close()
     return address_text(name)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 async def listen_raw(
