@@ -454,6 +454,8 @@ def test_an_entry_for_another_place_is_refused() -> None:
         (RaftResponseCode.INCONSISTENT_LEADER, -1, Role.CANDIDATE),
         (RaftResponseCode.TERM_NOT_READY, -1, Role.LEADER),
         (RaftResponseCode.SUCCESS, -1, Role.LEADER),
+        (RaftResponseCode.SUCCESS, 9, Role.LEADER),
+        (RaftResponseCode.UNKNOWN_MEMBER, 9, Role.LEADER),
     ],
 )
 def test_a_leader_listens_to_what_heartbeats_bring_back(code: int, term: int, role: Role) -> None:

@@ -30,7 +30,7 @@ def test_a_log_arrives_whole_however_it_is_cut(chunk: int, *, notes: bool) -> No
     pair.run()
     assert pair.closed == []
     assert pair.target.data == source.data
-    assert pair.master.received == source.max_offset
+    assert pair.master.received == pair.slave.master_offset == source.max_offset
 
 
 def test_a_slave_of_ours_asks_for_the_whole_log_and_javas_gets_the_last_file() -> None:

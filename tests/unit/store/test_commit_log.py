@@ -127,3 +127,13 @@ def test_closed_store_takes_nothing(store: MessageStore) -> None:
     with pytest.raises(StoreError, match="the store is closed"):
         store.append(message(1))
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("offset", "following"), [(0, 65536), (1, 65536), (65535, 65536), (65536, 131072), (200_000, 262_144)]
+)
+def test_the_next_file_begins_at_a_multiple_of_its_size(
+    store: MessageStore, offset: int, following: int
+) -> None:
+    """A consumer whose messages were deleted would be sent to an offset where no record begins."""
+    assert store.commit_log.roll_next_file(offset) == following

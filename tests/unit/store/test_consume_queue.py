@@ -180,7 +180,7 @@ def test_a_run_of_units_is_put_as_each_of_them_would_be(
 ) -> None:
     """Recovery would number messages in another way than the live broker did."""
     run, single = (queue_of(tmp_path / name, 5) for name in ("run", "single"))
-    sizes, codes = [100] * len(offsets), list(range(len(offsets)))
+    sizes, codes = list(range(91, 91 + len(offsets))), list(range(len(offsets)))
     added = [single.put(*unit) for unit in zip(offsets, sizes, codes, numbers, strict=True)]
     assert run.put_run(offsets, sizes, codes, numbers) == any(added)
     assert list(run.units()) == list(single.units())
