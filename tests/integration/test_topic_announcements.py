@@ -15,7 +15,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker import Broker, load_broker_config
 from rocketpy_broker.services import registration
 from tests.integration.raw_client import RawClient
-from tests.integration.sdk_peers import Peer
+from tests.integration.sdk_peers import Names
 from tests.integration.test_broker import SMALL
 
 HEADER = CreateTopicRequestHeader(
@@ -24,21 +24,22 @@ HEADER = CreateTopicRequestHeader(
 )  # fmt: skip
 
 
-class LateNameServer(Peer):
+class LateNameServer(Names):
     """A name server that answers registrations of a topic's change when it is told to.
 
     refuses: how many of them it refuses first.
     """
 
     def __init__(self, *, refuses: int = 0) -> None:
-        super().__init__(self._answer)
+        super().__init__()
+        self.script = self._answer
         self.refuses = refuses
         self.held: list[tuple[Channel, Command]] = []
         self.holds = False
 
-    def _answer(self, channel: Channel, request: Command) -> Command | None:
+    def _answer(self, channel: Channel, request: Command) -> Command | bytes | None:
         if request.code != RequestCode.REGISTER_BROKER or not self.holds:
-            return request.reply()
+            return self.answer(channel, request)
         if self.refuses:
             self.refuses -= 1
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="not now")
