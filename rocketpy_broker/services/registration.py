@@ -301,13 +301,17 @@ class Registrar:
             self._owner.spawn(self._report_rival(link, rival), f"look for a broker at {rival}")
 
     async def _rival(self, link: _NameServerLink, channel: Channel) -> str | None:
-        """Where a name server knows another broker with this name and id. Raises TransportError."""
-        request = self._signed(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
-        answer = await channel.request(request, self._config.registration.timeout_ms)
+        """Where a name server knows another broker with this name and id; None where it does not tell."""
         link.was_asked = True
-        if answer.code != ResponseCode.SUCCESS:
+        request = self._signed(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        try:
+            answer = await channel.request(request, self._config.registration.timeout_ms)
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            data = ClusterInfo.decode(answer.body).broker_addr_table.get(self._config.name)
+        except RocketError as error:
+            log.info("cannot look for a broker of the same name at %s: %s", link.address, error)
             return None
-        data = ClusterInfo.decode(answer.body).broker_addr_table.get(self._config.name)
         address = data.broker_addrs.get(self.broker_id) if data is not None else None
         return None if address == self._address else address
 

@@ -31,7 +31,7 @@ from pyspark_rocketmq.offsets import (
     split,
     to_json,
 )
-from pyspark_rocketmq.options import SinkOptions, SourceOptions
+from pyspark_rocketmq.options import Connection, Options, SinkOptions, SourceOptions
 from pyspark_rocketmq.planning import Planner
 from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.reading import read_range
@@ -51,6 +51,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.record import encode_record, host_bytes
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, Script, refuses, stored
+from tests.integration.test_sdk_error_texts import expect_short
 from tests.otel.recorder import Recorder, traceparent
 
 pytestmark = pytest.mark.spark
@@ -704,3 +705,15 @@ def test_the_launcher_shim_drops_what_the_runtime_lacks(tmp_path: Path) -> None:
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-D a=b c", "Main"]
     shown = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
     assert shown == "-Xmx1g|-D a=b c|Main|"
+
+
+def test_the_traceback_of_a_wrong_option_is_short(tmp_path: Path) -> None:
+    """The sentence that helps would stand below 100 lines of exceptions that say less."""
+    address = {"nameServer": "127.0.0.1:1"}
+    with pytest.raises(RocketError) as caught:
+        SourceOptions.read({**address, "topic": "T", "startingOffsets": "{"}, streaming=False)
+    expect_short(caught.value)
+    missing = str(tmp_path / "none.pem")
+    with pytest.raises(RocketError) as caught:
+        Connection.read(Options({**address, "tls": "true", "tlsCaFile": missing})).client_config()
+    expect_short(caught.value)
