@@ -20,7 +20,7 @@ Differs: 4.6.0 never looks behind damage, and indexes nothing before the file th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rocketpy.errors import RecordCorrupt
 from rocketpy.protocol.record import RecordView, peek
@@ -83,12 +83,13 @@ class Recovery:
         if not self._files.segments:
             self._drop_all(report)
             return report
-        self._check_sums(sums, report)
+        damaged = self._check_sums(sums)
         self._drop_headless(report)
         for queue in self._queues.queues.values():
             queue.recover(-1 if clean else checkpoint.dispatched_offset)
             self._check_last_unit(queue, report)
             queue.files.rest()
+        self._drop_damaged(damaged, report)
         index_from = self._load_index(checkpoint, clean=clean)
         start = self._scan_start(checkpoint, index_from, clean=clean)
         scan = self._scan(start, index_from, report)
@@ -186,7 +187,8 @@ class Recovery:
         except _QueueIncomplete as incomplete:
             report.note(f"{incomplete}; rebuilding all queues")
         for queue in self._queues.queues.values():
-            queue.destroy()
+            if not self._has_expired(queue):
+                queue.destroy()
         return self._scan_again(index_from, report)
 
     def _scan_again(self, index_from: int, report: RecoveryReport) -> RecordScan:
@@ -276,7 +278,7 @@ class Recovery:
 
         Expired records prove nothing: the last of these units may be torn, or files behind them may be lost.
         """
-        if not 0 <= queue.max_physical_offset <= self._files.min_offset:
+        if not self._has_expired(queue):
             return False
         if view.queue_offset == queue.next_offset:
             return False
@@ -289,8 +291,8 @@ class Recovery:
 
     # -- consume queues --------------------------------------------------------------------------
 
-    def _check_sums(self, sums: Sequence[FileSum], report: RecoveryReport) -> None:
-        """Queues with a file that is gone, or other than at the last stop, are rebuilt."""
+    def _check_sums(self, sums: Sequence[FileSum]) -> list[tuple[str, int]]:
+        """Return the queues with a file that is gone, or other than at the last stop."""
         checked = 0
         damaged: set[tuple[str, int]] = set()
         for one in sums:
@@ -302,10 +304,25 @@ class Recovery:
                 damaged.add((one.topic, one.queue_id))
             if queue is not None:
                 queue.files.rest()
-        for topic, queue_id in sorted(damaged):
-            report.note(f"queue {topic}/{queue_id} is not as it was when the store was stopped: rebuilt")
-            self._queues.get_or_add(topic, queue_id).destroy()
+        return sorted(damaged)
+
+    def _drop_damaged(self, damaged: Iterable[tuple[str, int]], report: RecoveryReport) -> None:
+        """Rebuild these queues from the whole log, which shows as well whether one is kept rightly."""
+        for topic, queue_id in damaged:
+            queue = self._queues.get_or_add(topic, queue_id)
+            is_kept = self._has_expired(queue)
+            how = "kept for its numbers, since its messages have expired" if is_kept else "rebuilt"
+            report.note(f"queue {topic}/{queue_id} is not as it was when the store was stopped: {how}")
+            if not is_kept:
+                queue.destroy()
             self._from_first = True
+
+    def _has_expired(self, queue: ConsumeQueue) -> bool:
+        """Are a queue's units all of expired records? Made of the log, it would begin with number 0 again.
+
+        Groups have offsets behind that: they would not get its next messages.
+        """
+        return 0 <= queue.max_physical_offset <= self._files.min_offset
 
     def _drop_headless(self, report: RecoveryReport) -> None:
         """Queues that lack a file are rebuilt: in the middle, or in front of a log that has its start."""

@@ -9,8 +9,10 @@ from random import Random
 
 import pytest
 
-from rocketpy_broker.store import MessageStore, dispatch, recovery
+from rocketpy.protocol.record import decode_all
+from rocketpy_broker.store import MessageStore, RetentionConfig, dispatch, recovery
 from rocketpy_broker.store.checker import check_store
+from rocketpy_broker.store.cleaner import Cleaner
 from rocketpy_broker.store.queue_sums import FileSum, QueueSums, decode_sums, encode_sums
 from tests.unit.store.helpers import bodies, kill, put, small_config
 
@@ -75,6 +77,40 @@ def test_a_lost_file_is_found_and_made_again(tmp_path: Path, lose: Callable[[Pat
     assert len(notes) == 1
     assert bodies(store) == ALL
     assert check_store(store).problems == []
+    store.close()
+
+
+def expire(store: MessageStore) -> None:
+    """Delete all files of the log but the last."""
+    store.flush(thorough=True)
+    now = store.commit_log.files.segments[-1].modified_ms() + 73 * 3_600_000
+    assert Cleaner(store, use=lambda _: 0.99).run(now) > 0
+    assert len(store.commit_log.files.segments) == 1
+
+
+@pytest.mark.parametrize("rest", [0, 5])
+@pytest.mark.parametrize("number", [152, COUNT - 1])
+def test_a_damaged_queue_whose_messages_expired_keeps_its_numbers(
+    tmp_path: Path, number: int, rest: int
+) -> None:
+    """A group whose offset is 180 would not get the next 180 messages."""
+    config = small_config(tmp_path, retention=RetentionConfig(max_used_percent=0))
+    with MessageStore(config) as store:
+        put(store, *range(COUNT))
+        put(store, *range(800), topic="Other")
+        put(store, *range(COUNT, COUNT + rest))
+        expire(store)
+    flip(tmp_path / "consumequeue" / "T" / "0" / f"{3000:020d}", number % 50 * 20 + 15, 2)
+    store, notes = started(tmp_path)
+    assert len(notes) == 1
+    assert store.max_offset_in_queue("T", 0) == COUNT + rest
+    put(store, 1000)
+    found = decode_all(b"".join(store.get_message("T", 0, COUNT, 32).chunks))
+    assert [record.flag for record in found] == [*range(COUNT, COUNT + rest), 1000]
+    assert check_store(store).problems == []
+    store.close()
+    store, notes = started(tmp_path)
+    assert notes == []
     store.close()
 
 
