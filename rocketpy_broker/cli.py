@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import logging
 import signal
 import sys
@@ -203,8 +204,9 @@ async def _is_free(host: str, port: int) -> bool:
     for step in _NEIGHBOURS:
         try:
             listener = await listen_raw(Address("tcp", host, port + step), StreamProtocol)
-        except OSError:
-            return False
+        except OSError as error:
+            # Of anything else, such as an address of another machine, the start tells.
+            return error.errno != errno.EADDRINUSE
         await listener.close()
     return True
 

@@ -96,6 +96,27 @@ async def test_the_broker_of_dev_keeps_its_port() -> None:
     assert f"port 10911 or a neighbour is in use; the broker listens on port {other_port}" in errors.decode()
 
 
+@pytest.mark.parametrize(
+    ("host", "problem"),
+    [("203.0.113.1", "'203.0.113.1', 10911"), ("nowhere.invalid", "not known")],
+)
+async def test_dev_names_an_address_that_is_not_this_machines(host: str, problem: str) -> None:
+    """Every port would be tried, and the operator would read that 10911 is in use."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "rocketpy_broker.cli", "dev", "--listen", "127.0.0.1:0",
+        "--set", f"bindAddress={host}", "--set", "insecure=true", stdout=PIPE, stderr=PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(20):
+            _, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 1
+    assert "in use" not in errors.decode()
+    assert problem in errors.decode()
+
+
 async def test_dev_takes_a_port_and_a_name() -> None:
     """The guide says that any key of the broker can be set."""
     with socket.create_server(("127.0.0.1", 0)) as found:
