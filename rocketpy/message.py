@@ -188,8 +188,8 @@ class Message:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The other way."""
-        for name, value in state.items():
+        """The other way. State that was pickled before messages had a `unique_id` has none."""
+        for name, value in {"unique_id": None, **state}.items():
             setattr(self, name, value)
         self.properties = MappingProxyType(state["properties"])  # type: ignore[misc] # as `__init__` does
 

@@ -245,6 +245,16 @@ def test_messages_can_be_copied_and_pickled(again: Callable[[Any], Any]) -> None
     assert list(again(MessageColumns("T", [b"x", b"y"]))) == [Message("T", b"x"), Message("T", b"y")]
 
 
+def test_a_pickle_from_before_messages_had_unique_ids() -> None:
+    """Messages that wait in a queue of another process during an upgrade could not be sent."""
+    message = Message("T", b"x", tags="a", properties={"p": "q"})
+    state = message.__getstate__()
+    del state["unique_id"]
+    older = Message.__new__(Message)
+    older.__setstate__(state)
+    assert older == message
+
+
 def test_new_unique_ids_differ_among_threads_and_after_a_fork() -> None:
     """Two messages with one id would be taken for copies of each other."""
     with ThreadPoolExecutor(4) as threads:
