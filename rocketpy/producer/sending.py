@@ -36,7 +36,7 @@ from rocketpy.producer.accumulator import Accumulator
 from rocketpy.producer.batch_takers import BatchTakers
 from rocketpy.producer.gathered import GatheredSend, OpenBatch
 from rocketpy.producer.listening import Listeners
-from rocketpy.producer.pending import OnewaySend, Pending, fail_all
+from rocketpy.producer.pending import BatchSend, OnewaySend, Pending, fail_all
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.retry import Attempt, GiveUp, RefreshRoute, SendTo, copy_of, decide, route_pause_ms
@@ -424,7 +424,7 @@ class Engine:
         if isinstance(send, GatheredSend):
             self._batch_failed(send, error)
         else:
-            if send.queue is not None:
+            if send.queue is not None and not isinstance(send, BatchSend):
                 self._takers.single_failed(send.queue.broker_name, error)
             self._attempt_ended(send, error)
 

@@ -267,6 +267,19 @@ async def test_one_message_that_a_broker_refuses_costs_the_others_no_batches() -
         assert producer.health().rejecting_batches == ()
 
 
+async def test_a_refused_batch_of_the_caller_makes_no_probe() -> None:
+    """A program that also makes batches of its own would pay a refused batch for each of them."""
+    broker = Store(refuses_batches=True)
+    async with producer_of(broker) as producer:
+        await asyncio.gather(*[producer.send(Message("T", b"x")) for _ in range(3)])
+        with pytest.raises(BrokerError):
+            await producer.send_batch([Message("T", b"1"), Message("T", b"2")])
+        assert producer.health().rejecting_batches == ("a",)
+        before = len(broker.sends)
+        await asyncio.gather(*[producer.send(Message("T", b"x")) for _ in range(3)])
+        assert codes(broker)[before:] == [SINGLE] * 3
+
+
 async def test_nothing_overtakes_the_batch_that_asks() -> None:
     """Order would be lost once, at the first contact with a broker that refuses batches."""
     broker = Store(refuses_batches=True)
