@@ -152,12 +152,11 @@ class GroupMember:
         await self.client.heartbeat()
 
     async def _join_later(self) -> None:
-        """Join, and keep a filter that a broker refuses for `refusals`."""
+        """Join; that a broker refuses a filter is logged, and shown by `problems`."""
         try:
             await self._join()
         except BrokerError as error:
             log.error("group %s: %s", self.group, error)
-            self._refused["the filter"] = error
 
     async def close(self) -> Sequence[object]:
         """Stop pulling, wait for handlers, store offsets, leave.
@@ -236,6 +235,7 @@ class GroupMember:
         before = self.subscriptions.get(topic)
         version = max(time.time_ns() // 1_000_000, before.sub_version + 1 if before is not None else 0)
         self.subscriptions[topic] = subscription_data(topic, expression, version)
+        self._refused.pop(_filter_of(topic), None)
         changed = self.client.topic(topic).changed
         if self.rebalance_soon not in changed:
             changed.append(self.rebalance_soon)
@@ -244,6 +244,7 @@ class GroupMember:
     def unsubscribe(self, topic: str) -> None:
         """Want a topic no longer."""
         self._refused.pop(topic, None)
+        self._refused.pop(_filter_of(topic), None)
         if self.subscriptions.pop(topic, None) is not None:
             self.client.topic(topic).changed.remove(self.rebalance_soon)
             self.rebalance_soon()
@@ -265,7 +266,8 @@ class GroupMember:
                 continue
             try:
                 await self.asking.check_subscription(subscription)
-            except BrokerError:
+            except BrokerError as error:
+                self._refused[_filter_of(subscription.topic)] = error
                 raise
             except RocketError as error:
                 log.warning("the filter for %s was not checked: %s", subscription.topic, error)
@@ -575,6 +577,11 @@ class GroupMember:
         queue = puller.held.queue
         if self.pullers.get(queue) is puller:
             self.tasks.spawn(self.reset(queue.topic, {queue: offset}), f"reset {queue}")
+
+
+def _filter_of(topic: str) -> str:
+    """Where a refused filter is kept, apart from other refusals of its topic, which end with a success."""
+    return f"filter of {topic}"
 
 
 def some_of(things: Sequence[object]) -> str:

@@ -220,6 +220,19 @@ async def test_a_wrong_filter_is_refused(cluster: EmbeddedCluster) -> None:
     assert cluster.brokers[0].consumers.clients.consumer_group("g") is None
 
 
+async def test_a_wrong_filter_of_a_start_that_does_not_wait(cluster: EmbeddedCluster) -> None:
+    """Nobody would see it, or `health` would go on about a filter that has been put right."""
+    consumer = PushConsumer("g", cluster.namesrv_address, Seen())
+    consumer.subscribe("T", Sql("size >"))
+    await consumer.start(wait=False)
+    try:
+        await until(lambda: any("expression" in problem for problem in consumer.health().problems))
+        consumer.subscribe("T", Sql("size > 3"))
+        await until(lambda: consumer.health().ok)
+    finally:
+        await consumer.close()
+
+
 async def test_members_share_and_take_over(cluster: EmbeddedCluster, producer: Producer) -> None:
     """Two members would do the same work, or a leaving one would leave its queues to nobody."""
     one, two = Seen(), Seen()
