@@ -127,7 +127,8 @@ class LitePullConsumer(GroupConsumer):
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Take these queues, and only these, whoever else has them. Raises ConfigInvalid after `subscribe`.
 
-        Each begins at the group's offset; see `seek`. Raises RouteNotFound when one cannot be taken now.
+        Each begins at the group's offset; see `seek`. Replaces a call that still waits. Raises RouteNotFound
+        when one cannot be taken now.
         """
         if self._subscriptions:
             raise ConfigInvalid(f"consumer {self.group} has subscribed to topics; assign is the other way")
@@ -141,17 +142,26 @@ class LitePullConsumer(GroupConsumer):
             return
         member = self.member
         member.rebalances = False
-        wanted = {wrap_queue(member.namespace, queue) for queue in self._assigned}
-        for queue in set(member.pullers) - wanted:
-            member.drop(queue)
-        missing = sorted(wanted - set(member.pullers))
+        missing = sorted(self._drop_unassigned(member) - set(member.pullers))
         for queue in missing:  # brokers are told of the group as soon as they are known
             await member.client.route(queue.topic)
         await member.client.heartbeat()
+        if self._assigned is not chosen:
+            return
         taken = await asyncio.gather(*(member.take(queue) for queue in missing))
+        if self._assigned is not chosen:
+            self._drop_unassigned(member)
+            return
         failed = [str(queue) for queue, ok in zip(missing, taken, strict=True) if not ok]
         if failed:
             raise RouteNotFound(f"these queues cannot be taken now: {', '.join(failed)}")
+
+    def _drop_unassigned(self, member: GroupMember) -> set[MessageQueue]:
+        """Drop the queues that are not assigned; return those that are, as on the wire."""
+        wanted = {wrap_queue(member.namespace, queue) for queue in self._assigned or ()}
+        for queue in set(member.pullers) - wanted:
+            member.drop(queue)
+        return wanted
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that can be read, as the name server tells now."""

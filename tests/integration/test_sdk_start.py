@@ -142,6 +142,24 @@ async def test_a_start_that_does_not_wait_goes_on_in_the_background() -> None:
             await one.close()
 
 
+async def test_assign_replaces_what_a_start_is_still_taking() -> None:
+    """A consumer would read the queues of before beside those that it was assigned last."""
+    async with EmbeddedCluster() as cluster, AdminClient(cluster.namesrv_address) as admin:
+        for topic in ("T", "U"):
+            await admin.create_topic(topic, 1)
+        first, last = [MessageQueue(topic, "broker-a", 0) for topic in ("T", "U")]
+        reader = LitePullConsumer("l", cluster.namesrv_address)
+        await reader.assign([first])
+        await reader.start(wait=False)
+        (taking,) = [task for task in asyncio.all_tasks() if task.get_name() == "assign"]
+        await asyncio.sleep(0)  # it asks for the route
+        assert not taking.done()
+        await reader.assign([last])
+        await taking
+        assert reader.assignment == (last,)
+        await reader.close()
+
+
 async def test_clients_that_do_not_wait_have_ids_of_their_own() -> None:
     """Pods with pid 1 each would be one member of a group, and half of the messages nobody's."""
     async with Names() as names:
