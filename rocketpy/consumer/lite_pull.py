@@ -171,10 +171,18 @@ class LitePullConsumer(GroupConsumer):
     def when_queues_change(self, topic: str, listener: Callable[[], None]) -> None:
         """Have a function called when a topic's route has changed; then `fetch_queues` tells.
 
-        It is called in the event loop. RocketMQ: registerTopicMessageQueueChangeListener.
+        It is called in the event loop; what it raises is logged. RocketMQ:
+        registerTopicMessageQueueChangeListener.
         """
         member = self.member
-        member.client.topic(wrap(member.namespace, topic)).changed.append(listener)
+
+        def changed() -> None:
+            try:
+                listener()
+            except Exception:
+                log.exception("consumer %s: a listener for the queues of topic %s failed", self.group, topic)
+
+        member.client.topic(wrap(member.namespace, topic)).changed.append(changed)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Neither pull these queues nor return what was pulled of them. None: all there are now."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rocketpy import (
+    AdminClient,
     ClientConfig,
     ConsumeFrom,
     LitePullConfig,
@@ -47,6 +48,26 @@ async def poll_until(consumer: LitePullConsumer, count: int) -> list[MessageExt]
         while len(found) < count:
             found += await consumer.poll()
     return found
+
+
+async def test_a_listener_for_queues_that_raises_harms_nobody(cluster: EmbeddedCluster) -> None:
+    """A mistake of the application would fail the client, and keep others from a route's news."""
+    consumer = make(cluster)
+    heard: list[str] = []
+
+    def fail() -> None:
+        heard.append("failed")
+        raise ValueError("the application's")
+
+    async with consumer, AdminClient(cluster.namesrv_address) as admin:
+        consumer.when_queues_change("T", fail)
+        consumer.when_queues_change("T", lambda: heard.append("news"))
+        await consumer.fetch_queues("T")
+        del heard[:]
+        await admin.create_topic("T", 6)
+        assert len(await consumer.fetch_queues("T")) == 6
+        assert heard == ["failed", "news"]
+        assert consumer.health().ok
 
 
 async def test_subscribed_queues_are_polled(cluster: EmbeddedCluster, producer: Producer) -> None:
