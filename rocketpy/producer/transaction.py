@@ -411,13 +411,18 @@ class TransactionChecks:
 
 async def _state_of(
     function: Callable[[M], LocalTransactionState | Awaitable[LocalTransactionState]], message: M
-) -> tuple[LocalTransactionState, Exception | None]:
+) -> tuple[LocalTransactionState, BaseException | None]:
     """What the application's function says, awaited if need be; see `outcome_of`."""
     said, error = outcome_of(function, message, awaitable=True)
     if not inspect.isawaitable(said):
         return said, error
     try:
         said = await said
+    except asyncio.CancelledError as cancelled:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return _failed(function, message, cancelled)  # the function waited for something that was cancelled
     except Exception as failed:  # noqa: BLE001 - see `_failed`
         return _failed(function, message, failed)
     return _checked(function, message, said)
@@ -425,7 +430,7 @@ async def _state_of(
 
 def outcome_of(
     function: Callable[[M], T], message: M, *, awaitable: bool = False
-) -> tuple[Any, Exception | None]:
+) -> tuple[Any, BaseException | None]:
     """The state that the application's function says: UNKNOWN when it fails or says nothing that is one.
 
     awaitable: whether it may also return an awaitable, which is then returned as it is.
@@ -440,8 +445,8 @@ def outcome_of(
 
 
 def _failed(
-    function: object, message: Message | MessageExt, error: Exception
-) -> tuple[LocalTransactionState, Exception]:
+    function: object, message: Message | MessageExt, error: BaseException
+) -> tuple[LocalTransactionState, BaseException]:
     # The application's code: what it did before it failed is unknown, and the check decides.
     log.error(
         "transaction %s: %r failed; the broker will ask", message.transaction_id, function, exc_info=error

@@ -150,6 +150,26 @@ async def test_a_check_that_fails_leaves_it_open(caplog: pytest.LogCaptureFixtur
     assert "the broker will ask" in caplog.text
 
 
+async def test_a_check_that_waited_for_something_cancelled() -> None:
+    """The application's cancelled task would fail the client, and the broker would hear nothing."""
+    (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
+
+    async def check(_half: MessageExt) -> LocalTransactionState:
+        query = asyncio.ensure_future(asyncio.sleep(60))
+        query.cancel()
+        await query
+        return COMMIT
+
+    async with running() as (producer, broker):
+        producer.check_transactions(check)
+        await producer.send(Message("GoldenTopic", b"x"))
+        header = asked.header_as(CheckTransactionStateRequestHeader)
+        broker.channels[0].oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, asked.body))
+        (end,) = await broker.ends()
+        assert end.commit_or_rollback == 0
+        assert producer.health().ok
+
+
 async def test_a_check_of_a_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) -> None:
     """A check would decide by bytes that are not the message."""
     (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
