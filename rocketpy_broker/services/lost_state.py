@@ -77,8 +77,8 @@ def _is_topic_name(name: str) -> bool:
 class LostState:
     """The tables of one broker, all loaded, and its store, open and dispatched.
 
-    is_certain: whether a broker of ours wrote the directory last, so that the files were there, and no other
-    broker of its name has them: False on a slave and in a DLedger group.
+    is_certain: whether the files were there (`RecoveryReport.is_ours`), and no other broker of its name has
+    them: False on a slave and in a DLedger group.
     """
 
     def __init__(

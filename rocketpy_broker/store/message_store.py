@@ -121,7 +121,7 @@ class MessageStore(StoreReads):
             self.config.recovery, self.commit_log, self.queues, self.index, self.dispatcher, self.table
         )
         report = recovery.run(self.checkpoint, self._last_sums(clean=clean), clean=clean)
-        report.is_ours = flushed >= 0
+        report.is_ours = flushed >= 0 and self.disk.exists(self._sums_path)
         if not clean:
             self.commit_log.distrust(report, flushed)
             self.queues.doubt(dispatched, partial(flush_here, self))

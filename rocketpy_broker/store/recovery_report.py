@@ -20,7 +20,10 @@ class RecoveryReport:
 
     clean: bool
     is_ours: bool = True
-    """Was a store of ours the last to write the directory? False for a Java broker's, and a new one."""
+    """Whether rocketpy wrote the directory last, and has closed it before with checksums of its queues.
+
+    False for a new directory, one that a Java broker wrote last, and one of a version without checksums.
+    """
     scanned_from: int = 0
     end: int = 0
     records: int = 0

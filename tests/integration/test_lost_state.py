@@ -98,6 +98,20 @@ async def test_without_offsets_the_start_is_refused(tmp_path: Path, name: str) -
         assert len(seen.bodies) == count
 
 
+async def test_a_store_of_an_early_version_starts_without_offsets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An upgrade would stop a broker to which no group had committed an offset yet."""
+    await used(tmp_path)
+    lose(tmp_path, "consumerOffset.json", "delayOffset.json")
+    (tmp_path / "queuesums").unlink()
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
+        assert "consumerOffset.json is missing" in caplog.text
+        seen = Seen()
+        async with consuming(cluster, seen):
+            await seen.until(17)
+
+
 async def test_the_backup_is_used_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An operator would not learn that groups begin where they were a while ago."""
     await used(tmp_path)
