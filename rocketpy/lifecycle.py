@@ -1,4 +1,4 @@
-"""What all that is started and closed has in common, and what has nothing of its own but a client."""
+"""Base classes for objects with `start()` and `close()`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ __all__ = ["Connected", "Lifecycle"]
 
 
 class Lifecycle:
-    """Started and closed, by hand or by `async with`."""
+    """Base class for objects with `start()` and `close()`, by hand or by `async with`."""
+
+    # Of the class, for one whose `__init__` has raised.
+    _client: ClientInstance | None = None
+    _is_starting = False
 
     async def start(self) -> None:
         """Start, once."""
@@ -26,6 +30,21 @@ class Lifecycle:
     async def close(self) -> object:
         """Stop. Safe to call again."""
         raise NotImplementedError
+
+    async def _connect(self, config: ClientConfig, what: str, *, wait: bool) -> ClientInstance:
+        """Get the client instance, once. what: the name of this object, for errors.
+
+        Raises ConfigInvalid if it has started or another call starts it, and what `acquire` raises; `start`
+        can be called again then.
+        """
+        if self._client is not None or self._is_starting:
+            raise ConfigInvalid(f"{what} was started before; make a new one")
+        self._is_starting = True
+        try:
+            self._client = await ClientInstance.acquire(config, wait=wait)
+        finally:
+            self._is_starting = False
+        return self._client
 
     def _left_open(self) -> str | None:
         """What was started and not closed, in words; None when all is well."""
@@ -51,8 +70,6 @@ class Lifecycle:
 class Connected(Lifecycle):
     """Asks by a client instance, and has no work of its own. what: its name, for errors."""
 
-    # Of the class, for one whose `__init__` has raised.
-    _client: ClientInstance | None = None
     _closing: asyncio.Task[None] | None = None
 
     def __init__(self, what: str, namesrv: str | None, client: ClientConfig | None) -> None:
@@ -66,9 +83,7 @@ class Connected(Lifecycle):
 
         Raises ConfigInvalid, and TransportError when none answers; `start` can be called again then.
         """
-        if self._client is not None:
-            raise ConfigInvalid(f"{self._what} was started before; make a new one")
-        self._client = await ClientInstance.acquire(self._client_config, wait=wait)
+        await self._connect(self._client_config, self._what, wait=wait)
 
     async def close(self) -> None:
         """Disconnect, unless others use the same connections. Goes on when its caller is cancelled.

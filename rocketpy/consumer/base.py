@@ -17,7 +17,7 @@ from rocketpy.consumer.observing import Observers
 from rocketpy.consumer.outcomes import Verdict
 from rocketpy.consumer.sending_back import retry_topic
 from rocketpy.consumer.subscription import ALL, Expression, subscription_data
-from rocketpy.errors import ClientClosed, ConfigInvalid
+from rocketpy.errors import ClientClosed
 from rocketpy.lifecycle import Lifecycle
 from rocketpy.message import MessageExt, MessageQueue, check_group, check_topic
 from rocketpy.namespace import unwrap_queue, wrap, wrap_queue
@@ -35,9 +35,7 @@ _SOON_S: Final = 1.0
 class GroupConsumer(Lifecycle):
     """A member of a consumer group, as applications see it. Raises GroupInvalid."""
 
-    # Of the class, for one whose `__init__` has raised.
-    _client: ClientInstance | None = None
-    _closed = False
+    _closed = False  # of the class, for one whose `__init__` has raised
 
     def __init__(
         self, group: str, namesrv: str | None, client: ClientConfig | None, observers: Observers
@@ -88,9 +86,7 @@ class GroupConsumer(Lifecycle):
         Raises TransportError when no name server answers (`start` can be called again), ConfigInvalid, and
         BrokerError when a broker refuses an SQL92 expression; without `wait` that is logged.
         """
-        if self._client is not None:
-            raise ConfigInvalid(f"consumer {self.group} was started before; make a new one")
-        self._client = client = await ClientInstance.acquire(self._client_config, wait=wait)
+        client = await self._connect(self._client_config, f"consumer {self.group}", wait=wait)
         try:
             self._member = member = self._make_member(client)
             place = GroupPlace(member, self._make_direct(), self.running_properties())

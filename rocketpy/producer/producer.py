@@ -21,7 +21,7 @@ from rocketpy.config import (
     check_timeout,
     config_of,
 )
-from rocketpy.errors import ClientClosed, ConfigInvalid
+from rocketpy.errors import ClientClosed
 from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.lifecycle import Lifecycle
 from rocketpy.message import Message, MessageExt, check_group, check_message
@@ -69,8 +69,6 @@ class Producer(Lookups, Lifecycle):
     Raises GroupInvalid, ConfigInvalid.
     """
 
-    _client: ClientInstance | None = None  # of the class, for one whose `__init__` has raised
-
     def __init__(
         self,
         group: str,
@@ -108,11 +106,9 @@ class Producer(Lookups, Lifecycle):
         Raises TransportError when no name server answers (`start` can be called again), ConfigInvalid, and
         for ``embedded:`` what starting a broker raises (StoreLocked, …).
         """
-        if self._client is not None:
-            raise ConfigInvalid(f"producer {self.group} was started before; make a new one")
         telemetry = find_telemetry(self._telemetry)
         compress(b"", COMPRESSION_TYPES[self.config.compression.type])  # is its package here?
-        self._client = client = await ClientInstance.acquire(self._client_config, wait=wait)
+        client = await self._connect(self._client_config, f"producer {self.group}", wait=wait)
         self._wire_group = wrap(client.config.namespace, self.group)
         client.add_producer(self._wire_group)
         try:

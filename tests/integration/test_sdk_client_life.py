@@ -7,13 +7,15 @@ import gc
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rocketpy import AdminClient, ClientConfig, MessageTraceConfig, Producer, ProducerConfig
+from rocketpy import AdminClient, ClientConfig, LitePullConsumer, MessageTraceConfig, Producer, ProducerConfig
 from rocketpy.client import ClientInstance
-from rocketpy.errors import ClientClosed, RocketError, RouteNotFound
+from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound
+from rocketpy.lifecycle import Lifecycle
 from rocketpy.message_trace import MessageTrace
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -182,3 +184,22 @@ async def test_a_blocking_producer_that_was_never_closed_is_closed_at_the_end() 
         bodies = b"".join(command.body for command in broker.sends)
         assert all(b"%d" % number in bodies for number in range(2000))
         assert broker.requests(RequestCode.UNREGISTER_CLIENT)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda address: Producer("g", address),
+        lambda address: LitePullConsumer("g", address),
+        AdminClient,
+    ],
+    ids=["producer", "consumer", "admin"],
+)
+async def test_of_two_starts_at_once_one_is_refused(make: Callable[[str], Lifecycle]) -> None:
+    """Both would get a client, and only one would be closed."""
+    async with Names() as names:
+        client = make(names.address)
+        results = await asyncio.gather(client.start(), client.start(), return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), ConfigInvalid]
+        await client.close()
+        await until(lambda: all(channel.is_closed for channel in names.channels))
