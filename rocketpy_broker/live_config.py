@@ -63,7 +63,7 @@ _NOT_HARMLESS: Final = frozenset({
     "filterServerNums", "messageStorePlugIn", "configStorePath", "productEnvName", "clusterTest", "useTLS",
     "fetchNamesrvAddrByAddressServer",
 })  # fmt: skip
-"""Keys that change nothing here, but in RocketMQ start programs, load classes, or decide whom to trust."""
+"""Keys that change nothing here, but in RocketMQ start programs, load classes, or set trust."""
 _IGNORED: Final = {
     name: why
     for name, why in WITHOUT_MEANING.items()

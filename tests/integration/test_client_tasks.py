@@ -208,7 +208,7 @@ async def test_a_callback_of_handlers_that_fails(
 async def test_an_introduction_to_brokers_that_ends(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers would not know whom to ask about transactions, and the producer look well."""
+    """Transaction checks would reach no producer, while health() says that all is well."""
     producer = Producer("g", cluster.namesrv_address)
     async with producer:
 

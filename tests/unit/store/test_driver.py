@@ -179,7 +179,7 @@ LOOPS = ["flush of the log", "flush of all", "retention", "watch"]
 
 
 async def _start(tmp_path: Path, disk: FaultyDisk | None = None) -> tuple[StoreDriver, list[StoreError]]:
-    """A driven store, and the failures that its owner is told of."""
+    """A driven store, and the failures reported to its owner."""
     failures: list[StoreError] = []
     flush = FlushConfig(commit_log_interval_ms=5, consume_queue_interval_ms=10)
     driver = StoreDriver(
