@@ -1,16 +1,24 @@
 # Everything a newcomer or a build machine runs. Each target sets itself up in .venv; needs Python 3.11+ and a network.
-# Installs only what that target needs; a stamp file in .venv remembers what was installed.
+# Installs only what that target needs, checked against the hashes in requirements.lock; a stamp file in .venv remembers
+# what was installed.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test slow planted check format docs docs-serve mutants interop bench soak faults spark spark35 spark-demo constraints clean distclean
+.PHONY: help demo test slow planted check format docs docs-serve mutants interop bench soak attack faults spark spark35 spark-demo lock audit sbom clean distclean
 
 VENV := .venv
 SPARK35 := .cache/spark35
 export NO_MKDOCS_2_WARNING := 1
 PY := $(VENV)/bin/python
-PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES_OF_SETUP := pyproject.toml constraints.txt
+TOOLS := .cache/audit
+SOURCES_OF_SETUP := pyproject.toml requirements.lock
+# What the named extras need, in the versions of requirements.lock and with its hashes; then this repository itself.
+# $(call install,PYTHON,EXTRAS)
+define install
+$(PY) -m tools.locked $(2) > $(VENV)/wanted.lock
+$(1) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/wanted.lock
+$(1) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+endef
 
 # Which interpreter makes .venv: the first of these that is new enough and whole. Or say: make demo PYTHON=/path/to/python
 PYTHON ?=
@@ -82,17 +90,29 @@ spark-demo: $(VENV)/.ready-spark ## events from JSON files through RocketMQ and 
 soak: $(VENV)/.ready-bench ## a long run: a broker killed and restarted under load, memory watched, every message accounted for
 	@$(PY) -m tests.soak $(ARGS)
 
+attack: $(VENV)/.ready-test ## 100,000 hostile connections while good clients work (half an hour; two idle cores; ARGS="--connections 5000")
+	@$(PY) -m tests.attack $(ARGS)
+
 faults: $(VENV)/.ready-bench ## name servers and brokers killed and restarted in turn under load (ARGS="--make java": RocketMQ's)
 	@$(PY) -m tests.soak.faults $(ARGS)
 
-constraints: $(VENV)/.ready-check $(VENV)/.ready-bench $(VENV)/.ready-spark $(VENV)/.ready-mutants ## write constraints.txt anew from the newest allowed versions
-	$(PY) -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[dev,speed,bench,spark,mutants]"
-	@head -n 2 constraints.txt > $(VENV)/constraints.new
-	@$(PY) -m pip freeze --exclude-editable >> $(VENV)/constraints.new
-	@mv $(VENV)/constraints.new constraints.txt && git diff --stat constraints.txt
+lock: $(TOOLS)/.ready ## write requirements.lock for what pyproject.toml allows; ARGS=--upgrade takes the newest versions
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' | \
+		$(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11.5 --all-extras --generate-hashes \
+		--custom-compile-command "make lock" $(ARGS) pyproject.toml - -o requirements.lock
+	@git diff --stat requirements.lock
+
+audit: $(TOOLS)/.ready ## look for known vulnerabilities in everything that requirements.lock names
+	@$(PY) -m tools.audit $(TOOLS)/bin/pip-audit $(ARGS)
+
+sbom: $(TOOLS)/.ready ## write sbom.json, what a server with all its extras is made of (CycloneDX)
+	@$(PY) -m tools.locked compression metrics otel speed > $(TOOLS)/server.lock
+	@PYTHONWARNINGS=ignore $(TOOLS)/bin/cyclonedx-py requirements $(TOOLS)/server.lock --pyproject pyproject.toml --output-reproducible \
+		--of JSON -o sbom.json $(ARGS)
+	@echo "sbom: $$(grep -c '"purl"' sbom.json) packages in sbom.json"
 
 clean: ## remove what building, testing and measuring left behind
-	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf build dist site sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv too
@@ -113,39 +133,46 @@ $(PY):
 
 $(VENV)/.ready-demo: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy and what it needs to run"
-	@$(PIP_INSTALL) -e .
+	@$(call install,$(PY),)
 	@touch $@
 
 $(VENV)/.ready-test: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy and its test tools"
-	@$(PIP_INSTALL) -e ".[test]"
+	@$(call install,$(PY),test)
 	@touch $@
 
 $(VENV)/.ready-mutants: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy, its test tools and cosmic-ray"
-	@$(PIP_INSTALL) -e ".[mutants]"
+	@$(call install,$(PY),mutants)
 	@touch $@
 
 $(VENV)/.ready-bench: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy, its test tools, uvloop and another client"
-	@$(PIP_INSTALL) -e ".[test,speed,bench]"
+	@$(call install,$(PY),test speed bench)
 	@touch $@
 
 $(VENV)/.ready-spark: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy, its test tools and Spark (half a gigabyte)"
-	@$(PIP_INSTALL) -e ".[test,spark,jdk]"
+	@$(call install,$(PY),test spark jdk)
+	@touch $@
+
+# An environment of its own: what audits must not add to what is audited.
+$(TOOLS)/.ready: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing uv, pip-audit and cyclonedx-bom"
+	@$(PY) -m venv $(TOOLS)
+	@$(PY) -m tools.locked audit > $(TOOLS)/wanted.lock
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(TOOLS)/wanted.lock
 	@touch $@
 
 # An environment of its own, beside the newest Spark.
 $(SPARK35)/.ready: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy, its test tools and Spark 3.5 (half a gigabyte)"
 	@$(PY) -m venv $(SPARK35)
-	@grep -v '^pyspark==' constraints.txt | grep -v '^py4j==' > $(SPARK35)/constraints.txt
-	@$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check -c $(SPARK35)/constraints.txt \
-		-e ".[test,spark,jdk]" "pyspark==3.5.*"
+	@$(call install,$(SPARK35)/bin/python,test spark jdk --without pyspark --without py4j)
+	@$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check "pyspark==3.5.*"  # the lock has the newest only
 	@touch $@
 
 $(VENV)/.ready-check: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy and the tools that check, format and document it"
-	@$(PIP_INSTALL) -e ".[dev]"
+	@$(call install,$(PY),dev)
 	@touch $@

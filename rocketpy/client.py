@@ -32,7 +32,6 @@ from rocketpy.links import Link, Links
 from rocketpy.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.name_servers import NameServers, split_addresses
 from rocketpy.namespace import wrap
-from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.bodies import BrokerData, ConsumerData, HeartbeatData, ProducerData, TopicRouteData
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
@@ -85,7 +84,11 @@ class ClientInstance:
         self.tasks = Tasks("the client")
         options = replace(config.channel, codec=CODECS[config.codec], ssl=config.ssl or config.channel.ssl)
         self.links = Links(
-            self.tasks, options, self._greet, signer=_signer(config.credentials), hooks=config.rpc_hooks
+            self.tasks,
+            options,
+            self._greet,
+            signer=None if config.credentials is None else config.credentials.signer(),
+            hooks=config.rpc_hooks,
         )
         self._lease: Lease | None = None
         self._name_servers: NameServers | None = None
@@ -568,12 +571,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 def _problem(what: str, link: Link) -> str:
     text = str(link.last_error)
     return text if text.startswith(what) else f"{what} {link.address}: {text}"
-
-
-def _signer(credentials: Credentials | None) -> Signer | None:
-    if credentials is None:
-        return None
-    return Signer(credentials.access_key, credentials.secret_key, credentials.security_token)
 
 
 def _client_id(address: bytes, instance_name: str, *, is_certain: bool) -> str:

@@ -6,7 +6,6 @@ Each field names its unit, its default and the RocketMQ property that it mirrors
 from __future__ import annotations
 
 import os
-import ssl
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Final, Literal, Self, TypeVar
@@ -14,12 +13,13 @@ from typing import Final, Literal, Self, TypeVar
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import RpcHook
 from rocketpy.message import DEFAULT_TOPIC, TRACE_TOPIC, check_topic
+from rocketpy.protocol.acl import Signer, SignerV2
 from rocketpy.protocol.checksum import BODY_CHECKSUMS
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.compression import DEFAULT_LEVEL
 from rocketpy.protocol.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ, MAX_FRAME_BYTES
 from rocketpy.protocol.sysflag import MessageSysFlag
-from rocketpy.transport import ChannelOptions
+from rocketpy.transport import ChannelOptions, Tls
 
 __all__ = [
     "BatchConfig",
@@ -243,8 +243,14 @@ class Credentials:
     """Signs requests, and never travels."""
     security_token: str | None = field(default=None, repr=False)
     """Of a temporary account. It travels with each request."""
+    signature_version: Literal[1, 2] = 1
+    """1: RocketMQ's signature, which every broker takes. 2: ours, which also covers the request code, a time
+    and a number, so that nobody can send a request again; only our servers take it. The client sends this one
+    and never the other."""
 
     def __post_init__(self) -> None:
+        if self.signature_version not in (1, 2):
+            raise ConfigInvalid(f"signature_version is {self.signature_version!r}; choose 1 or 2")
         if not self.access_key or not self.secret_key or self.security_token == "":
             raise ConfigInvalid(
                 "credentials need an access_key and a secret_key, and no empty security_token"
@@ -254,7 +260,8 @@ class Credentials:
     def from_environment(cls) -> Self | None:
         """Those in ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY and ROCKETMQ_SECURITY_TOKEN, or None.
 
-        Raises ConfigInvalid when only one of the two is there.
+        ROCKETMQ_SIGNATURE_VERSION chooses the version of the signature: 1, which is the default, or 2. Raises
+        ConfigInvalid when only one of the two keys is there, or the version is another one.
         """
         names = ("ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY", "ROCKETMQ_SECURITY_TOKEN")
         access_key, secret_key, token = (os.environ.get(name, "") for name in names)
@@ -263,7 +270,20 @@ class Credentials:
         if not access_key or not secret_key:
             missing = names[0] if not access_key else names[1]
             raise ConfigInvalid(f"{missing} is not set, while its other half is")
-        return cls(access_key=access_key, secret_key=secret_key, security_token=token or None)
+        version = os.environ.get("ROCKETMQ_SIGNATURE_VERSION") or "1"
+        if version not in ("1", "2"):
+            raise ConfigInvalid(f"ROCKETMQ_SIGNATURE_VERSION is {version!r}; choose 1 or 2")
+        return cls(
+            access_key=access_key,
+            secret_key=secret_key,
+            security_token=token or None,
+            signature_version=1 if version == "1" else 2,
+        )
+
+    def signer(self) -> Signer:
+        """A new signer of requests."""
+        make = Signer if self.signature_version == 1 else SignerV2
+        return make(self.access_key, self.secret_key, self.security_token)
 
 
 def _client_channel() -> ChannelOptions:
@@ -293,9 +313,10 @@ class ClientConfig:
     RocketMQ: the system property rocketmq.serialize.type."""
     channel: ChannelOptions = field(default_factory=_client_channel)
     """Limits of connections."""
-    ssl: ssl.SSLContext | None = field(default=None, repr=False)
-    """For tls:// addresses: whom to trust, and the certificate to show. None: that of `channel`, or the
-    authorities that the system trusts. RocketMQ: tls.client.*."""
+    ssl: Tls | None = field(default=None, repr=False)
+    """For tls:// addresses: the authorities to trust, and the certificate to show, as `TlsFiles`, which may
+    change, or as a context. None: that of `channel`, or the authorities that the system trusts. RocketMQ:
+    tls.client.*."""
     namespace: str = ""
     """What is put before the names of topics and groups, ``namespace%topic``, so that several tenants can
     share brokers. Applications see their names without it. RocketMQ: namespace."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from operator import lt
 from typing import Final, TypeVar
 
 import msgspec
@@ -64,11 +65,12 @@ def decode_pull(
 
     next_offset: as the broker says; when not all was taken, the result has the offset behind the last one.
     The rest: see `decode_messages`. Raises RecordCorrupt when the length of the first record cannot be
-    trusted.
+    trusted, and RemoteProtocolError when the offsets of messages are not what was asked for.
     """
     decoded = decode_messages(data, queue, max_body_bytes, max_total_bytes, verify=verify)
     messages, limited, damage = decoded.messages, decoded.limited, decoded.damage
     if not decoded.failed and damage is None:
+        _check_offsets([message.queue_offset for message in messages], queue, offset, next_offset)
         return PulledMessages(messages, 0, next_offset)
     taken: list[MessageExt] = []
     for message in messages:
@@ -81,9 +83,25 @@ def decode_pull(
         taken.append(message)
     if not taken and damage is not None:
         raise damage
+    _check_offsets([message.queue_offset for message in taken], queue, offset, next_offset)
     if len(taken) < len(messages) or damage is not None:
         next_offset = taken[-1].queue_offset + 1
     return PulledMessages(taken, len(undecodable(taken)), next_offset)
+
+
+def _check_offsets(offsets: list[int], queue: MessageQueue, begin: int, end: int) -> None:
+    """Raise for offsets that are not ascending within what was asked for: progress is counted by them."""
+    if not offsets:
+        return
+    if begin <= offsets[0] and offsets[-1] < end:
+        first = offsets[0]
+        is_dense = offsets == list(range(first, first + len(offsets)))  # quicker, and the usual case
+        if is_dense or all(map(lt, offsets, offsets[1:])):
+            return
+    raise RemoteProtocolError(
+        f"broker {queue.broker_name} answered a pull of {queue}, offsets {begin} to {end - 1}, with "
+        f"messages at {offsets[0]} to {offsets[-1]}, or in another order"
+    )
 
 
 def decode_messages(

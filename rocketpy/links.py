@@ -241,7 +241,13 @@ class Links:
             except Exception as error:  # the application's code; its error is the request's
                 raise LocalProtocolError(f"an RPC hook failed: {error!r}") from error
         if self.signer is not None:
-            dressed.ext = self.signer.sign(dressed.ext_fields(), dressed.body)
+            dressed.ext = self.signer.sign(
+                dressed.ext_fields(),
+                dressed.body,
+                code=dressed.code,
+                language=dressed.language,
+                version=dressed.version,
+            )
         return dressed
 
     def tell_response(self, address: str, request: Command, answer: asyncio.Future[Command]) -> None:

@@ -58,6 +58,7 @@ RESERVED_PROPERTIES: Final = frozenset(
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 _INT32: Final = range(-(2**31), 2**31)
+_LEVEL_DIGITS_MAX: Final = 10
 _UNIQUE_ID: Final = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
 _LOOPBACK: Final = bytes((127, 0, 0, 1))
 
@@ -437,7 +438,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
     def delay_level(self) -> int:
         """The delay it was sent with; 0 for none."""
         text = self.properties.get(names.PROPERTY_DELAY_TIME_LEVEL, "0")
-        return int(text) if text.isdecimal() else 0
+        return int(text) if text.isdecimal() and len(text) <= _LEVEL_DIGITS_MAX else 0
 
     @property
     def born_timestamp(self) -> int:

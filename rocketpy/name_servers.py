@@ -7,6 +7,7 @@ just have been started, so the others are asked too.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -15,6 +16,8 @@ from rocketpy.errors import (
     BrokerError,
     ConfigInvalid,
     ConnectFailed,
+    Outcome,
+    RemoteProtocolError,
     RequestTimeout,
     RocketError,
     RouteNotFound,
@@ -27,9 +30,12 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.connection import MAYBE_HANDLED
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, Header
+from rocketpy.routing import check_route
 from rocketpy.transport import Address, Channel, check_scheme
 
 __all__ = ["NameServers", "split_addresses"]
+
+log = logging.getLogger("rocketpy.client")
 
 T = TypeVar("T")
 
@@ -123,11 +129,11 @@ class NameServers:
         return error.__class__(text, outcome=error.outcome, retry=error.retry)
 
     async def route(self, topic: str) -> TopicRouteData:
-        """The route of a topic, of the first name server that knows one.
+        """The route of a topic, of the first name server that knows one which clients can use.
 
         Raises RouteNotFound, a TransportError when no name server answers, BrokerError, RemoteProtocolError.
         """
-        unknown: RouteNotFound | None = None
+        unknown: RouteNotFound | RemoteProtocolError | None = None
         number = self._current
         ask = self._question(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
         for _ in self.addresses:
@@ -138,10 +144,21 @@ class NameServers:
                     raise
                 raise unknown from error
             if answer.code == ResponseCode.SUCCESS:
-                return TopicRouteData.decode(answer.body)
+                try:
+                    route = TopicRouteData.decode(answer.body)
+                    check_route(topic, route)
+                except RemoteProtocolError as error:
+                    text = f"name server {self.addresses[number]}: {error}"
+                    unknown = RemoteProtocolError(text, outcome=Outcome.NOT_SENT)
+                    log.warning("%s", unknown)
+                    number = self._after(number)
+                    continue
+                return route
             if answer.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise BrokerError(answer.code, answer.remark, f"name server {self.addresses[number]}")
-            unknown = RouteNotFound(f"name server {self.addresses[number]} knows no broker for topic {topic}")
+            unknown = unknown or RouteNotFound(
+                f"name server {self.addresses[number]} knows no broker for topic {topic}"
+            )
             number = self._after(number)
         raise unknown or RouteNotFound(f"no name server was asked for topic {topic}")
 

@@ -1,7 +1,7 @@
 """What anyone may ask brokers about queues.
 
-Names of topics are those on the wire, with their namespace. Every method raises RouteNotFound, TransportError
-and BrokerError.
+Names of topics are those on the wire, with their namespace. Every method raises RouteNotFound,
+TransportError, BrokerError, and RemoteProtocolError for an offset below 0.
 
 Source: RocketMQ 4.6 MQAdminImpl.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from rocketpy.client import ClientInstance
-from rocketpy.errors import BrokerError, Outcome, Retry
+from rocketpy.errors import BrokerError, Outcome, RemoteProtocolError, Retry
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -27,7 +27,7 @@ from rocketpy.protocol.headers import (
     SearchOffsetResponseHeader,
 )
 
-__all__ = ["Questions", "checked", "refusal"]
+__all__ = ["Questions", "checked", "checked_offset", "refusal"]
 
 H = TypeVar("H", bound=Header)
 
@@ -53,7 +53,8 @@ class Questions:
         """The oldest offset that can still be read."""
         header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         code = RequestCode.GET_MIN_OFFSET
-        return (await self._of_queue(queue, code, header, GetMinOffsetResponseHeader)).offset
+        found = await self._of_queue(queue, code, header, GetMinOffsetResponseHeader)
+        return checked_offset(found.offset, "min offset", queue)
 
     async def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
         """The offset that the next message will get.
@@ -62,13 +63,15 @@ class Questions:
         """
         header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         code = RequestCode.GET_MAX_OFFSET
-        return (await self._of_queue(queue, code, header, GetMaxOffsetResponseHeader, only=of_master)).offset
+        found = await self._of_queue(queue, code, header, GetMaxOffsetResponseHeader, only=of_master)
+        return checked_offset(found.offset, "max offset", queue)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at or after a time, in ms since 1970."""
         header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        return (await self._of_queue(queue, code, header, SearchOffsetResponseHeader)).offset
+        found = await self._of_queue(queue, code, header, SearchOffsetResponseHeader)
+        return checked_offset(found.offset, f"offset at time {timestamp_ms}", queue)
 
     async def earliest_message_store_time(self, queue: MessageQueue) -> int:
         """When the oldest message of a queue was stored, in ms since 1970; -1 for an empty queue."""
@@ -102,6 +105,13 @@ def checked(answer: Command, broker: str) -> Command:
     if answer.code != ResponseCode.SUCCESS:
         raise refusal(answer, broker)
     return answer
+
+
+def checked_offset(offset: int, what: str, queue: MessageQueue) -> int:
+    """The offset that a broker answered. Raises RemoteProtocolError for one below 0."""
+    if offset < 0:
+        raise RemoteProtocolError(f"broker {queue.broker_name} says that the {what} of {queue} is {offset}")
+    return offset
 
 
 def refusal(answer: Command, broker: str) -> BrokerError:

@@ -9,12 +9,14 @@ from typing import Any, Final
 __all__ = ["RepeatedLog"]
 
 _KINDS_MAX: Final = 256
+_KEY_CHARACTERS_MAX: Final = 200
+"""Of a key, which may have a peer's text in it."""
 
 
 class RepeatedLog:
     """Logs at most one line a key in `interval_s`; the next one says how many were left out.
 
-    Bounded: of more than 256 keys the oldest is forgotten.
+    Bounded: of more than 256 keys the oldest is forgotten. Keys with the same first 200 characters are one.
     """
 
     __slots__ = ("_interval_s", "_log", "_seen")
@@ -50,6 +52,7 @@ class RepeatedLog:
         exc_info: bool = False,
     ) -> None:
         now = time.monotonic()
+        key = key[:_KEY_CHARACTERS_MAX]
         since, skipped = self._seen.get(key, (None, 0))
         if since is not None and now - since < self._interval_s:
             self._seen[key] = (since, skipped + 1)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.protocol.record import host_bytes
-from rocketpy.runtime.tasks import Tasks, close_all
+from rocketpy.runtime.tasks import Closable, Step, Tasks, close_all
 from rocketpy.telemetry import find_telemetry
-from rocketpy.transport import Address, Server
+from rocketpy.transport import Address, Server, TlsFiles
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.consumers import ConsumerSide
 from rocketpy_broker.deferred import DeferredSide
@@ -31,17 +32,21 @@ from rocketpy_broker.ledger_ends import LedgerEnds
 from rocketpy_broker.ledger_replication import LedgerReplication
 from rocketpy_broker.ledger_role import LedgerRole
 from rocketpy_broker.metrics.collecting import Sources, State
+from rocketpy_broker.metrics.health import Check, add_probes, broker_checks
+from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.metrics.reporting import MetricsReport
 from rocketpy_broker.metrics.tracing import SendTracing, TracedAnswers
+from rocketpy_broker.open_files import within_open_files
 from rocketpy_broker.replication import Replication
 from rocketpy_broker.security.guard import open_access
+from rocketpy_broker.security.lookups import ConnectedClients, StoredRecords
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.services.lost_state import LostState
 from rocketpy_broker.services.registration import Registrar, advertised
 from rocketpy_broker.services.slave_sync import SlaveSync
 from rocketpy_broker.services.topics import TopicTable
 from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
-from rocketpy_broker.store.disk import Disk
+from rocketpy_broker.store.disk import Disk, spare_descriptors
 from rocketpy_broker.store.driver import StoreDriver, StoreHealth
 
 __all__ = ["Broker", "BrokerHealth"]
@@ -60,24 +65,28 @@ class BrokerHealth:
     failure: str | None
     registered_at: tuple[str, ...]
     """Name servers that know it now."""
+    registration_problems: tuple[str, ...]
+    """Why the others do not, or not all of its topics."""
     connections: int
     store: StoreHealth
+    tls_problem: str = ""
+    """Why certificates that were replaced are not used; empty if they are."""
 
 
 class Broker:
     """One broker. `start` it, then it serves at `address` until `close`."""
 
     def __init__(self, config: BrokerConfig, *, disk: Disk | None = None) -> None:
-        self.config = config
+        self.config = config = within_open_files(config)
         self.store = _store(config, disk)
-        self.topics = TopicTable(config, config.store.root / "config" / "topics.json")
         self.recovery: RecoveryReport | None = None
         """What the store's recovery found, once started."""
         self.tasks = Tasks(f"broker {config.name}", self._tell_failure)
+        self.topics = TopicTable(config, config.store.root / "config" / "topics.json", self.tasks)
         self._access = open_access(config.listen, BROKER_PERMISSIONS, self.tasks)
         self._endpoint = BrokerEndpoint(self.tasks, self._access)
         self._driver = StoreDriver(self.store, on_failure=self.tasks.fail_with)
-        self.consumers = ConsumerSide(config, self.store, self._driver, self.topics, self.tasks)
+        self.consumers = ConsumerSide(config, self.store, self._driver, self.topics, self.tasks, self._access)
         self.deferred = DeferredSide(
             config,
             self.store,
@@ -88,6 +97,7 @@ class Broker:
             find_group=self.consumers.groups.find,
             offsets=self.consumers.offsets,
             sent_back=lambda group, topic: self.consumers.stats.sent_back(topic, group),
+            access=self._access,
         )
         self._ends = None
         if isinstance(self.store, LedgerStore):
@@ -111,7 +121,15 @@ class Broker:
         self._waiters: FlushWaiters | None = None
         self.metrics: MetricsReport | None = None
         """What tells of its metrics, while it runs."""
+        self.http: HttpServer | None = None
+        """Where metrics and probes are; None when no port is set."""
+        if config.metrics.port is not None:
+            self.http = HttpServer(config.metrics.host, config.metrics.port, self.tasks)
+            add_probes(self.http, live=self._live_checks, ready=self.readiness)
         self._is_serving = False
+        self.phase: str | None = "not started"
+        """What it does before and after it serves; None while it serves."""
+        self._holds_spares = False
 
     def _make_replica(self) -> Replication | LedgerReplication:
         if not isinstance(self.store, LedgerStore) or self._ends is None:
@@ -168,9 +186,34 @@ class Broker:
             is_serving=self._is_serving and failure is None,
             failure=failure,
             registered_at=tuple(self._registrar.registered_at) if self._registrar else (),
+            registration_problems=tuple(self._registrar.problems) if self._registrar else (),
             connections=sum(len(server.channels) for server in self._servers),
             store=store,
+            tls_problem=self._tls_problem(),
         )
+
+    def _tls_problem(self) -> str:
+        used = (self.config.listen.options.ssl, self.config.registration.ssl)
+        problems = [tls.problem for tls in used if isinstance(tls, TlsFiles)]
+        return "; ".join(filter(None, problems))
+
+    def readiness(self) -> list[Check]:
+        """What must be in order for clients to be served well, as /readyz shows it."""
+        health = self.health()
+        return broker_checks(
+            phase=self.phase,
+            failure=health.failure,
+            flushing_s=health.store.flushing_seconds,
+            name_servers=[str(namesrv) for namesrv in self.config.registration.namesrv],
+            registered_at=health.registered_at,
+            problems=health.registration_problems,
+            copying=self._replica.copying(),
+            peer=self._replica.health(),
+        )
+
+    def _live_checks(self) -> list[Check]:
+        """What only a restart mends. A full disk or a lost name server is not of these."""
+        return [Check("tasks", None if self.tasks.failure is None else str(self.tasks.failure))]
 
     async def wait_failed(self) -> RocketError:
         """Wait until it can no longer do its work, and return why; only a restart helps then."""
@@ -180,27 +223,34 @@ class Broker:
 
     async def start(self) -> None:
         """Recover the store, then serve and register. Raises RocketError, OSError; it is closed then."""
+        spare_descriptors.hold()
+        self._holds_spares = True
         try:
+            self.phase = "opening the store"
+            if self.http is not None:
+                await self.http.start()  # probes are answered while the store recovers
             if self._access is not None:
                 self._access.start()
             self.recovery = await self._driver.start()
+            self.phase = "starting"
             self.topics.load()
             self.consumers.load()
             self.store.dispatch()
             self.deferred.load()
-            self._restore_tables()
+            await self._restore_tables()
             self._replica.load(is_clean=self.recovery.clean)
             await self._listen()
             self._serve()
-            await self._report()
+            self._report()
             await self._register()
             self._replicate()
+            self.phase = None
         except BaseException:
             await self.close()
             raise
         self.tasks.spawn(self._save_offsets(), "offsets")
 
-    def _restore_tables(self) -> None:
+    async def _restore_tables(self) -> None:
         """Make again, or miss, what is not in the config directory any more. Raises StoreError."""
         consumers = self.consumers
         is_copied = self.config.is_slave or self.config.dledger.enabled
@@ -213,6 +263,7 @@ class Broker:
             self.deferred.delay,
             is_certain=is_ours and not is_copied,
         ).restore()
+        await self._save_tables()
 
     async def _listen(self) -> None:
         self._servers = await serve_ports(self.config, self._endpoint, self.tasks.fail_with)
@@ -261,6 +312,9 @@ class Broker:
         consumers.start(host)
         if tracing is not None:
             handlers = tracing.handlers(handlers)
+        if self._access is not None:
+            records = StoredRecords(store, config.cluster_name, send.end_of_buffer)
+            self._access.connect(records, ConnectedClients(consumers.clients))
         self._endpoint.serve(handlers, send=send, closed=consumers.closed)
         self._is_serving = True
 
@@ -296,7 +350,7 @@ class Broker:
             self._role.registrar = self._registrar
         await self._registrar.start()
 
-    async def _report(self) -> None:
+    def _report(self) -> None:
         consumers = self.consumers
         self.metrics = MetricsReport(
             Sources(
@@ -309,9 +363,10 @@ class Broker:
                 consumers.stats,
                 lambda: consumers.puts,
                 self._state,
-            )
+            ),
+            self.http,
         )
-        await self.metrics.start()
+        self.metrics.start()
 
     def _runtime_info(self) -> dict[str, str]:
         return self.consumers.runtime_info() | self._replica.info()
@@ -321,6 +376,7 @@ class Broker:
         return State(
             health.is_serving,
             health.connections,
+            self._servers[0].memory,
             len(health.registered_at),
             self.consumers.booted_ms,
             health.store,
@@ -349,7 +405,11 @@ class Broker:
     async def _save_offsets(self) -> None:
         while True:
             await asyncio.sleep(self.config.offset_interval_ms / 1000)
-            await self.consumers.save()
+            await self._save_tables()
+
+    async def _save_tables(self) -> None:
+        await self.topics.save()
+        await self.consumers.save()
 
     def _tell_failure(self, failure: RocketError) -> None:
         log.critical("broker %s has failed and must be restarted: %s", self.config.name, failure)
@@ -357,25 +417,39 @@ class Broker:
     # -- stopping -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same."""
+        """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same.
+
+        `phase` names the step that is waited for.
+        """
         self._is_serving = False
-        await close_all(
-            self._replica.keep_role,
-            self._role,
-            self._sync,
-            self._access,
-            self.metrics,
-            self.consumers,
-            self._registrar,
-            partial(self._endpoint.refuse, "the broker is shutting down"),
-            self.deferred,
-            self._waiters,
-            self._replica,
-            *self._servers,
-            self.tasks,
-            self.consumers.save,
-            self._driver,
-        )
+        steps: list[tuple[str, Closable | Step | None]] = [
+            ("the change of its role", self._replica.keep_role),
+            ("its role", self._role),
+            ("the copy of topics and offsets from its master", self._sync),
+            ("access control", self._access),
+            ("metrics", self.metrics),
+            ("consumers", self.consumers),
+            ("un-registration at its name servers", self._registrar),
+            ("new requests", partial(self._endpoint.refuse, "the broker is shutting down")),
+            ("sends that wait for their topics", self.topics.saver.drain),
+            ("delayed messages and transactions", self.deferred),
+            ("sends that wait for a flush", self._waiters),
+            ("replication", self._replica),
+            *(("connections of clients", server) for server in self._servers),
+            ("background tasks", self.tasks),
+            ("tables and consumer offsets", self._save_tables),
+            ("the last flush of the store", self._driver),
+            ("probes", self.http),
+        ]
+        await close_all(*(self._in_phase(name, step) for name, step in steps if step is not None))
+        self.phase = "closed"
+
+    def _in_phase(self, name: str, step: Closable | Step) -> Step:
+        def run() -> Awaitable[object] | None:
+            self.phase = f"stopping: {name}"
+            return step() if callable(step) else step.close()
+
+        return run
 
 
 def _store(config: BrokerConfig, disk: Disk | None) -> MessageStore:

@@ -1,7 +1,8 @@
 """The command ``rocketpy-broker``: starts a name server, a broker, or both in one process.
 
 Prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"). SIGTERM and SIGINT
-stop it cleanly: it says goodbye to its name servers, flushes, and marks its store as closed.
+stop it cleanly: it says goodbye to its name servers, flushes, and marks its store as closed. A second
+signal, or a stop that takes longer than --stop-timeout, ends it at once with the exit status 3.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import argparse
 import asyncio
 import errno
 import logging
-import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -27,12 +28,14 @@ from rocketpy_broker.dledger_cli import add_dledger_commands
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.ha_cli import add_ha_commands
 from rocketpy_broker.namesrv import NameServer
+from rocketpy_broker.open_files import raise_open_files_limit
+from rocketpy_broker.process import STOP_TIMEOUT_S, StopGuard, collect_seldom, notify
 from rocketpy_broker.promote_cli import add_promote_command
 from rocketpy_broker.store_cli import add_store_commands
 
 __all__ = ["main"]
 
-Service = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+Service = Callable[[StopGuard], Coroutine[Any, Any, None]]
 
 log = logging.getLogger("rocketpy.broker")
 
@@ -44,15 +47,19 @@ _SOURCE: Final = "command line"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0 stopped as asked, 1 failed, 2 wrong usage."""
+    """Run the command line; returns the exit status: 0 stopped as asked, 1 failed, 2 wrong usage.
+
+    A stop that takes too long ends the process with 3.
+    """
     options = _parser().parse_args(arguments)
     if "action" in options:
         status: int = options.action(options)
         return status
     _set_up_logging(options.log_level, options.log_format)
+    raise_open_files_limit()
     try:
         service: Service = options.service(options)
-        _run(service, options.loop)
+        _run(service, options)
     except (RocketError, OSError) as error:
         print(f"rocketpy-broker: {error}", file=sys.stderr)
         return 1
@@ -125,6 +132,13 @@ def _command(
     command.add_argument(
         "--log-format", default="text", choices=("text", "json"), help="lines for people, or JSON objects"
     )
+    command.add_argument(
+        "--stop-timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=STOP_TIMEOUT_S,
+        help="a stop that takes longer is cut short, with exit status 3 (default: %(default)g)",
+    )
     command.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
     return command
 
@@ -133,7 +147,19 @@ def _setting(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise argparse.ArgumentTypeError(f"KEY=VALUE is expected, not {text!r}")
+    if key.strip().endswith(".keyPassword"):
+        raise argparse.ArgumentTypeError(
+            f"everybody on this machine can read the command line; write {key.strip()} into the file, or set "
+            f"{key.strip()}File"
+        )
     return key.strip(), value.strip()
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise ValueError
+    return seconds
 
 
 def _overrides(options: argparse.Namespace) -> dict[str, str]:
@@ -147,11 +173,12 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
 def _namesrv(options: argparse.Namespace) -> Service:
     server = NameServer(load_namesrv_config(options.config, _overrides(options), source=_SOURCE))
 
-    async def serve(stop: asyncio.Event) -> None:
+    async def serve(guard: StopGuard) -> None:
+        guard.watch(server)
         await server.start()
         _say(f"namesrv ready at {server.address}")
         try:
-            await _stopped_or_failed(stop, server)
+            await _stopped_or_failed(guard, server)
         finally:
             await server.close()
 
@@ -161,11 +188,12 @@ def _namesrv(options: argparse.Namespace) -> Service:
 def _broker(options: argparse.Namespace) -> Service:
     broker = Broker(load_broker_config(options.config, _overrides(options), source=_SOURCE))
 
-    async def serve(stop: asyncio.Event) -> None:
+    async def serve(guard: StopGuard) -> None:
+        guard.watch(broker)
         await broker.start()
         _say(f"{broker.config.name} ready at {broker.address}")
         try:
-            await _stopped_or_failed(stop, broker)
+            await _stopped_or_failed(guard, broker)
         finally:
             await broker.close()
 
@@ -173,15 +201,16 @@ def _broker(options: argparse.Namespace) -> Service:
 
 
 def _dev(options: argparse.Namespace) -> Service:
-    async def serve(stop: asyncio.Event) -> None:
+    async def serve(guard: StopGuard) -> None:
         settings = dict(options.set)
         if not {"listen", "listenPort"} & settings.keys():
             settings["listenPort"] = str(await _broker_port(settings.get("bindAddress", "127.0.0.1")))
         async with EmbeddedCluster(options.store, namesrv=options.listen, settings=settings) as cluster:
+            guard.watch(*cluster.servers)
             _say(f"namesrv ready at {cluster.namesrv_address}")
             for broker in cluster.brokers:
                 _say(f"{broker.config.name} ready at {broker.address}")
-            await _stopped_or_failed(stop, *cluster.servers)
+            await _stopped_or_failed(guard, *cluster.servers)
 
     return serve
 
@@ -211,11 +240,15 @@ async def _is_free(host: str, port: int) -> bool:
     return True
 
 
-async def _stopped_or_failed(stop: asyncio.Event, *servers: Broker | NameServer) -> None:
-    """Return when a signal came; raise the failure of a server that failed before."""
-    stopping = joined(stop.wait(), "wait for a signal")
+async def _stopped_or_failed(guard: StopGuard, *servers: Broker | NameServer) -> None:
+    """Return when a signal came; raise the failure of a server that failed before. Either begins the stop."""
+    collect_seldom()
+    if not guard.requested.is_set():
+        notify("READY=1")
+    stopping = joined(guard.requested.wait(), "wait for a signal")
     failing = [joined(server.wait_failed(), "wait for a failure") for server in servers]
     await asyncio.wait({stopping, *failing}, return_when=asyncio.FIRST_COMPLETED)
+    guard.begin()
     for waiting in (stopping, *failing):
         waiting.cancel()
     for failed in failing:
@@ -227,14 +260,11 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _run(service: Service, loop: str) -> None:
+def _run(service: Service, options: argparse.Namespace) -> None:
     async def run() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await service(stop)
+        await service(StopGuard(options.stop_timeout))
 
-    with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
+    with asyncio.Runner(loop_factory=_loop_factory(options.loop)) as runner:
         runner.run(run())
 
 

@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from ssl import SSLContext
+from ssl import CERT_REQUIRED
 from typing import Final
 
 from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
-from rocketpy.transport import Address, ChannelOptions
+from rocketpy.transport import Address, ChannelOptions, Tls
 from rocketpy_broker.store.config import StoreConfig
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "DLedgerConfig",
     "HaConfig",
     "ListenConfig",
+    "MetricsConfig",
     "NamesrvConfig",
     "RegistrationConfig",
     "SendConfig",
@@ -70,6 +71,9 @@ class ListenConfig:
     """Ours (``--insecure``): serve another address than this machine's without TLS or access control."""
     acl_file: Path | None = None
     """aclEnable: clients are admitted as this plain_acl.yml says. None: nobody is asked who they are."""
+    requires_signature_v2: bool = False
+    """Ours (aclSignatureV2Required): with access control, RocketMQ's signature is refused, which can be sent
+    again; only clients of this project can sign then."""
     unsigned_timeout_ms: int = 10_000
     """Ours (unsignedTimeoutMillis): with access control, a connection of which no request was admitted for
     so long is closed."""
@@ -80,6 +84,10 @@ class ListenConfig:
         if self.address.scheme == "tls" and self.options.ssl is None:
             raise ConfigInvalid(
                 f"{self.address} needs a certificate: set tls.server.certPath and tls.server.keyPath"
+            )
+        if self.requires_signature_v2 and self.acl_file is None:
+            raise ConfigInvalid(
+                "aclSignatureV2Required=true needs aclEnable=true, without which nobody must sign"
             )
         _check_range("unsignedTimeoutMillis", self.unsigned_timeout_ms, 1, 3_600_000)
         is_safe = self.acl_file is not None or (self.address.scheme == "tls" and not self.options.also_plain)
@@ -98,6 +106,17 @@ class ListenConfig:
             return ipaddress.ip_address(self.address.host).is_loopback
         except ValueError:
             return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether whoever reaches the address may read every message: replicas need no guard then."""
+        return self.insecure or (self.is_local and self.acl_file is None)
+
+    @property
+    def asks_certificates(self) -> bool:
+        """Whether nobody connects by TLS without a trusted certificate, and nobody without TLS."""
+        tls = self.options.ssl
+        return tls is not None and not self.options.also_plain and tls.verify_mode is CERT_REQUIRED
 
     @property
     def is_wildcard(self) -> bool:
@@ -121,9 +140,16 @@ class TopicsConfig:
     """traceTopicEnable: the topic of message traces."""
     trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
     """msgTraceTopicName."""
+    topics_max: int = 20_000
+    """maxTopics (ours): topics that may exist besides the system's; one more is refused. As many again may be
+    made by the broker itself, for the retries and dead letters of groups."""
+    queues_max: int = 1024
+    """maxTopicQueues (ours): queues that a topic may get, of either kind. Topics that have more keep them."""
 
     def __post_init__(self) -> None:
-        _check_range("defaultTopicQueueNums", self.default_queue_nums, 1, 10_000)
+        _check_range("maxTopics", self.topics_max, 1, 1_000_000)
+        _check_range("maxTopicQueues", self.queues_max, 1, 65_536)
+        _check_range("defaultTopicQueueNums", self.default_queue_nums, 1, self.queues_max)
         _check_name("msgTraceTopicName", self.trace_topic_name)
 
 
@@ -145,8 +171,9 @@ class RegistrationConfig:
     credentials: Credentials | None = None
     """The broker's account at name servers with access control. A broker.conf has no key for it; the
     environment's ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY count."""
-    ssl: SSLContext | None = field(default=None, repr=False)
-    """tls.client.*: for name servers with tls://. None: those whose certificates this machine trusts."""
+    ssl: Tls | None = field(default=None, repr=False)
+    """tls.client.*: for name servers, masters and peers with tls://. None: the authorities that this machine
+    trusts, and no certificate."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "period_ms", min(max(self.period_ms, 10_000), 60_000))
@@ -207,9 +234,18 @@ class ConsumeConfig:
     """enablePropertyFilter: consumers may filter by SQL92 expressions."""
     filter_retries: bool = False
     """filterSupportRetry: retried messages pass the filter of their first topic again."""
+    groups_max: int = 20_000
+    """maxConsumerGroups (ours): groups that may exist besides the system's; one more is refused."""
+    new_groups_max: int = 256
+    """maxNewGroupsPerHeartbeat (ours): unknown groups that one heartbeat may name."""
+    offsets_max: int = 1_000_000
+    """maxConsumerOffsets (ours): offsets, one a queue and group, that are kept; a new one more is refused."""
 
     def __post_init__(self) -> None:
         _check_range("shortPollingTimeMills", self.short_polling_ms, 1, 600_000)
+        _check_range("maxConsumerGroups", self.groups_max, 1, 1_000_000)
+        _check_range("maxNewGroupsPerHeartbeat", self.new_groups_max, 1, 1_000_000)
+        _check_range("maxConsumerOffsets", self.offsets_max, 1, 100_000_000)
 
 
 class BrokerRole(Enum):
@@ -237,7 +273,8 @@ class HaConfig:
     behind_bytes_max: int = 256 << 20
     """haSlaveFallbehindMax: with all slaves further behind, a SYNC_MASTER answers SLAVE_NOT_AVAILABLE."""
     secret: str = field(default="", repr=False)
-    """haSecret (ours): what a peer must know to replicate. RocketMQ's replicas know none."""
+    """haSecret (ours): what a peer must know to replicate. RocketMQ's replicas know none. Empty: nobody is
+    asked; with access control no slave is served then."""
     handshake_required: bool = False
     """haHandshakeRequired (ours): slaves that do not speak our handshake, so RocketMQ's, do not make a
     message safe for a SYNC_MASTER."""
@@ -288,6 +325,9 @@ class DLedgerConfig:
     pending_max: int = 10_000
     """dLegerPendingMax (ours; maxPendingRequestsNum): with so many messages that no majority has, sends are
     refused."""
+    secret: str = field(default="", repr=False)
+    """dLegerSecret (ours): what every peer of the group must know. RocketMQ's peers know none. Empty: nobody
+    is asked."""
 
     def __post_init__(self) -> None:
         if not self.enabled:
@@ -316,10 +356,11 @@ class DLedgerConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsConfig:
-    """Where Prometheus finds the broker's metrics, and what is traced. The keys are ours."""
+    """Where metrics and probes are, and what is traced. The keys are ours."""
 
     port: int | None = None
-    """metricsPort: where GET /metrics is answered; 0 is any free one. None: nowhere."""
+    """metricsPort: where GET /metrics (brokers only), /livez and /readyz are answered; 0 is any free one.
+    None: nowhere."""
     host: str = "127.0.0.1"
     """metricsHost: the address to listen at. It is plain HTTP without a password."""
     trace_sends: bool = False
@@ -367,13 +408,53 @@ class BrokerConfig:
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     ha: HaConfig = field(default_factory=HaConfig)
     dledger: DLedgerConfig = field(default_factory=DLedgerConfig)
+    replica_names: frozenset[str] = frozenset()
+    """replicaCertNames (ours): names of certificates, separated by semicolons. At the HA and DLedger ports a
+    peer must show a certificate with one of them. Empty: any name will do."""
 
     @property
     def is_slave(self) -> bool:
         """Whether it begins as the copy of another broker."""
         return self.ha.role is BrokerRole.SLAVE
 
+    @property
+    def replica_port(self) -> Address:
+        """Where replicas connect to: the DLedger peer's address, or of the HA port the transport and host."""
+        own = self.dledger.peers.get(self.dledger.self_id) if self.dledger.enabled else None
+        return self.listen.address if own is None else own
+
+    @property
+    def lets_any_replica_in(self) -> bool:
+        """Whether whoever reaches the port of replicas may take part."""
+        secret = self.dledger.secret if self.dledger.enabled else self.ha.secret
+        return not secret and not self.replica_names
+
+    def _check_replicas(self) -> None:
+        """Raise ConfigInvalid where whoever reaches the port of replicas would get every message."""
+        listen, port = self.listen, self.replica_port
+        if self.replica_names and not (port.scheme == "tls" and listen.asks_certificates):
+            raise ConfigInvalid(
+                "replicaCertNames needs TLS at the port of replicas: tls.server.mode=enforcing and "
+                "tls.server.need.client.auth=require, and tls:// in dLegerPeers"
+            )
+        if port.scheme == "memory" or listen.is_open or not self.lets_any_replica_in:
+            return
+        why = "with aclEnable" if listen.is_local else f"at {listen.address}, which other machines can reach,"
+        if self.dledger.enabled:
+            raise ConfigInvalid(
+                f"{why} the DLedger port would let anybody into the group: set dLegerSecret to the same long "
+                "random text at every peer, or replicaCertNames with TLS; RocketMQ's peers know neither, and "
+                "join only with insecure=true"
+            )
+        if not listen.is_local or self.ha.role is BrokerRole.SYNC_MASTER:
+            raise ConfigInvalid(
+                f"{why} the HA port would give anybody every message: set haSecret to the same long "
+                "random text at master and slaves, or replicaCertNames with TLS; RocketMQ's slaves know "
+                "neither, and copy only with insecure=true"
+            )
+
     def __post_init__(self) -> None:
+        self._check_replicas()
         own = self.dledger.peers.get(self.dledger.self_id) if self.dledger.enabled else None
         if own is not None and own.scheme == "tls" and self.listen.options.ssl is None:
             raise ConfigInvalid(
@@ -414,9 +495,22 @@ class NamesrvConfig:
     """A broker that was silent for this long is dropped (fixed in RocketMQ)."""
     scan_interval_ms: int = 5000
     """How often that is looked for (RocketMQ: 10 s)."""
+    kv_value_bytes_max: int = 64 * 1024
+    """maxKvValueBytes (ours): of a key-value setting with its names; a larger one is refused."""
+    kv_bytes_max: int = 4 << 20
+    """maxKvTotalBytes (ours): of all settings together. Each broker gets the order configurations, all of
+    them, in the answer to its registration."""
+    routes_max: int = 1_000_000
+    """maxRoutes (ours): brokers, pairs of a cluster and a broker, and pairs of a topic and a broker; a
+    registration with more is refused."""
     updatable_file: Path | None = None
     """As a broker's."""
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    """As a broker's; a name server has no metrics, but probes."""
 
     def __post_init__(self) -> None:
+        _check_range("maxKvValueBytes", self.kv_value_bytes_max, 1, 1 << 20)
+        _check_range("maxKvTotalBytes", self.kv_bytes_max, 1, 8 << 20)
+        _check_range("maxRoutes", self.routes_max, 1, 100_000_000)
         _check_range("broker_expired_ms", self.broker_expired_ms, 1, 3_600_000)
         _check_range("scan_interval_ms", self.scan_interval_ms, 1, 3_600_000)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -41,7 +42,7 @@ from rocketpy_broker.config_keys import (
     Value,
     text_of,
 )
-from rocketpy_broker.config_listen import client_context, listen_config
+from rocketpy_broker.config_listen import client_files, listen_config
 from rocketpy_broker.properties_file import read_file
 from rocketpy_broker.store.config import (
     BusyConfig,
@@ -64,7 +65,8 @@ _REMOTE: Final = "remoteConfigUpdateEnable"
 _TLS_FILE: Final = "tls.config.file"
 """A key that names another file, RocketMQ's tls.properties; what the naming file itself says goes before."""
 _GUARDING: Final = frozenset({
-    "aclEnable", "rocketmq.acl.plain.file", "haSecret", _TLS_FILE,
+    "aclEnable", "aclSignatureV2Required", "rocketmq.acl.plain.file", "haSecret", "dLegerSecret",
+    "replicaCertNames", _TLS_FILE,
     *(name for name in LISTEN_KEYS if name.startswith("tls.")),
 })  # fmt: skip
 """Keys without which a server would be more open than its file says."""
@@ -95,8 +97,8 @@ def load_broker_config(
     values, places = _collect(given, {**LISTEN_KEYS, **BROKER_KEYS, **STORE_KEYS})
     with _Blame(places):
         registration = values["registration"]
-        registration["credentials"] = Credentials.from_environment()
-        registration["ssl"] = client_context(values["listen"])
+        registration["credentials"] = _credentials(values["listen"])
+        registration["ssl"] = client_files(values["listen"])
         if "namesrv" not in registration and os.environ.get("NAMESRV_ADDR"):
             registration["namesrv"] = BROKER_KEYS["namesrvAddr"].read(os.environ["NAMESRV_ADDR"])
         return BrokerConfig(
@@ -115,6 +117,14 @@ def load_broker_config(
         )
 
 
+def _credentials(listen: Mapping[str, Any]) -> Credentials | None:
+    """Return with what a broker signs: as the environment says, and as it wants others to sign."""
+    found = Credentials.from_environment()
+    if found is None or not listen.get("requires_signature_v2"):
+        return found
+    return replace(found, signature_version=2)
+
+
 def load_namesrv_config(
     path: str | Path | None = None,
     overrides: Mapping[str, Value] | None = None,
@@ -129,7 +139,8 @@ def load_namesrv_config(
     with _Blame(places):
         settings = {"kv_config_path": Path.home() / "namesrv" / "kvConfig.json", **values["namesrv"]}
         listen = listen_config(values["listen"], DEFAULT_NAMESRV_PORT, _path(path))
-        return NamesrvConfig(listen=listen, updatable_file=_updatable(path), **settings)
+        metrics = MetricsConfig(**values["metrics"])
+        return NamesrvConfig(listen=listen, updatable_file=_updatable(path), metrics=metrics, **settings)
 
 
 def _given(path: str | Path | None, overrides: Mapping[str, Value] | None, source: str) -> list[_Given]:
@@ -221,7 +232,8 @@ class _Blame:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ConfigInvalid):
-            place = next((place for key, place in self._places.items() if key in str(error).split()), None)
+            words = str(error).split()
+            place = next((self._places[word] for word in words if word in self._places), None)
             if place is not None:
                 raise ConfigInvalid(f"{place}: {error}") from None
 

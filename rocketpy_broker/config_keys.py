@@ -143,6 +143,11 @@ def parse_peers(value: str) -> dict[str, Address]:
     return peers
 
 
+def _names(value: str) -> frozenset[str]:
+    """Names of certificates, separated by semicolons."""
+    return frozenset(filter(None, (name.strip().lower() for name in _text(value).split(";"))))
+
+
 def _flushes(value: str) -> bool:
     return _one_of("quorum", "async")(value) == "quorum"
 
@@ -171,10 +176,12 @@ LISTEN_KEYS: Final = {
         f"tls.{end}.{name}": Key("listen", f"{end}_{part}", _text)
         for end in ("server", "client")
         for name, part in (
-            ("certPath", "cert"), ("keyPath", "key"), ("keyPassword", "password"), ("trustCertPath", "trust"),
+            ("certPath", "cert"), ("keyPath", "key"), ("keyPassword", "password"),
+            ("keyPasswordFile", "password_file"), ("trustCertPath", "trust"),
         )
     },
     "aclEnable": Key("listen", "acl_enable", _boolean),
+    "aclSignatureV2Required": Key("listen", "requires_signature_v2", _boolean),
     "rocketmq.acl.plain.file": Key("listen", "acl_file", _text),
     "rocketmqHome": Key("listen", "home", _text),
     "com.rocketmq.remoting.frameMaxLength": Key("listen", "max_frame_bytes", _positive),
@@ -184,10 +191,13 @@ LISTEN_KEYS: Final = {
     "maxRequestsInFlight": Key("listen", "max_unanswered", _positive),
     "frameTimeoutMillis": Key("listen", "frame_timeout_ms", _positive),
     "unsignedTimeoutMillis": Key("listen", "unsigned_timeout_ms", _positive),
+    "maxConnectionBytes": Key("listen", "connection_bytes_max", _positive),
+    "maxTotalBytes": Key("listen", "total_bytes_max", _positive),
     "writeLimitBytes": Key("listen", "write_limit_bytes", _positive),
 }  # fmt: skip
 """For both servers. The tls keys are those of RocketMQ's tls.properties, two with dots its system properties;
-`insecure`, `listen`, `unsignedTimeoutMillis` and the limits are ours."""
+`insecure`, `listen`, `aclSignatureV2Required`, `keyPasswordFile`, `unsignedTimeoutMillis` and the limits are
+ours."""
 
 BROKER_KEYS: Final = {
     "brokerName": Key("broker", "name", _text),
@@ -209,6 +219,11 @@ BROKER_KEYS: Final = {
     "brokerTopicEnable": Key("topics", "broker_topic", _boolean),
     "traceTopicEnable": Key("topics", "trace_topic", _boolean),
     "msgTraceTopicName": Key("topics", "trace_topic_name", _text),
+    "maxTopics": Key("topics", "topics_max", _integer),
+    "maxTopicQueues": Key("topics", "queues_max", _integer),
+    "maxConsumerGroups": Key("consume", "groups_max", _integer),
+    "maxNewGroupsPerHeartbeat": Key("consume", "new_groups_max", _integer),
+    "maxConsumerOffsets": Key("consume", "offsets_max", _integer),
     "regionId": Key("send", "region_id", _text),
     "traceOn": Key("send", "trace_on", _boolean),
     "startAcceptSendRequestTimeStamp": Key("send", "start_accept_ms", _integer),
@@ -234,6 +249,7 @@ BROKER_KEYS: Final = {
     "haHousekeepingInterval": Key("ha", "silence_ms", _integer),
     "haTransferBatchSize": Key("ha", "batch_bytes", _integer),
     "haSlaveFallbehindMax": Key("ha", "behind_bytes_max", _integer),
+    "replicaCertNames": Key("broker", "replica_names", _names),
     "haSecret": Key("ha", "secret", _text),
     "haHandshakeRequired": Key("ha", "handshake_required", _boolean),
     "enableDLegerCommitLog": Key("dledger", "enabled", _boolean),
@@ -245,6 +261,7 @@ BROKER_KEYS: Final = {
     "dLegerHeartbeatsMissed": Key("dledger", "heartbeats_missed_max", _integer),
     "dLegerVoteMillisMin": Key("dledger", "vote_interval_ms_min", _integer),
     "dLegerVoteMillisMax": Key("dledger", "vote_interval_ms_max", _integer),
+    "dLegerSecret": Key("dledger", "secret", _text),
     "dLegerPendingMax": Key("dledger", "pending_max", _integer),
 }
 
@@ -288,6 +305,11 @@ STORE_KEYS: Final = {
 NAMESRV_KEYS: Final = {
     "kvConfigPath": Key("namesrv", "kv_config_path", _path),
     "orderMessageEnable": Key("namesrv", "order_message_enable", _boolean),
+    "metricsPort": Key("metrics", "port", _port),
+    "metricsHost": Key("metrics", "host", _text),
+    "maxKvValueBytes": Key("namesrv", "kv_value_bytes_max", _integer),
+    "maxKvTotalBytes": Key("namesrv", "kv_bytes_max", _integer),
+    "maxRoutes": Key("namesrv", "routes_max", _integer),
 }
 
 NOT_YET: Final[dict[str, tuple[str, ...]]] = {

@@ -6,17 +6,23 @@ import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy.transport import Address, ChannelOptions
+from rocketpy.transport import Address, ChannelOptions, TlsFiles
 from rocketpy_broker.config import ListenConfig
 
-__all__ = ["client_context", "listen_config"]
+__all__ = ["client_files", "listen_config"]
 
 _ACL_FILE: Final = "conf/plain_acl.yml"
 """Below RocketMQ's home, unless rocketmq.acl.plain.file says otherwise."""
 
+_FIELD_NAMES: Final = {
+    "cert_path": "certPath",
+    "key_path": "keyPath",
+    "key_password_file": "keyPasswordFile",
+    "trust_cert_path": "trustCertPath",
+}
 _CLIENT_AUTH: Final = {
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,
@@ -24,32 +30,22 @@ _CLIENT_AUTH: Final = {
 }
 
 
-class _Identity(NamedTuple):
-    """Keys of one end. name: server or client, as in the keys' names."""
-
-    name: str
-    cert: str | None
-    key: str | None
-    password: str | None
-    trust: str | None
-
-    @classmethod
-    def of(cls, name: str, values: Mapping[str, Any]) -> _Identity:
-        """Those of one end among the settings read."""
-        return cls(name, *(values.get(f"{name}_{part}") for part in ("cert", "key", "password", "trust")))
-
-    def put_into(self, context: ssl.SSLContext) -> None:
-        """Load what is there. Raises ConfigInvalid naming the key."""
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        at = "certPath", self.cert
-        try:
-            if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key, lambda: self.password or "")
-            at = "trustCertPath", self.trust
-            if self.trust is not None:
-                context.load_verify_locations(self.trust)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigInvalid(f"tls.{self.name}.{at[0]} {at[1]}: {error}") from None
+def _files(end: str, values: Mapping[str, Any], **more: Any) -> TlsFiles:
+    """The files of one end, server or client. Raises ConfigInvalid naming the key."""
+    given = {
+        part: values.get(f"{end}_{part}") for part in ("cert", "key", "password", "password_file", "trust")
+    }
+    if given["password"] is None and given["password_file"] is None:
+        given["password"] = os.environ.get(f"ROCKETMQ_TLS_{end.upper()}_KEY_PASSWORD")
+    return TlsFiles(
+        cert_path=given["cert"],
+        key_path=given["key"],
+        key_password=given["password"],
+        key_password_file=given["password_file"],
+        trust_cert_path=given["trust"],
+        names={field: f"tls.{end}.{name}" for field, name in _FIELD_NAMES.items()},
+        **more,
+    )
 
 
 def listen_config(values: Mapping[str, Any], default_port: int, conf: Path | None) -> ListenConfig:
@@ -62,7 +58,9 @@ def listen_config(values: Mapping[str, Any], default_port: int, conf: Path | Non
         port = values.get("port", default_port)
     options = _options(values)
     scheme = scheme or ("tls" if options.ssl is not None else "tcp")
-    limits = {name: values[name] for name in ("unsigned_timeout_ms",) if name in values}
+    limits = {
+        name: values[name] for name in ("unsigned_timeout_ms", "requires_signature_v2") if name in values
+    }
     return ListenConfig(
         address=Address(scheme, host, port),
         insecure=values.get("insecure", False),
@@ -74,40 +72,36 @@ def listen_config(values: Mapping[str, Any], default_port: int, conf: Path | Non
 
 def _options(values: Mapping[str, Any]) -> ChannelOptions:
     limits = {name: values[name] for name in _LIMITS if name in values}
-    mode, identity = values.get("tls_mode", "enforcing"), _Identity.of("server", values)
-    if mode == "disabled" or (identity.cert is None and "tls_mode" not in values):
-        _client_auth(values, identity)
+    mode, has_cert = values.get("tls_mode", "enforcing"), "server_cert" in values
+    verify_mode = _client_auth(values)
+    if mode == "disabled" or not (has_cert or "tls_mode" in values):
         return ChannelOptions(**limits)
-    if identity.cert is None:
+    if not has_cert:
         raise ConfigInvalid(f"tls.server.mode {mode} needs tls.server.certPath and tls.server.keyPath")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    identity.put_into(context)
-    context.verify_mode = _client_auth(values, identity)
-    return ChannelOptions(ssl=context, also_plain=mode == "permissive", **limits)
+    files = _files("server", values, server=True, verify_mode=verify_mode)
+    return ChannelOptions(ssl=files, also_plain=mode == "permissive", **limits)
 
 
-def _client_auth(values: Mapping[str, Any], identity: _Identity) -> ssl.VerifyMode:
+def _client_auth(values: Mapping[str, Any]) -> ssl.VerifyMode:
     """Whether clients show a certificate; one that is not trusted is never let in."""
-    text = values.get("tls_client_auth", "none" if identity.trust is None else "require")
-    if text != "none" and identity.trust is None:
+    has_trust = "server_trust" in values
+    text = values.get("tls_client_auth", "require" if has_trust else "none")
+    if text != "none" and not has_trust:
         raise ConfigInvalid(f"tls.server.need.client.auth {text} needs tls.server.trustCertPath")
     return _CLIENT_AUTH[text]
 
 
 _LIMITS: Final = (
     "idle_timeout_ms", "frame_timeout_ms", "max_connections", "max_connections_per_host", "max_unanswered",
-    "max_frame_bytes", "max_header_bytes", "write_limit_bytes",
+    "max_frame_bytes", "max_header_bytes", "write_limit_bytes", "connection_bytes_max", "total_bytes_max",
 )  # fmt: skip
 
 
-def client_context(values: Mapping[str, Any]) -> ssl.SSLContext | None:
-    """Return how a broker meets name servers with tls://; None: nothing is said. Raises ConfigInvalid."""
-    identity = _Identity.of("client", values)
-    if identity.cert is None and identity.trust is None:
+def client_files(values: Mapping[str, Any]) -> TlsFiles | None:
+    """Return how a broker meets other servers with tls://; None: nothing is said. Raises ConfigInvalid."""
+    if not any(f"client_{part}" in values for part in ("cert", "key", "trust")):
         return None
-    context = ssl.create_default_context()
-    identity.put_into(context)
-    return context
+    return _files("client", values)
 
 
 def _acl_file(values: Mapping[str, Any], conf: Path | None) -> Path:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.headers import PullMessageRequestHeader
+from rocketpy.protocol.record import decode
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
@@ -25,6 +26,8 @@ from rocketpy_broker.handlers.progress import ProgressHandler
 from rocketpy_broker.handlers.pull import PullHandler
 from rocketpy_broker.handlers.pull_checks import PullChecks
 from rocketpy_broker.handlers.query import QueryHandler
+from rocketpy_broker.security.demands import to_read
+from rocketpy_broker.security.guard import AccessGuard
 from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.groups import SubscriptionGroups
 from rocketpy_broker.services.locks import QueueLocks
@@ -61,17 +64,25 @@ class ConsumerSide:
         driver: StoreDriver,
         topics: TopicTable,
         tasks: Tasks,
+        access: AccessGuard | None = None,
     ) -> None:
+        """access: who may do what; None without access control."""
         settings = config.store.root / "config"
-        self.offsets = ConsumerOffsets(settings / "consumerOffset.json")
-        self.groups = SubscriptionGroups(
-            settings / "subscriptionGroup.json", auto_create=config.consume.auto_create_group
+        self.offsets = ConsumerOffsets(
+            settings / "consumerOffset.json", offsets_max=config.consume.offsets_max
         )
-        self.clients = ClientRegistry()
+        self.groups = SubscriptionGroups(
+            settings / "subscriptionGroup.json",
+            tasks,
+            config.consume,
+            retry_queues_max=config.topics.queues_max,
+        )
+        self.clients = ClientRegistry(_count_subscriptions)
         self.locks = QueueLocks()
-        self.holds = PullHolds()
+        self.holds = PullHolds(_count_pulls)
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)
+        self._access = access
         self._config = config
         self._tasks = tasks
         self._store = store
@@ -87,7 +98,13 @@ class ConsumerSide:
         self._host = bytes(8)
         expressions = Expressions(config.consume)
         self._client_handler = ClientHandler(
-            self.clients, self.groups, topics, expressions, config.consume, now_ms=_now_ms
+            self.clients,
+            self.groups,
+            topics,
+            expressions,
+            config.consume,
+            now_ms=_now_ms,
+            owner=_host if access is None else access.account_of,
         )
         self._pull_handler = PullHandler(
             store,
@@ -99,6 +116,7 @@ class ConsumerSide:
             stats=self.stats,
             now_ms=_now_ms,
             on_offset_moved=self._note_moved_offset,
+            still_allowed=None if access is None else access.later_refusal,
         )
 
     def families(self, address: str) -> Sequence[HandlesRequests]:
@@ -106,8 +124,8 @@ class ConsumerSide:
         return (
             self._pull_handler,
             self._client_handler,
-            OffsetHandler(self._store, self.offsets, self.clients, self._topics),
-            QueryHandler(self._store, self.clients.subscription),
+            OffsetHandler(self._store, self.offsets, self.clients, self._topics, self._tasks),
+            QueryHandler(self._store, self.clients.subscription, may_read=self._may_read),
             ConnectionHandler(self.clients),
             ProgressHandler(
                 self._store,
@@ -123,7 +141,7 @@ class ConsumerSide:
             ),
             self._calls,
             LockHandler(self.locks, now_ms=_now_ms),
-            GroupHandler(self.groups),
+            GroupHandler(self.groups, self._tasks),
         )
 
     @property
@@ -175,6 +193,9 @@ class ConsumerSide:
             is_active=self._store.failure is None,
         )
 
+    def _may_read(self, channel: Channel, record: bytes) -> bool:
+        return self._access is None or self._access.permits(channel, to_read(decode(record, check_crc=False)))
+
     # -- now and then -------------------------------------------------------------------------
 
     def _sweep_clients(self) -> None:
@@ -206,6 +227,19 @@ class ConsumerSide:
         except RocketError as error:
             log.warning("%d OFFSET_MOVED_EVENT messages are not stored: %s", len(moved), error)
         self._driver.schedule_dispatch()
+
+
+def _count_pulls(channel: Channel, size: int) -> bool:
+    return channel.memory.add("pulls", size)
+
+
+def _count_subscriptions(channel: Channel, size: int) -> bool:
+    return channel.memory.add("subscriptions", size)
+
+
+def _host(channel: Channel) -> str:
+    """Return the host that a connection comes from, without access control the owner of its client id."""
+    return channel.remote_host
 
 
 def _now_ms() -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from rocketpy.errors import StoreError
+from rocketpy.protocol.record import Record
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config import BrokerConfig
@@ -20,10 +21,12 @@ from rocketpy_broker.handlers.reply import ReplyHandler
 from rocketpy_broker.handlers.send import FindGroup, SendHandler
 from rocketpy_broker.handlers.send_back import SendBackHandler
 from rocketpy_broker.handlers.transactions import TransactionHandler
+from rocketpy_broker.security.demands import to_end
+from rocketpy_broker.security.guard import AccessGuard
 from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.delay import DelayService
 from rocketpy_broker.services.offsets import ConsumerOffsets
-from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable, ensure_topic
+from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable, own_topic
 from rocketpy_broker.services.transaction_check import TransactionChecker
 from rocketpy_broker.services.transactions import Transactions
 from rocketpy_broker.store import MessageStore
@@ -38,7 +41,7 @@ class DeferredSide:
 
     `load` before requests come, `start` with them, `run` on a master, `close` when no more come and the
     store is still open.
-    sent_back: told group and topic of each message that a consumer sent back.
+    sent_back: told group and topic of each message that a consumer sent back. access: who may do what.
     """
 
     def __init__(
@@ -53,7 +56,9 @@ class DeferredSide:
         find_group: FindGroup,
         offsets: ConsumerOffsets,
         sent_back: Callable[[str, str], None],
+        access: AccessGuard | None = None,
     ) -> None:
+        self._access = access
         self._config = config
         self._tasks = tasks
         self._store = store
@@ -133,12 +138,16 @@ class DeferredSide:
             config.transactions,
             self._tasks,
             channels=self._producers,
-            make_topic=lambda name: ensure_topic(self._topics, name, 1, PERM_READ | PERM_WRITE),
+            make_topic=self._make_topic,
             on_written=written,
         )
         delay.on_delivered = written
         ends = TransactionHandler(store, transactions, send)
         return send, (send, send_back, reply, ends, DelayHandler(delay))
+
+    def _make_topic(self, name: str) -> None:
+        if self._topics.get(name) is None:
+            self._topics.add([own_topic(name, 1, PERM_READ | PERM_WRITE)])
 
     def run(self) -> None:
         """Deliver and check from now on: a master's work."""
@@ -170,5 +179,10 @@ class DeferredSide:
     def _producer(self, client_id: str) -> Channel | None:
         return cast(Channel | None, self._clients.producer_channel(client_id))
 
-    def _producers(self, group: str) -> Sequence[Channel]:
-        return cast(Sequence[Channel], self._clients.producer_channels(group))
+    def _producers(self, group: str, half: Record) -> Sequence[Channel]:
+        """Return who may be asked about a half message of a producer group."""
+        channels = cast(Sequence[Channel], self._clients.producer_channels(group))
+        if self._access is None:
+            return channels
+        wanted = to_end(half)
+        return [channel for channel in channels if self._access.permits(channel, wanted)]

@@ -1,9 +1,10 @@
 """``rocketpy-broker dledger``: who leads a DLedger group, and how far its peers are.
 
 ``status`` asks the brokers that a name server knows, or the peers of a group over their own ports; the latter
-works on RocketMQ's peers, which tell who leads and nothing more. Exit status 0 means that every group has a
-leader and every peer answers, 1 that it is not so, 2 that nothing could be asked. Brokers with access control
-want keys: ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY of the environment.
+works on RocketMQ's peers, which tell who leads and nothing more. Peers with dLegerSecret answer only with -c
+and a file that has it. Exit status 0 means that every group has a leader and every peer answers, 1 that it is
+not so, 2 that nothing could be asked. Brokers with access control want keys: ROCKETMQ_ACCESS_KEY and
+ROCKETMQ_SECRET_KEY of the environment.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 
 from rocketpy.errors import ConfigInvalid, RocketError
-from rocketpy.transport import Address
+from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.cli_common import name_servers, namesrv_of, say, say_table
 from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.config_keys import parse_peers
@@ -80,10 +81,13 @@ async def _status(options: argparse.Namespace) -> int:
 
 async def _reports(options: argparse.Namespace) -> list[PeerReport]:
     if options.config:
-        dledger = load_broker_config(options.config).dledger
+        config = load_broker_config(options.config)
+        dledger, tls = config.dledger, ChannelOptions(ssl=config.registration.ssl)
         if not dledger.enabled:
             raise ConfigInvalid(f"{options.config} does not say enableDLegerCommitLog=true")
-        return await ask_peers(dledger.group, dledger.peers)
+        return await ask_peers(
+            dledger.group, dledger.peers, tls, secret=dledger.secret, self_id=dledger.self_id
+        )
     if options.peers:
         if not options.group:
             raise ConfigInvalid("--peers needs --group")

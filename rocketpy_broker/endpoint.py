@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
-from rocketpy.errors import InvariantError
+from rocketpy.errors import InvariantError, RocketError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.runtime.tasks import Tasks
@@ -14,8 +16,14 @@ from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.send import SendHandler
 from rocketpy_broker.security.guard import AccessGuard
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
+from rocketpy_broker.store.batch_saver import NotYetSaved
 
 __all__ = ["BrokerEndpoint", "HandlesRequests", "handler_table"]
+
+log = logging.getLogger("rocketpy.broker")
+
+_WAITING_BYTES_MAX: Final = 8 << 20
+"""Of messages of one connection whose topic is being saved, so that there is room for the next frame."""
 
 
 class HandlesRequests(Protocol):
@@ -90,6 +98,8 @@ class BrokerEndpoint:
             refusal = None if self._guard is None else self._guard.refusal(channel, request)
             try:
                 return handler(channel, request) if refusal is None else refusal
+            except NotYetSaved as waiting:
+                return self._wait(waiting, handler, channel, request)
             except InvariantError as error:
                 self._tasks.fail(f"request {request.code}", error)
                 raise
@@ -99,6 +109,48 @@ class BrokerEndpoint:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             remark=f"request type {request.code} not supported by this broker",
         )
+
+    def _wait(
+        self, waiting: NotYetSaved, handler: Handler, channel: Channel, request: Command
+    ) -> Command | None:
+        """Handle a request again when what it needs is saved; refuse it if its connection keeps too much."""
+        memory, size = channel.memory, request.kept_bytes
+        if memory.sizes["waiting"] + size > _WAITING_BYTES_MAX or not memory.add("waiting", size):
+            remark = "too many bytes are kept for this connection while a new topic is saved; send later"
+            return request.reply(ResponseCode.SYSTEM_BUSY, remark=remark)
+        waiting.wait(partial(self._handle_saved, handler, channel, request, size))
+        return None
+
+    def _handle_saved(
+        self, handler: Handler, channel: Channel, request: Command, size: int, failure: RocketError | None
+    ) -> None:
+        """Handle a request again: what it waited for is saved, or that has failed. size: as counted."""
+        channel.memory.add("waiting", -size)
+        if channel.is_closed and request.code not in _JOINING_RUNS:
+            return  # nobody is there; a message that was sent oneway is stored all the same
+        answer: Command | bytes | None
+        try:
+            if self._refusal is not None:  # the broker stops
+                answer = request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._refusal)
+            else:
+                answer = handler(channel, request) if failure is None else _failed(request, failure)
+        except NotYetSaved as waiting:
+            answer = self._wait(waiting, handler, channel, request)
+            if answer is None:
+                return
+        except RocketError as error:
+            answer = _failed(request, error)
+        except InvariantError as error:
+            self._tasks.fail(f"request {request.code}", error)
+            channel.abort()
+            return
+        except Exception:
+            log.exception("request code %d from %s failed", request.code, channel.remote_address)
+            answer = request.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the server's log")
+        if answer is not None and not request.is_oneway:
+            channel.reply(answer)
+        # At once: who waits for a commit must be known before it happens, or before the role changes.
+        self.end_of_buffer()
 
     def end_of_buffer(self) -> None:
         """Part of Endpoint."""
@@ -134,6 +186,10 @@ def _after_run(send: SendHandler, handler: Handler) -> Handler:
         return handler(channel, request)
 
     return handle
+
+
+def _failed(request: Command, error: RocketError) -> Command:
+    return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
 
 def _nothing() -> None:

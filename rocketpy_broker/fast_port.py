@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from rocketpy.runtime.tasks import OnFailure
-from rocketpy.transport import Server, serve
+from rocketpy.transport import MemoryBudget, Server, serve
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.endpoint import BrokerEndpoint
 
@@ -33,10 +33,11 @@ async def serve_ports(config: BrokerConfig, endpoint: BrokerEndpoint, on_failure
     on_failure: see `serve`. Raises OSError when listenPort is in use, or the second port is and
     vipChannelEnable=true was set; nothing is left open then.
     """
+    memory = config.listen.options.memory_budget()
     tries = 1 if config.listen.address.port else _TRIES
     while True:
         tries -= 1
-        first = await _serve_first(config, endpoint, on_failure)
+        first = await _serve_first(config, endpoint, on_failure, memory)
         try:
             second = await _serve_second(config, endpoint, first, on_failure, may_fail=not tries)
         except BaseException as error:
@@ -47,10 +48,12 @@ async def serve_ports(config: BrokerConfig, endpoint: BrokerEndpoint, on_failure
         return [first] if second is None else [first, second]
 
 
-async def _serve_first(config: BrokerConfig, endpoint: BrokerEndpoint, on_failure: OnFailure) -> Server:
+async def _serve_first(
+    config: BrokerConfig, endpoint: BrokerEndpoint, on_failure: OnFailure, memory: MemoryBudget
+) -> Server:
     address = config.listen.address
     try:
-        return await serve(address, endpoint, config.listen.options, on_failure)
+        return await serve(address, endpoint, config.listen.options, on_failure, memory=memory)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -70,7 +73,7 @@ async def _serve_second(
         return None
     address = replace(address, port=address.port - _BELOW)
     try:
-        return await serve(address, endpoint, config.listen.options, on_failure)
+        return await serve(address, endpoint, config.listen.options, on_failure, memory=first.memory)
     except OSError as error:
         problem = (
             f"{address} (listenPort - 2) cannot be opened: {error.strerror or error}. Java slaves and "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 import msgspec
@@ -40,6 +41,8 @@ NOBODY: Final = -1
 _LOOK_S: Final = 0.01
 _DISPATCH_DELAY_S: Final = 0.005
 """Commits may come one by one, on every peer: some are dispatched together. Readers do not wait for it."""
+_CONNECTIONS_MIN: Final = 4
+_CONNECTIONS_MAX: Final = 256
 _VOTE_WAIT_MS_MAX: Final = 3000
 _RETRY_S: Final = 1.0
 
@@ -92,6 +95,7 @@ class LedgerReplication:
             pending_max=dledger.pending_max,
             file_bytes=config.store.commit_log.segment_bytes,
             no_op=self._no_op.body,
+            secret=dledger.secret,
             takes_appends=False,
         )
         host = own.host if own.scheme == "memory" else config.listen.address.host
@@ -102,8 +106,9 @@ class LedgerReplication:
             store.disk,
             self,
             listen=Address(own.scheme, host, own.port),
-            listen_options=config.listen.options,
+            listen_options=_few_connections(config.listen.options),
             connect_options=ChannelOptions(ssl=config.registration.ssl),
+            names=config.replica_names,
             flush=dledger.flush,
             committed=lambda: store.log.committed_index,
         )
@@ -172,8 +177,10 @@ class LedgerReplication:
         await self._tasks.cancel(self._task)
 
     async def close(self) -> None:
-        """Leave the group; the store must still be open."""
+        """Leave the group, once sends that wait for a majority are answered; the store must still be open."""
         await self.keep_role()
+        if self._waiters is not None:
+            await self._waiters.drain()
         self._give_up()
         if self._is_started:
             await self.peer.close()
@@ -298,3 +305,9 @@ class LedgerReplication:
                     return True
             await asyncio.sleep(_LOOK_S)
         return False
+
+
+def _few_connections(options: ChannelOptions) -> ChannelOptions:
+    """The options of a port for peers, which are few; clients' connections must not lack descriptors."""
+    few = max(_CONNECTIONS_MIN, min(_CONNECTIONS_MAX, options.max_connections // 4))
+    return replace(options, max_connections=few)

@@ -16,6 +16,7 @@ import msgspec
 from rocketpy.errors import RemoteProtocolError, RocketError
 from rocketpy.transport import Address, AskingEnd, ChannelOptions, connect
 from rocketpy_broker.dledger.codes import RaftRequestCode, RaftResponseCode
+from rocketpy_broker.dledger.handshake import introduce
 from rocketpy_broker.dledger.wire import MetadataRequest, MetadataResponse, read_response, to_request
 from rocketpy_broker.replicas import ask_runtime_info, find_places
 
@@ -91,17 +92,33 @@ def _read(report: PeerReport, table: Mapping[str, str]) -> PeerReport:
 
 
 async def ask_peers(
-    group: str, peers: Mapping[str, Address], options: ChannelOptions | None = None
+    group: str,
+    peers: Mapping[str, Address],
+    options: ChannelOptions | None = None,
+    *,
+    secret: str = "",
+    self_id: str = "",
 ) -> list[PeerReport]:
-    """Ask each peer over its own port who leads; whatever goes wrong is its `problem`."""
-    return await asyncio.gather(*(_ask_peer(group, peer, peers[peer], options) for peer in sorted(peers)))
+    """Ask each peer over its own port who leads; whatever goes wrong is its `problem`.
+
+    secret, self_id: dLegerSecret, and the peer whose file that was in.
+    """
+    key = (secret, self_id)
+    return await asyncio.gather(
+        *(_ask_peer(group, peer, peers[peer], options, key) for peer in sorted(peers))
+    )
 
 
-async def _ask_peer(group: str, peer: str, address: Address, options: ChannelOptions | None) -> PeerReport:
+async def _ask_peer(
+    group: str, peer: str, address: Address, options: ChannelOptions | None, key: tuple[str, str]
+) -> PeerReport:
     report = PeerReport(group=group, peer=peer, address=str(address))
     try:
         channel = await connect(address, AskingEnd(), options or ChannelOptions())
+        secret, self_id = key
         try:
+            if secret:
+                await introduce(channel, secret, group, self_id, peer)
             request = to_request(MetadataRequest(group=group, remote_id=peer))
             answer = read_response(await channel.request(request, _TIMEOUT_MS), RaftRequestCode.METADATA)
         finally:

@@ -58,7 +58,7 @@ _BROKER_NEXT_START: Final = frozenset({
 _NAMESRV_CHANGES: Final = frozenset({"orderMessageEnable"})
 _SHOWN: Final = (bool, int, float, str, Enum)
 """Kinds of values that are shown; paths, addresses and certificates are not."""
-_SECRET: Final = frozenset({"haSecret", "metricsHost"})
+_SECRET: Final = frozenset({"haSecret", "dLegerSecret", "metricsHost"})
 _NOT_HARMLESS: Final = frozenset({
     "filterServerNums", "messageStorePlugIn", "configStorePath", "productEnvName", "clusterTest", "useTLS",
     "fetchNamesrvAddrByAddressServer",
@@ -184,7 +184,7 @@ def namesrv_settings(config: NamesrvConfig) -> LiveConfig:
     """Those of a name server."""
     return LiveConfig(
         NAMESRV_KEYS,
-        {"namesrv": config},
+        {"namesrv": config, "metrics": config.metrics},
         _NAMESRV_CHANGES,
         config.updatable_file,
         fixed=_listen_texts(config.listen),

@@ -14,7 +14,7 @@ takes for every file, so that a comment in any encoding stops no server.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 _SEPARATOR = re.compile(r"(?<!\\)(?:\\\\)*(?:\s*[=:]\s*|\s+)")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {92: "\\\\", 9: "\\t", 10: "\\n", 13: "\\r", 12: "\\f"}
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -61,25 +62,28 @@ def _decoded(path: Path) -> tuple[str, str]:
 
 def read_settings(text: str, source: str) -> list[Setting]:
     """Return the settings of a properties file in order. Raises ConfigInvalid naming source and line."""
-    return [_setting(line, number, source) for number, line in _logical_lines(text)]
+    return [_setting(line, number, source) for number, _, line in _logical_lines(_lines(text))]
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each setting's text with its first line number, continued lines joined."""
+def _logical_lines(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """Yield the numbers of each setting's first and last line, and its text, continued lines joined."""
     joined, first = "", 0
-    for number, raw in enumerate(_lines(text), 1):
+    for number, raw in enumerate(lines, 1):
         line = raw.lstrip()
         if not joined and (not line or line[0] in "#!"):
             continue
         first = first or number
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
+        if _is_continued(line):
             joined += line[:-1]
             continue
-        yield first, joined + line
+        yield first, number, joined + line
         joined, first = "", 0
     if joined:
-        yield first, joined
+        yield first, len(lines), joined
+
+
+def _is_continued(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _lines(text: str) -> list[str]:
@@ -107,11 +111,23 @@ def _unescape(text: str, number: int, source: str) -> str:
 
 
 def with_settings(text: str, wanted: Mapping[str, str]) -> str:
-    """The file's text with other values; its other lines and its comments stay."""
+    """The file's text with other values; its other lines and its comments stay. Raises ConfigInvalid."""
     lines, left = _lines(text), dict(wanted)
-    for index, line in enumerate(lines):
-        name = re.split(r"[=:\s]", line.strip(), maxsplit=1)[0]
+    changed: list[str] = []
+    done = 0
+    for first, last, line in _logical_lines(lines):
+        name = _setting(line, first, "the file").key
         if name in wanted:
-            lines[index] = f"{name}={wanted[name]}"
+            changed += (*lines[done : first - 1], _written(name, wanted[name]))
             left.pop(name, None)
-    return "".join(f"{line}\n" for line in [*lines, *(f"{name}={value}" for name, value in left.items())])
+            done = last
+    changed += lines[done:]
+    if changed and left and _is_continued(changed[-1]):
+        changed.append("")  # or what is added would continue it
+    return "".join(f"{line}\n" for line in (*changed, *(_written(*setting) for setting in left.items())))
+
+
+def _written(name: str, value: str) -> str:
+    """A setting as a line that is read as the same: no value ends its line, or continues it."""
+    text = value.translate(_ESCAPED)
+    return f"{name}={text if text == text.lstrip() else chr(92) + text}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 
 from rocketpy.errors import ConfigInvalid, StoreError
 from rocketpy.runtime.tasks import Tasks
@@ -53,7 +54,14 @@ class Replication:
             secret=ha.secret,
             wants_flushed=config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH,
         )
-        self.server = HaServer(StoreSource(store, self.epochs), settings, self.progress, self._acked, tasks)
+        self.server = HaServer(
+            StoreSource(store, self.epochs),
+            self._server_settings(settings),
+            self.progress,
+            self._acked,
+            tasks,
+            names=config.replica_names,
+        )
         self.client = HaClient(
             driver,
             self.epochs,
@@ -66,6 +74,20 @@ class Replication:
             options=ChannelOptions(ssl=config.registration.ssl),
         )
         self._waiters: ReplicaWaiters | None = None
+
+    def _server_settings(self, settings: LinkSettings) -> LinkSettings:
+        """With access control and without a secret, those of an HA port that no slave is let in at."""
+        config = self._config
+        if not config.lets_any_replica_in or config.replica_port.scheme == "memory":
+            return settings
+        if not config.listen.is_open:
+            log.info("the HA port serves no slave: aclEnable is true and haSecret is not set")
+            return replace(settings, secret=secrets.token_hex(32))
+        if config.listen.acl_file is not None or not config.listen.is_local:
+            log.warning(
+                "whoever reaches the HA port gets every message: insecure is true and haSecret is not set"
+            )
+        return settings
 
     @property
     def broker_id(self) -> int:
@@ -194,9 +216,10 @@ class Replication:
         """It has one role for all its life."""
 
     async def close(self) -> None:
-        """Copy and serve no more; the store must still be open."""
+        """Copy and serve no more, once sends that wait for a slave are answered; the store must be open."""
         await self.client.close()
         if self._waiters is not None:
+            await self._waiters.drain()
             self._waiters.fail()
         self._driver.on_written = None
         await self.server.close()

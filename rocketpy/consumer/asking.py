@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from rocketpy.client import ClientInstance
-from rocketpy.errors import BrokerError, Retry, RocketError, RouteNotFound
+from rocketpy.errors import BrokerError, RemoteProtocolError, Retry, RocketError, RouteNotFound
 from rocketpy.protocol.bodies import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
@@ -35,7 +35,7 @@ from rocketpy.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rocketpy.protocol.sysflag import PullSysFlag
-from rocketpy.questions import Questions, checked, refusal
+from rocketpy.questions import Questions, checked, checked_offset, refusal
 from rocketpy.results import PullStatus
 from rocketpy.routing.routes import MASTER_ID
 
@@ -97,7 +97,7 @@ class Asking(Questions):
         if found_id != MASTER_ID:
             header.sys_flag &= ~PullSysFlag.COMMIT_OFFSET
         answer = await self.client.ask(address, Command.request(RequestCode.PULL_MESSAGE, header), timeout_ms)
-        return pulled(answer, queue.broker_name)
+        return pulled(answer, queue, header.queue_offset)
 
     def begin_pull(
         self, queue: MessageQueue, fields: dict[str, str], timeout_ms: float, broker_id: int
@@ -156,7 +156,8 @@ class Asking(Questions):
         answer = await self.client.ask(address, command, _OFFSET_TIMEOUT_MS)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return checked(answer, queue.broker_name).header_as(QueryConsumerOffsetResponseHeader).offset
+        found = checked(answer, queue.broker_name).header_as(QueryConsumerOffsetResponseHeader)
+        return checked_offset(found.offset, "committed offset", queue)
 
     async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> str:
         """Store the group's offset of a queue with the master; with a slave while that is away.
@@ -198,12 +199,39 @@ class Asking(Questions):
         await self.client.ask(address, command, _LOCK_TIMEOUT_MS)
 
 
-def pulled(answer: Command, broker: str) -> Pulled:
-    """What a broker answered to a pull. Raises BrokerError, RemoteProtocolError."""
+def pulled(answer: Command, queue: MessageQueue, asked: int) -> Pulled:
+    """What a broker answered to a pull of a queue from offset `asked`.
+
+    Raises BrokerError, and RemoteProtocolError for an answer that no broker gives: following it would lose
+    messages, or deliver some again and again.
+    """
     status = STATUSES.get(answer.code)
     if status is None:
-        raise refusal(answer, broker)
-    return Pulled(status, answer.header_as(PullMessageResponseHeader), answer.body)
+        raise refusal(answer, queue.broker_name)
+    header = answer.header_as(PullMessageResponseHeader)
+    wrong = _wrong_answer(status, header, answer.body, asked)
+    if wrong is not None:
+        raise RemoteProtocolError(
+            f"broker {queue.broker_name} answered a pull of {queue} from offset {asked} with {status.value}, "
+            f"next offset {header.next_begin_offset} of {header.min_offset} to {header.max_offset}: {wrong}"
+        )
+    return Pulled(status, header, answer.body)
+
+
+def _wrong_answer(
+    status: PullStatus, header: PullMessageResponseHeader, body: bytes, asked: int
+) -> str | None:
+    """Return what contradicts itself in the answer to a pull; None for an answer in order."""
+    following = header.next_begin_offset
+    if not 0 <= header.min_offset <= header.max_offset or following < 0:
+        return "no queue has such offsets"
+    if status is PullStatus.OFFSET_ILLEGAL:
+        return None
+    if status is PullStatus.FOUND and following <= asked:
+        return "the next offset is not behind the messages"
+    if status is PullStatus.FOUND and not body:
+        return "there are no messages in it"
+    return "the next offset leads back" if following < asked else None
 
 
 def is_refusal(error: RocketError) -> bool:

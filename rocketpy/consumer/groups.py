@@ -42,6 +42,7 @@ from rocketpy.protocol.headers import (
     NotifyConsumerIdsChangedRequestHeader,
     ResetOffsetRequestHeader,
 )
+from rocketpy.questions import checked_offset
 from rocketpy.transport import Channel
 
 __all__ = ["ConsumerGroups", "Direct", "GroupPlace", "running_info"]
@@ -192,16 +193,23 @@ def settings_text(config: object) -> dict[str, str]:
 
 
 def _reset_offsets(body: bytes) -> dict[MessageQueue, int]:
-    """Offsets in either form: a map with objects as keys, or the list for clients that cannot read that."""
+    """Offsets in either form: a map with objects as keys, or the list for clients that cannot read that.
+
+    Raises RemoteProtocolError, also for an offset below 0.
+    """
     if not body:
         return {}
     table = fastjson.loads(body)
     if isinstance(table, dict) and isinstance(table.get("offsetTable"), list):
-        return {
+        found = {
             MessageQueue(item.topic, item.broker_name, item.queue_id): item.offset
             for item in ResetOffsetBodyForC.decode(body).offset_table
         }
-    return ResetOffsetBody.decode(body).offset_table
+    else:
+        found = ResetOffsetBody.decode(body).offset_table
+    for queue, offset in found.items():
+        checked_offset(offset, "offset to go on from", queue)
+    return found
 
 
 def _not_here(request: Command, group: str) -> Command:

@@ -20,7 +20,7 @@ from rocketpy.consumer.asking import Asking, by_broker, is_refusal
 from rocketpy.consumer.consuming import Consumption
 from rocketpy.consumer.offset_stores import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_file
 from rocketpy.consumer.process_queue import Limits, ProcessQueue
-from rocketpy.consumer.pulling import PullContext, Puller
+from rocketpy.consumer.pulling import Moves, PullContext, Puller
 from rocketpy.consumer.rebalance import Rebalance
 from rocketpy.consumer.sending_back import retry_topic
 from rocketpy.consumer.settings import ConsumeFrom, MemberConfig, MessageModel
@@ -107,6 +107,7 @@ class GroupMember:
         self._wanted = asyncio.Event()
         self._trouble = RepeatedLog(log)
         self._refused: dict[str, RocketError] = {}
+        self._moves = Moves()
         self._taking: dict[MessageQueue, asyncio.Future[None]] = {}
         self._renewal: asyncio.Task[None] | None = None
         self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
@@ -576,7 +577,14 @@ class GroupMember:
     def _illegal(self, puller: Puller, offset: int) -> None:
         queue = puller.held.queue
         if self.pullers.get(queue) is puller:
-            self.tasks.spawn(self.reset(queue.topic, {queue: offset}), f"reset {queue}")
+            puller.stop()
+            self.tasks.spawn(self._move(puller, offset), f"reset {queue}")
+
+    async def _move(self, puller: Puller, offset: int) -> None:
+        queue = puller.held.queue
+        await asyncio.sleep(self._moves.pause_s(queue, self.client.now_ms()))
+        if self.pullers.get(queue) is puller:
+            await self.reset(queue.topic, {queue: offset})
 
 
 def _filter_of(topic: str) -> str:

@@ -4,6 +4,9 @@ A pull that finds nothing is held by the broker until a message comes. Pulls wai
 is held here, and while the consumer is paused. Where neither is so, the next pull leaves before the messages
 of the last one are looked at, so that the broker works on it meanwhile.
 
+An answer that no broker gives is refused, and the queue pulled again after a growing pause. So it is where a
+broker answers at once instead of holding the pull; that pause begins with a millisecond.
+
 Messages are decoded one by one. One that cannot be decoded is delivered with its `decode_error`. At a record
 whose length cannot be trusted the queue is pulled again, with a growing pause.
 
@@ -30,12 +33,14 @@ from rocketpy.errors import (
     ConnectionLost,
     InvariantError,
     ProtocolError,
+    RemoteProtocolError,
     RocketError,
     StoreError,
 )
 from rocketpy.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue, SubscriptionData
 from rocketpy.protocol.command import Command
+from rocketpy.protocol.compression import InflatesTooFar
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.repeated import RepeatedLog
@@ -43,13 +48,21 @@ from rocketpy.results import PullStatus
 from rocketpy.routing.routes import MASTER_ID
 from rocketpy.runtime.tasks import Tasks
 
-__all__ = ["PullContext", "Puller", "next_offset_after_illegal"]
+__all__ = ["Moves", "PullContext", "Puller", "next_offset_after_illegal"]
 
 log = logging.getLogger("rocketpy.consumer")
 
 _PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 3.0
 """After a failed pull, doubling. RocketMQ: 3000 ms, fixed."""
+_MOVES_APART_MS: Final = 10_000
+"""A queue that its broker moves again within this time waits before. RocketMQ waits 10 s, always."""
+_EMPTY_PAUSE_MIN_S: Final = 0.001
+_EMPTY_PAUSE_MAX_S: Final = 1.0
+"""After an answer without messages that came at once, doubling. RocketMQ: none; its brokers hold a pull for a
+second where they do not know long polling."""
+_HELD_MS: Final = 100
+"""A pull that took longer was held."""
 
 
 Observed = Callable[[MessageQueue, int, Sequence[MessageExt] | RocketError], None] | None
@@ -115,14 +128,15 @@ class Puller:
     """
 
     __slots__ = (
-        "_ahead", "_broker_id", "_context", "_pause_s", "_pulls", "_task", "_trouble", "_woken", "held",
-        "paused", "problem",
+        "_ahead", "_broker_id", "_context", "_empty_pause_s", "_pause_s", "_pulls", "_task", "_trouble",
+        "_woken", "held", "paused", "problem",
     )  # fmt: skip
 
     def __init__(self, context: PullContext, held: ProcessQueue) -> None:
         self._context = context
         self._broker_id = MASTER_ID
         self._pause_s = _PAUSE_MIN_S
+        self._empty_pause_s = _EMPTY_PAUSE_MIN_S
         self._trouble = RepeatedLog(log)
         self._task: asyncio.Task[None] | None = None
         self._woken: asyncio.Future[None] | None = None
@@ -196,6 +210,7 @@ class Puller:
             return ()
         self._broker_id = answer.header.suggest_which_broker_id
         if answer.status is PullStatus.FOUND:
+            self._empty_pause_s = _EMPTY_PAUSE_MIN_S
             if self._pull_ahead(subscription, answer):
                 await asyncio.sleep(0)  # it leaves, with those of the other queues
             found = decode_pull(
@@ -217,12 +232,24 @@ class Puller:
             return messages
         if answer.status is PullStatus.OFFSET_ILLEGAL:
             self._moved(answer)
+            await asyncio.sleep(0)  # which has stopped this: no pull must leave meanwhile
             return ()
-        if answer.status is PullStatus.NO_MATCHED_MSG and answer.header.next_begin_offset <= held.next_offset:
-            # RocketMQ's slave that has less than this consumer read from its master says so at once.
-            await self._wait()
+        if answer.header.next_begin_offset > held.next_offset or context.client.now_ms() - now >= _HELD_MS:
+            self._empty_pause_s = _EMPTY_PAUSE_MIN_S
+        else:
+            await self._wait_for_messages(answer.status)
         held.next_offset = answer.header.next_begin_offset
         return ()
+
+    async def _wait_for_messages(self, status: PullStatus) -> None:
+        """Wait a little in place of a broker that does not: longer each time, until there is something.
+
+        NO_MATCHED_MSG comes from RocketMQ's slave that has less than this consumer read from its master.
+        """
+        if status is PullStatus.NO_MATCHED_MSG:
+            self._empty_pause_s = max(self._empty_pause_s, _PAUSE_MIN_S)
+        await asyncio.sleep(self._empty_pause_s)
+        self._empty_pause_s = min(2 * self._empty_pause_s, _EMPTY_PAUSE_MAX_S)
 
     async def _next_answer(self, subscription: SubscriptionData) -> Pulled:
         """The answer to the pull that left ahead, or to one made now."""
@@ -230,7 +257,7 @@ class Puller:
         self._ahead = None
         if ahead is not None:
             try:
-                return pulled(await ahead, held.queue.broker_name)
+                return pulled(await ahead, held.queue, held.next_offset)
             except ConnectionLost:
                 log.debug("pulling %s again: its connection ended", held.queue)
         header = self._header(subscription, held.next_offset)
@@ -303,6 +330,10 @@ class Puller:
         if is_refusal(error):
             self.problem = f"refused: {error}"
             self._context.trouble.warning(str(error), "pulling %s: %s", queue, error)
+        elif isinstance(error, RemoteProtocolError) and not isinstance(error, InflatesTooFar):
+            self.problem = str(error)
+            text = "%s is pulled again from offset %d: %s"
+            self._trouble.error(type(error).__name__, text, queue, self.held.next_offset, error)
         elif isinstance(error, ProtocolError | StoreError):
             offset = self.held.next_offset
             self.problem = f"{queue} cannot be read from offset {offset}: {error}"
@@ -325,6 +356,22 @@ class Puller:
     async def _wait(self) -> None:
         await asyncio.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+
+
+class Moves:
+    """How long to wait before a queue goes on where its broker sends it: longer when it did so just now."""
+
+    def __init__(self) -> None:
+        self._last: dict[MessageQueue, tuple[float, float]] = {}
+
+    def pause_s(self, queue: MessageQueue, now_ms: float) -> float:
+        """Return the pause for a move at `now_ms`; 0 for the first one in a while."""
+        recent = {known: move for known, move in self._last.items() if now_ms - move[0] < _MOVES_APART_MS}
+        pause_s = 0.0
+        if queue in recent:
+            pause_s = min(max(2 * recent[queue][1], _PAUSE_MIN_S), _PAUSE_MAX_S)
+        self._last = recent | {queue: (now_ms, pause_s)}
+        return pause_s
 
 
 def next_offset_after_illegal(asked: int, suggested: int, min_offset: int, max_offset: int) -> int:

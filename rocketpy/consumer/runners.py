@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from rocketpy.consumer.outcomes import ACKNOWLEDGED, Said, Verdict
 from rocketpy.consumer.pulling import Puller
 from rocketpy.message import MessageExt
+from rocketpy.runtime.tasks import is_cancelled
 
 __all__ = [
     "Called",
@@ -154,8 +155,7 @@ def is_end_of_task(error: BaseException) -> bool:
     loop of another thread they would end in silence.
     """
     if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
+        return is_cancelled(asyncio.current_task())
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return threading.current_thread() is threading.main_thread()
     return isinstance(error, GeneratorExit)

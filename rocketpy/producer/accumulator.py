@@ -24,6 +24,7 @@ from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.room import Room
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
+from rocketpy.runtime.tasks import Tasks
 
 __all__ = ["Accumulator"]
 
@@ -37,7 +38,7 @@ class Accumulator:
     is_calm: whether the last batch was one of one message, so that a send that finds nothing in flight had
     better go at once. room: what is gathered counts at once. leave: called with each batch when it is to
     leave. left: called when all that leave at this moment have. check_loop: called when a batch is opened
-    while the event loop does not run, which would never leave.
+    while the event loop does not run, which would never leave. tasks: the client's; a bug fails it.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Accumulator:
         leave: Callable[[OpenBatch], None],
         left: Callable[[], None],
         check_loop: Callable[[], None],
+        tasks: Tasks,
     ) -> None:
         self._max_bytes = config.max_bytes
         self._max_count = config.max_gathered
@@ -58,6 +60,7 @@ class Accumulator:
         self._leave = leave
         self._left = left
         self._check_loop = check_loop
+        self._tasks = tasks
         self._open: dict[Publisher, OpenBatch] = {}
         self._given: dict[MessageQueue, OpenBatch] = {}
         self._timer: asyncio.Handle | None = None
@@ -136,9 +139,9 @@ class Accumulator:
             self._given[queue] = batch
         if self._timer is None:
             if self._linger_s:
-                self._timer = self._loop.call_later(self._linger_s, self.flush)
+                self._timer = self._loop.call_later(self._linger_s, self._tasks.run, self.flush)
             else:
-                self._timer = self._loop.call_soon(self.flush)
+                self._timer = self._loop.call_soon(self._tasks.run, self.flush)
         return batch
 
     def _let_go(self, batches: list[OpenBatch]) -> None:

@@ -272,7 +272,7 @@ class BatchSend(BatchRequest[Sequence[SendResult]]):
 
     body: bytes
     future: asyncio.Future[Sequence[SendResult]]
-    follows: bool = False
+    follows: bool
 
     def rules(self, retry: RetryConfig) -> SendRules:
         """See `Pending`."""

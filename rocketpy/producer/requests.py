@@ -15,7 +15,7 @@ import msgspec
 
 from rocketpy.errors import MessageTooLarge
 from rocketpy.message import Message
-from rocketpy.protocol.acl import SIGNATURE, Signer
+from rocketpy.protocol.acl import NONCE, SIGNATURE, SIGNATURE_V2, SIGNED_AT, Signer, SignerV2
 from rocketpy.protocol.checksum import PROPERTY_BODY_CHECKSUM, body_checksum
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import FLAG_ONEWAY, LANGUAGE, VERSION, Command
@@ -107,7 +107,7 @@ class SendTemplate:
     which their link signs).
     """
 
-    __slots__ = ("_code", "_header", "_oneway_text", "_signed_text", "_signer", "_text")
+    __slots__ = ("_code", "_header", "_oneway_text", "_signed_text", "_signer", "_text", "_v2")
 
     def __init__(
         self,
@@ -120,6 +120,7 @@ class SendTemplate:
     ) -> None:
         self._code = code
         self._signer = signer
+        self._v2 = signer if isinstance(signer, SignerV2) else None
         self._header = SendMessageRequestHeaderV2(
             producer_group=group,
             topic=topic,
@@ -143,6 +144,8 @@ class SendTemplate:
         values = (queue_id, sys_flag, born_ms, flag, json_text(properties), opaque)
         if self._signer is None:
             header = self._text % values
+        elif self._v2 is not None:
+            header = self._text % (*self._signed_fields(self._v2, values[:-1], body), opaque)
         else:
             header = self._text % (self._sign(queue_id, sys_flag, born_ms, flag, properties, body), *values)
         size = len(header)
@@ -155,6 +158,8 @@ class SendTemplate:
         values = (queue_id, sys_flag, born_ms, flag, json_text(properties), ONEWAY_OPAQUE)
         if self._signer is None:
             header = self._oneway_text % values
+        elif self._v2 is not None:
+            header = self._oneway_text % (*self._signed_fields(self._v2, values[:-1], body), ONEWAY_OPAQUE)
         else:
             sign = self._sign(queue_id, sys_flag, born_ms, flag, properties, body)
             header = self._oneway_text % (sign, *values)
@@ -183,6 +188,14 @@ class SendTemplate:
         content = self._signed_text % (queue_id, sys_flag, born_ms, flag, properties.encode()) + body
         return self._signer.signature(content).encode("ascii")
 
+    def _signed_fields(
+        self, signer: SignerV2, values: tuple[int, int, int, int, bytes], body: bytes
+    ) -> tuple[bytes, bytes]:
+        """The ext fields as JSON without the brackets, and their signature."""
+        fields = self._signed_text % (*signer.stamp(), *values)
+        content = b'[%d,"%b",%d,{%b}]%b' % (self._code, LANGUAGE.encode(), VERSION, fields, body)
+        return fields, signer.signature(content).encode("ascii")
+
     def _fields(self) -> dict[str, str]:
         """The fields that never change, with those that say who signs."""
         return self._header.ext_fields() | (self._signer.fields if self._signer is not None else {})
@@ -190,21 +203,29 @@ class SendTemplate:
     def _make_text(self, command_flag: int) -> bytes:
         """The JSON header with places for queue id, sysFlag, born time, flag, properties and opaque.
 
-        Fields stand in the order of their names, so a signature has the first place.
+        Fields stand in the order of their names, so a signature has the first place. With version 2 there are
+        places for all fields together, the signature, and opaque.
         """
-        fixed = {name: json_text(value).replace(b"%", b"%%") for name, value in self._fields().items()}
-        fixed |= dict.fromkeys(_NUMBERS, b'"%d"') | {_PROPERTIES: b"%b"}
-        if self._signer is not None:
-            fixed[SIGNATURE] = b'"%b"'
-        ext = b",".join(b'"%b":%b' % (name.encode(), fixed[name]) for name in sorted(fixed))
+        if self._v2 is not None:
+            ext = b'%%b,"%b":"%%b"' % SIGNATURE_V2.encode()
+        else:
+            ext = self._json_fields({} if self._signer is None else {SIGNATURE: b'"%b"'})
         return (
             b'{"code":%d,"extFields":{%b},"flag":%d,"language":"%b","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
             % (self._code, ext, command_flag, LANGUAGE.encode(), VERSION)
         )
 
+    def _json_fields(self, more: dict[str, bytes]) -> bytes:
+        """The ext fields as JSON without the brackets, in the order of their names. more: further places."""
+        fixed = {name: json_text(value).replace(b"%", b"%%") for name, value in self._fields().items()}
+        fixed |= dict.fromkeys(_NUMBERS, b'"%d"') | {_PROPERTIES: b"%b"} | more
+        return b",".join(b'"%b":%b' % (name.encode(), fixed[name]) for name in sorted(fixed))
+
     def _make_signed_text(self) -> bytes:
         """What a signature covers, but for the body, with places for the same values."""
+        if self._v2 is not None:
+            return self._json_fields({NONCE: b'"%b"', SIGNED_AT: b'"%d"'})
         fixed = {name: value.encode().replace(b"%", b"%%") for name, value in self._fields().items()}
         fixed |= dict.fromkeys(_NUMBERS, b"%d") | {_PROPERTIES: b"%b"}
         return b"".join([fixed[name] for name in sorted(fixed)])

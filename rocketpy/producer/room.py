@@ -109,8 +109,6 @@ class Room:
         if turn.done() and not turn.cancelled():
             self._promised -= 1
             self._promised_bytes -= size
-        else:
-            turn.cancel()
 
     def _state(self) -> str:
         return f"{self.count} sends with {self.bytes} bytes are in flight"

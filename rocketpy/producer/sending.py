@@ -87,7 +87,13 @@ class Engine:
         self.publishers: dict[str, Publisher] = _Publishers(self._publisher)
         self.preparer = Preparer(self, config, client.address, client.config.namespace)
         self.accumulator = Accumulator(
-            config.batch, self.room, self.preparer, self._begin_gathered, self._push, client.check_loop
+            config.batch,
+            self.room,
+            self.preparer,
+            self._begin_gathered,
+            self._push,
+            client.check_loop,
+            client.tasks,
         )
         self._client = client
         self._group = group

@@ -43,6 +43,7 @@ from rocketpy.protocol.record import host_text
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy.results import SendResult, SendStatus
 from rocketpy.routing.routes import MASTER_ID
+from rocketpy.runtime.tasks import is_cancelled
 from rocketpy.settling import Settlers
 from rocketpy.transport import Channel
 
@@ -419,8 +420,7 @@ async def _state_of(
     try:
         said = await said
     except asyncio.CancelledError as cancelled:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled(asyncio.current_task()):
             raise
         return _failed(function, message, cancelled)  # the function waited for something that was cancelled
     except Exception as failed:  # noqa: BLE001 - see `_failed`

@@ -11,7 +11,7 @@ Source: RemotingCommand of RocketMQ 4.6.0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -43,6 +43,10 @@ VERSION = VERSION_4_6_0
 H = TypeVar("H", bound=Header)
 
 
+_OBJECT_BYTES: Final = 120
+"""Of a command, or of two short texts."""
+
+
 class Command(msgspec.Struct, eq=False):
     """One request or response.
 
@@ -65,6 +69,14 @@ class Command(msgspec.Struct, eq=False):
     header: Header | None = None
     body: bytes = b""
     codec: int = CODEC_JSON
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of memory that a received command takes, about."""
+        ext, size = self.ext, _OBJECT_BYTES + len(self.body) + len(self.remark or "")
+        if isinstance(ext, dict):
+            return size + sum(_OBJECT_BYTES + len(name) + len(value) for name, value in ext.items())
+        return size + len(ext or b"")
 
     @classmethod
     def request(cls, code: int, header: Header | None = None, body: bytes = b"") -> Command:

@@ -14,14 +14,21 @@ from rocketpy.protocol.bodies import MessageQueue, QueueData, TopicRouteData
 
 __all__ = [
     "MASTER_ID",
+    "QUEUES_MAX",
     "PublishRoute",
     "borrow_route",
+    "check_route",
     "member_to_read",
     "publish_route",
     "subscribe_queues",
 ]
 
 MASTER_ID: Final = 0
+QUEUES_MAX: Final = 65_536
+"""Queues of a topic on one broker; a route with more is refused. RocketMQ has no limit."""
+_ROUTE_QUEUES_MAX: Final = 262_144
+"""Queues of a topic on all brokers together."""
+_DIGITS_MAX: Final = len(str(QUEUES_MAX))
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
@@ -42,6 +49,28 @@ class PublishRoute:
     masters: Mapping[str, str]
     ordered: bool = False
     leaderless: frozenset[str] = frozenset()
+
+
+def check_route(topic: str, route: TopicRouteData) -> None:
+    """Raise RemoteProtocolError for a route whose list of queues would fill memory, or that is impossible.
+
+    RocketMQ's clients take any numbers: with 2,147,483,647 queues they build a list of them.
+    """
+    total = 0
+    for data in route.queue_datas:
+        for count in (data.read_queue_nums, data.write_queue_nums):
+            if not 0 <= count <= QUEUES_MAX:
+                raise RemoteProtocolError(
+                    f"the route of {topic} has {count} queues on broker {data.broker_name[:200]}; "
+                    f"0 to {QUEUES_MAX} are accepted"
+                )
+        total += max(data.read_queue_nums, data.write_queue_nums)
+    if total > _ROUTE_QUEUES_MAX:
+        raise RemoteProtocolError(
+            f"the route of {topic} has {total} queues; up to {_ROUTE_QUEUES_MAX} are accepted"
+        )
+    if route.order_topic_conf:
+        _order_counts(topic, route.order_topic_conf)
 
 
 def publish_route(topic: str, route: TopicRouteData) -> PublishRoute:
@@ -116,13 +145,25 @@ def _masters(route: TopicRouteData) -> dict[str, str]:
 
 
 def _ordered_queues(topic: str, order_topic_conf: str) -> list[MessageQueue]:
-    """Read ``broker-a:4;broker-b:2``."""
-    queues: list[MessageQueue] = []
+    return [
+        MessageQueue(topic, broker_name, queue_id)
+        for broker_name, count in _order_counts(topic, order_topic_conf)
+        for queue_id in range(count)
+    ]
+
+
+def _order_counts(topic: str, order_topic_conf: str) -> list[tuple[str, int]]:
+    """Read ``broker-a:4;broker-b:2``. Raises RemoteProtocolError."""
+    counts: list[tuple[str, int]] = []
     for part in filter(None, order_topic_conf.split(";")):
-        broker_name, _, count = part.partition(":")
-        if not count.isdecimal():
+        broker_name, _, text = part.partition(":")
+        count = int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else -1
+        counts.append((broker_name, count))
+        if not 0 <= count <= QUEUES_MAX:
             raise RemoteProtocolError(
-                f"order configuration of {topic} is {order_topic_conf!r}, not broker:count;..."
+                f"order configuration of {topic} is {order_topic_conf[:200]!r}; broker:count;... is "
+                f"expected, with up to {QUEUES_MAX} queues of a broker"
             )
-        queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count))]
-    return queues
+    if sum(count for _, count in counts) > _ROUTE_QUEUES_MAX:
+        raise RemoteProtocolError(f"order configuration of {topic} has more than {_ROUTE_QUEUES_MAX} queues")
+    return counts

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from rocketpy.errors import RocketError, TaskFailed
 
-__all__ = ["OnFailure", "Tasks", "close_all", "joined"]
+__all__ = ["Closable", "OnFailure", "Step", "Tasks", "close_all", "is_cancelled", "joined"]
 
 log = logging.getLogger("rocketpy.tasks")
 
@@ -118,8 +118,7 @@ class Tasks:
         try:
             error = task.exception()
         except asyncio.CancelledError as cancelled:
-            # Without a request it waited for something that was cancelled: nobody wanted this task to end.
-            error = None if task.cancelling() else cancelled
+            error = None if is_cancelled(task) else cancelled
         if error is not None:
             self.fail(task.get_name(), error)
 
@@ -127,6 +126,14 @@ class Tasks:
 def joined(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """A task whose caller waits for it and takes what it returns or raises. It is in the caller's context."""
     return asyncio.get_running_loop().create_task(work, name=name)
+
+
+def is_cancelled(task: asyncio.Task[Any] | None) -> bool:
+    """Whether somebody requested that this task ends.
+
+    Where it has a CancelledError without that, it waited for something else that was cancelled.
+    """
+    return task is not None and task.cancelling() > 0
 
 
 class Closable(Protocol):

@@ -3,6 +3,7 @@
 from rocketpy.transport.asking import AskingEnd
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
 from rocketpy.transport.channel import Channel, Endpoint
+from rocketpy.transport.memory_budget import MemoryBudget
 from rocketpy.transport.opening import (
     Server,
     check_scheme,
@@ -14,6 +15,7 @@ from rocketpy.transport.opening import (
     serve,
 )
 from rocketpy.transport.stream import StreamProtocol
+from rocketpy.transport.tls import Tls, TlsFiles, certificate_names, ending_hint
 
 __all__ = [
     "Address",
@@ -22,12 +24,17 @@ __all__ = [
     "ChannelOptions",
     "Endpoint",
     "Listener",
+    "MemoryBudget",
     "Server",
     "StreamProtocol",
+    "Tls",
+    "TlsFiles",
     "Transport",
+    "certificate_names",
     "check_scheme",
     "connect",
     "connect_raw",
+    "ending_hint",
     "listen_raw",
     "local_address",
     "register_transport",

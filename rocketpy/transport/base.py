@@ -8,19 +8,23 @@ over each. To add a transport (QUIC, a proxy), write a class with the two method
 from __future__ import annotations
 
 import ipaddress
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.frame import CODEC_JSON, MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rocketpy.transport.memory_budget import MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
+from rocketpy.transport.tls import Tls
 
 __all__ = ["Address", "ChannelOptions", "Listener", "Transport", "host_limit"]
 
 _PER_HOST = 1024
+_ROOM_FOR_HELD: Final = 8 << 20
+"""For held pulls, 1 KiB each or more, and for subscriptions."""
+_CONNECTIONS_AT_LIMIT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +86,25 @@ class ChannelOptions:
     connect_timeout_ms: int = 3000
     """Time for a connection to be made, TLS included."""
     idle_timeout_ms: int = 120_000
-    """A served connection without a byte for this long is closed (RocketMQ: 120 s)."""
+    """A served connection without a byte for this long is closed (RocketMQ: 120 s). Its peer has as long
+    again to take what is unsent."""
     frame_timeout_ms: int = 15_000
     """A served connection whose frame is not whole after this long is closed."""
+    connection_bytes_max: int | None = None
+    """Bytes that a server keeps for one connection: received parts of frames, unsent answers, held pulls and
+    subscriptions. Above it pulls are not held, heartbeats are answered SYSTEM_BUSY, and anything else closes
+    the connection. None: room for a whole frame, for `write_limit_bytes` and 8 MiB more."""
+    total_bytes_max: int | None = None
+    """Bytes that a server keeps for all connections; above it those that keep most are closed. None: 16 times
+    as much as for one."""
     max_connections: int = 8192
-    """Connections a listener holds; one more is closed at once."""
+    """Connections a listener holds. For one more the oldest is closed that has never sent a byte; when there
+    is none, the new one."""
     max_connections_per_host: int | None = None
     """Of one peer's host. None: 1024, and no limit for this machine itself."""
-    ssl: ssl.SSLContext | None = field(default=None, repr=False)
-    """For tls://: the context; a default one that verifies the peer when None (clients only)."""
+    ssl: Tls | None = field(default=None, repr=False)
+    """For tls://: files that may change, or a context. None: the authorities that the system trusts (clients
+    only)."""
     also_plain: bool = False
     """Listening at tls://: serve clients without TLS at the same port too, told apart by their first byte."""
 
@@ -100,11 +114,17 @@ class ChannelOptions:
             if value is not None and value < 1:
                 raise ConfigInvalid(f"{name} is {value}; it must be at least 1")
 
+    def memory_budget(self) -> MemoryBudget:
+        """Return a new budget with these limits."""
+        room = self.max_frame_bytes + self.write_limit_bytes + _ROOM_FOR_HELD
+        of_connection = self.connection_bytes_max or room
+        return MemoryBudget(of_connection, self.total_bytes_max or _CONNECTIONS_AT_LIMIT * of_connection)
+
 
 _POSITIVE = (
     "max_frame_bytes", "max_header_bytes", "write_high_bytes", "write_limit_bytes", "max_unanswered",
     "connect_timeout_ms", "idle_timeout_ms", "frame_timeout_ms", "max_connections",
-    "max_connections_per_host",
+    "max_connections_per_host", "connection_bytes_max", "total_bytes_max",
 )  # fmt: skip
 
 

@@ -3,22 +3,30 @@
 A whole socket buffer is handled in one go: every frame in it is decoded, its requests are
 handled by plain functions, and what they answered leaves in one write. Outside of that,
 frames written during one turn of the event loop leave together at its end.
+
+Requests that take long, or whose answers are large, end the turn of their connection: the rest of the buffer
+waits until other connections had theirs, and until the peer has read what it asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from rocketpy.errors import ConnectionLost, InvariantError, Outcome, RocketError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command, encode_command
 from rocketpy.protocol.connection import Connection, Waiter
+from rocketpy.protocol.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rocketpy.repeated import RepeatedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport.base import ChannelOptions
+from rocketpy.transport.memory_budget import ConnectionMemory, MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
+from rocketpy.transport.tls import certificate_names, ending_hint, tls_reason
 
 __all__ = ["Channel", "Endpoint", "address_text"]
 
@@ -27,6 +35,8 @@ log = logging.getLogger("rocketpy.transport")
 _LITTLE_BYTES = 16 * 1024
 _FRAMES_MAX: Final = 512
 """Frames that are written together at most."""
+_TURN_S: Final = 0.01
+"""After so long, the next request of the same buffer waits for the other connections."""
 
 
 class Endpoint(Protocol):
@@ -55,13 +65,24 @@ class Channel(StreamProtocol):
     is_writable: False while so much is unsent that callers should wait with `drain`, or `when_writable`.
     """
 
-    def __init__(self, endpoint: Endpoint, options: ChannelOptions, *, served: bool) -> None:
-        """served: whether the peer connected to us, so that its slowness is cut off in the end."""
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        options: ChannelOptions,
+        *,
+        served: bool,
+        budget: MemoryBudget | None = None,
+        closings: RepeatedLog | None = None,
+    ) -> None:
+        """served: whether the peer connected to us, so that its slowness is cut off in the end.
+
+        budget: of its server. closings: logs why its server closes connections; many peers may misbehave.
+        """
         self._endpoint = endpoint
         self._options = options
         self._served = served
         self._loop = asyncio.get_running_loop()
-        self._tasks = Tasks("a connection", self._fail)
+        self._tasks = Tasks("a connection")
         self._connection = Connection(
             options.codec,
             max_frame_bytes=options.max_frame_bytes,
@@ -72,17 +93,26 @@ class Channel(StreamProtocol):
         self._gathering = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_ms = float("inf")  # no deadline before this needs another timer
+        self._backlog: deque[Command] = deque()
+        """Requests that were received and wait for their turn. Nothing is read meanwhile."""
         self._unanswered = 0
         self._reading_paused = False
         self._writable = asyncio.Event()
         self._writable.set()
         self.is_writable = True
         self._awaiting_writable: list[Callable[[], None]] = []
+        self._closings = closings
+        self._budget = budget
+        self.memory = ConnectionMemory(None)
+        """What a server keeps for it."""
+        self._frame_bytes = self._answer_bytes = 0  # as they were counted last
         self._closed = self._loop.create_future()
         self._error: Exception | None = None
         self.remote_address = ""
+        self.remote_host = ""
+        """Its peer's host, an IPv6 address in brackets."""
         self.local_address = ""
-        self.last_received = self._loop.time()
+        self.last_received = self._opened = self._loop.time()
         self.frame_started: float | None = None
 
     # -- what its users call ------------------------------------------------------------------
@@ -96,6 +126,10 @@ class Channel(StreamProtocol):
     def in_flight(self) -> int:
         """How many of our requests wait for their response."""
         return self._connection.in_flight
+
+    def certificate_names(self) -> frozenset[str]:
+        """Names in the peer's verified certificate; empty without one."""
+        return frozenset() if self._transport is None else certificate_names(self._transport)
 
     def when_writable(self, then: Callable[[], None]) -> None:
         """Call `then` when the peer has taken most of what is unsent, or when the connection has ended.
@@ -146,12 +180,12 @@ class Channel(StreamProtocol):
 
     def reply_parked(self, response: Command | bytes) -> None:
         """Send the answer to a request that was parked; dropped when closed."""
-        self.write(response if isinstance(response, bytes) else encode_command(response))
+        self.write(response if isinstance(response, bytes) else self._framed(response))
 
     def reply(self, response: Command | bytes) -> None:
         """Send the answer to a request that `Endpoint.handle` left unanswered; dropped when closed."""
         self._unanswered -= 1
-        self.write(response if isinstance(response, bytes) else encode_command(response))
+        self.write(response if isinstance(response, bytes) else self._framed(response))
         if self._reading_paused:
             self._balance_reading()
 
@@ -204,8 +238,12 @@ class Channel(StreamProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._options.write_high_bytes)
         self.remote_address = address_text(transport.get_extra_info("peername"))
+        self.remote_host = self.remote_address.rpartition(":")[0]
         self._connection.peer = self.remote_address or "the peer"
         self.local_address = address_text(transport.get_extra_info("sockname"))
+        # Not before: without its end, which ends these cycles, a garbage collection would have to free it.
+        self._tasks.on_failure.append(self._fail)
+        self.memory = ConnectionMemory(self._budget, self._unsent_bytes, self._fail)
         self._endpoint.channel_opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -227,15 +265,13 @@ class Channel(StreamProtocol):
             self._fail(error)
             return
         self._note_partial_frame(len(data))
-        gathering, self._gathering = self._gathering, True
-        for request in requests:
-            self._handle(request)
-        self._endpoint.end_of_buffer()
-        self._gathering = gathering
-        if self._out:
-            self._send_out()
-        if self._unanswered > self._options.max_unanswered:
-            self._balance_reading()
+        if requests:
+            self.memory.has_spoken = True
+        if self._backlog:  # TLS may hand over what it had received before reading stopped
+            self._backlog.extend(requests)
+            self._count_backlog()
+            return
+        self._handle_all(requests)
 
     def pause_writing(self) -> None:
         """Part of asyncio.Protocol: the peer reads more slowly than we write."""
@@ -247,20 +283,29 @@ class Channel(StreamProtocol):
         """Part of asyncio.Protocol."""
         self._writable.set()
         self.is_writable = True
+        self._count_answers(self._unsent_bytes())
+        if self._backlog:
+            self._loop.call_soon(self._tasks.run, self._go_on)
         self._balance_reading()
         self._tell_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Part of asyncio.Protocol: fail what is in flight, at once."""
         error = self._error or exc
+        hint = ""
+        if not self._served and self.last_received == self._opened and self._error is None:
+            hint = ending_hint(self._transport)
         self._transport = None
+        self.memory.end()
+        self._tasks.on_failure.clear()  # without this cycle, its buffers are freed with it
         self._out.clear()
+        self._backlog.clear()
         self._writable.set()
         self.is_writable = True
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        reason = f": {error}" if error is not None else ""
+        reason = f": {tls_reason(error)}{hint}" if error is not None else hint
         self._connection.close(f"connection to {self.remote_address} ended{reason}")
         self._endpoint.channel_closed(self, error)
         self._tell_writable()
@@ -268,6 +313,61 @@ class Channel(StreamProtocol):
             self._closed.set_result(None)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _handle_all(self, requests: Sequence[Command]) -> None:
+        """Handle the requests of a buffer, or as many as their turn has time and room for."""
+        gathering, self._gathering = self._gathering, True
+        if len(requests) == 1:
+            self._handle(requests[0])
+        elif requests:
+            done = self._handle_some(requests)
+            self._backlog.extend(requests[done:])
+            if self._backlog and not self.memory.sizes["requests"]:
+                self._count_backlog()
+        self._endpoint.end_of_buffer()
+        self._gathering = gathering
+        if self._out:
+            self._send_out()
+        if self._backlog and self.is_writable:  # else `resume_writing` goes on
+            self._loop.call_soon(self._tasks.run, self._go_on)
+        if self._unanswered > self._options.max_unanswered or self._backlog:
+            self._balance_reading()
+
+    def _handle_some(self, requests: Sequence[Command]) -> int:
+        """Handle requests until their turn is over; return how many were.
+
+        The clock is read after an answer, and after every 16th request: the usual runs of sends are answered
+        at their end, and should cost nothing more.
+        """
+        until = self._loop.time() + _TURN_S
+        answered = len(self._out)
+        for done, request in enumerate(requests, 1):
+            self._handle(request)
+            if len(self._out) == answered and done & 15:
+                continue
+            if self._out and len(self._out[-1]) > _LITTLE_BYTES:
+                self._send_out()  # so that it is known whether the peer reads
+            answered = len(self._out)
+            if not self.is_writable or self._loop.time() > until:
+                return done
+        return len(requests)
+
+    def _go_on(self) -> None:
+        """Take another turn with the backlog."""
+        if self.is_closed or not self.is_writable or not self._backlog:
+            return
+        waiting, self._backlog = tuple(self._backlog), deque()
+        if self.frame_started is not None:
+            self.frame_started = self._loop.time()  # that its frame does not end is our doing
+        self._handle_all(waiting)
+        if not self._backlog:
+            self.memory.set("requests", 0)
+            self._balance_reading()
+
+    def _count_backlog(self) -> None:
+        """Count what waits; the count falls when all is handled, since each count takes as long as a turn."""
+        if self._served:
+            self.memory.set("requests", sum(request.kept_bytes for request in self._backlog))
 
     def _handle(self, request: Command) -> None:
         try:
@@ -285,7 +385,21 @@ class Channel(StreamProtocol):
         if answer is None:
             self._unanswered += 1
         else:
-            self._out.append(answer if isinstance(answer, bytes) else encode_command(answer))
+            self._out.append(answer if isinstance(answer, bytes) else self._framed(answer))
+
+    def _framed(self, answer: Command) -> bytes:
+        """Return the frame of an answer; one that no peer would accept becomes an error with its length."""
+        # What peers accept is not known: RocketMQ's limit, or ours where that was raised.
+        size_max = max(self._options.max_frame_bytes, MAX_FRAME_BYTES) - MAX_HEADER_BYTES
+        size = len(answer.body)
+        if size <= size_max:
+            return encode_command(answer)
+        remark = f"the answer would have {size} bytes; a frame has room for {size_max}"
+        log.error("a request of %s is refused: %s", self.remote_address, remark)
+        refusal = Command(
+            ResponseCode.SYSTEM_ERROR, answer.opaque, answer.flag, remark=remark, codec=answer.codec
+        )
+        return encode_command(refusal)
 
     def _tell_writable(self) -> None:
         waiting, self._awaiting_writable = self._awaiting_writable, []
@@ -306,14 +420,29 @@ class Channel(StreamProtocol):
             out = [b"".join(out)]
         for data in out:
             transport.write(data)
-        if self._served and transport.get_write_buffer_size() > self._options.write_limit_bytes:
-            self._fail(
-                ConnectionLost(f"{self.remote_address} left {transport.get_write_buffer_size()} bytes unread")
-            )
+        if self._served:
+            unsent = transport.get_write_buffer_size()
+            if unsent != self._answer_bytes:
+                self._count_answers(unsent)
+            limit = self._options.write_limit_bytes
+            # One answer may be larger by itself: a peer that reads gets it.
+            if unsent > limit and unsent > limit + max(map(len, out)):
+                self._fail(ConnectionLost(f"{self.remote_address} left {unsent} bytes unread"))
+
+    def _count_answers(self, unsent: int) -> None:
+        self._answer_bytes = unsent
+        self.memory.set("answers", unsent)
+
+    def _unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def _fail(self, error: Exception) -> None:
         self._error = error
-        log.warning("closing connection to %s: %s", self.remote_address, error)
+        text = "closing connection to %s: %s"
+        if self._closings is None:
+            log.warning(text, self.remote_address, error)
+        else:
+            self._closings.warning(type(error).__name__, text, self.remote_address, error)
         self.abort()
 
     def _require_open(self) -> None:
@@ -324,6 +453,9 @@ class Channel(StreamProtocol):
     def _note_partial_frame(self, received: int) -> None:
         """Remember since when the peer owes us the rest of a frame."""
         buffered = self._connection.buffered
+        if buffered != self._frame_bytes:
+            self._frame_bytes = buffered
+            self.memory.set("frame", buffered)
         if not buffered:
             self.frame_started = None
         elif self.frame_started is None or buffered < received:
@@ -332,7 +464,7 @@ class Channel(StreamProtocol):
     def _balance_reading(self) -> None:
         """Stop reading while the peer does not take our answers or has too many requests open."""
         too_many = self._unanswered > self._options.max_unanswered
-        paused = too_many or (self._served and not self._writable.is_set())
+        paused = too_many or bool(self._backlog) or (self._served and not self._writable.is_set())
         if self._transport is None or self._transport.is_closing() or paused == self._reading_paused:
             return
         self._reading_paused = paused

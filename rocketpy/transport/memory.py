@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from rocketpy.errors import ConfigInvalid, ConnectFailed
 from rocketpy.transport.base import Address, ChannelOptions
 from rocketpy.transport.stream import StreamProtocol
 
 __all__ = ["MemoryTransport"]
+
+_NOBODY: Final = StreamProtocol()
+"""In place of the protocol of a connection that has ended."""
 
 
 class MemoryTransport:
@@ -147,6 +150,13 @@ class _Pipe(asyncio.Transport):
             if not end.lost:
                 end.lost = end.closing = True
                 end.protocol.connection_lost(error)
+                end.forget()
+
+    def forget(self) -> None:
+        """Free the protocol and what is unsent: the ends refer to each other, and so would keep them."""
+        self.protocol = _NOBODY
+        self._chunks.clear()
+        self._size = 0
 
     def is_closing(self) -> bool:
         return self.closing

@@ -13,13 +13,16 @@ from collections.abc import Callable
 from typing import Final
 
 from rocketpy.errors import ConfigInvalid, ConnectFailed
+from rocketpy.repeated import RepeatedLog
 from rocketpy.runtime.tasks import OnFailure, Tasks
+from rocketpy.transport.accepting import TcpListener
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport, host_limit
 from rocketpy.transport.channel import Channel, Endpoint, address_text
-from rocketpy.transport.either import EitherListener
 from rocketpy.transport.memory import MemoryTransport
+from rocketpy.transport.memory_budget import MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tcp import TcpTransport
+from rocketpy.transport.tls import TlsFiles, tls_reason
 
 __all__ = [
     "Server",
@@ -36,6 +39,7 @@ log = logging.getLogger("rocketpy.transport")
 
 _tcp = TcpTransport()
 _RESOLVE_S: Final = 0.2
+_NO_HANDSHAKE: Final = "is it TLS that is spoken there, and does it ask for a client certificate?"
 _TRANSPORTS: Final[dict[str, Transport]] = {"tcp": _tcp, "tls": _tcp, "memory": MemoryTransport()}
 
 
@@ -89,10 +93,12 @@ async def connect_raw(
 
 def _reason(error: OSError | UnicodeError, address: Address) -> str:
     """Why there is no connection, in words for whoever has to mend it."""
-    if (isinstance(error, ConnectionError) and error.errno is None) or "WRONG_VERSION_NUMBER" in str(error):
+    if isinstance(error, ConnectionError) and error.errno is None:
         ended = str(error) or "the peer ended the connection"
-        return f"{ended}; is it TLS that is spoken there?" if address.scheme == "tls" else ended
-    if isinstance(error, ssl.SSLError | UnicodeError) or (error.errno or 0) < 0:  # below 0: names of hosts
+        return f"{ended}; {_NO_HANDSHAKE}" if address.scheme == "tls" else ended
+    if isinstance(error, ssl.SSLError):
+        return tls_reason(error)
+    if isinstance(error, UnicodeError) or (error.errno or 0) < 0:  # below 0: names of hosts
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
     # asyncio puts what was called in place of the reason, and of several addresses all into one text.
     numbers = [error.errno] if error.errno else map(int, re.findall(r"\[Errno (\d+)\]", str(error)))
@@ -139,15 +145,18 @@ async def serve(
     endpoint: Endpoint,
     options: ChannelOptions | None = None,
     on_failure: OnFailure | None = None,
+    *,
+    memory: MemoryBudget | None = None,
 ) -> Server:
     """Accept channels at an address, all handled by one endpoint.
 
-    on_failure: called when the server can no longer accept connections or supervise them. Raises OSError,
-    ConfigInvalid.
+    on_failure: called when the server can no longer accept connections or supervise them. memory: a budget
+    that several servers share; None: one of its own. Raises OSError, ConfigInvalid.
     """
     address = Address.parse(address) if isinstance(address, str) else address
     options = options or ChannelOptions()
-    server = Server(endpoint, options, Tasks(f"the server at {address}", on_failure))
+    tasks = Tasks(f"the server at {address}", on_failure)
+    server = Server(endpoint, options, tasks, memory or options.memory_budget())
     await server.start(_transport_for(address), address)
     return server
 
@@ -155,11 +164,16 @@ async def serve(
 class Server:
     """A listener and the channels it accepted; closes those that are idle or stuck in a frame."""
 
-    def __init__(self, endpoint: Endpoint, options: ChannelOptions, tasks: Tasks) -> None:
+    def __init__(
+        self, endpoint: Endpoint, options: ChannelOptions, tasks: Tasks, memory: MemoryBudget
+    ) -> None:
+        self.memory = memory
+        self._closings = RepeatedLog(log)
         self._endpoint = endpoint
         self._options = options
         self._tasks = tasks
         self._channels: set[Channel] = set()
+        """Oldest first, with the time of the connection; some may have said something since."""
         self._listener: Listener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -179,7 +193,7 @@ class Server:
     async def start(self, transport: Transport, address: Address) -> None:
         """Begin to accept."""
         self._listener = await transport.listen(address, self._accept, self._options)
-        if isinstance(self._listener, EitherListener):
+        if isinstance(self._listener, TcpListener):
             self._listener.tasks.on_failure.append(self._tasks.fail_with)
         self._schedule_sweep()
 
@@ -200,24 +214,36 @@ class Server:
             await channel.wait_closed()
 
     def _accept(self) -> StreamProtocol:
-        if len(self._channels) >= self._options.max_connections:
-            log.warning("refusing a connection: %d are open", len(self._channels))
+        memory = self.memory
+        if memory.connections >= self._options.max_connections and not memory.close_silent():
+            self._closings.warning("full", "refusing a connection: %d are open", memory.connections)
             return _Refusal()
-        return Channel(_Membership(self._endpoint, self._channels, self._options), self._options, served=True)
+        return Channel(
+            _Membership(self._endpoint, self._channels, self._options, self._closings, memory),
+            self._options,
+            served=True,
+            budget=self.memory,
+            closings=self._closings,
+        )
 
     def _schedule_sweep(self) -> None:
         interval = min(self._options.idle_timeout_ms, self._options.frame_timeout_ms) / 1000 / 4
         self._sweeper = self._loop.call_later(interval, self._tasks.run, self._sweep)
 
     def _sweep(self) -> None:
+        if isinstance(self._options.ssl, TlsFiles):
+            self._options.ssl.refresh()
         now = self._loop.time()
-        idle_since = now - self._options.idle_timeout_ms / 1000
+        idle_s = self._options.idle_timeout_ms / 1000
         stuck_since = now - self._options.frame_timeout_ms / 1000
         for channel in list(self._channels):
             if channel.frame_started is not None and channel.frame_started < stuck_since:
-                log.warning("closing connection to %s: its frame does not end", channel.remote_address)
+                text = "closing connection to %s: its frame does not end"
+                self._closings.warning("unfinished", text, channel.remote_address)
                 channel.abort()
-            elif channel.last_received < idle_since:
+            elif now - channel.last_received > 2 * idle_s:
+                channel.abort()  # it is closing all the time, and its peer does not take what is unsent
+            elif now - channel.last_received > idle_s:
                 log.info("closing connection to %s: idle", channel.remote_address)
                 channel.close()
         self._schedule_sweep()
@@ -233,9 +259,18 @@ class _Refusal(StreamProtocol):
 class _Membership:
     """Keeps the server's set of channels and passes everything else on to the endpoint."""
 
-    __slots__ = ("_channels", "_endpoint", "_options", "end_of_buffer", "handle")
+    __slots__ = ("_channels", "_closings", "_endpoint", "_memory", "_options", "end_of_buffer", "handle")
 
-    def __init__(self, endpoint: Endpoint, channels: set[Channel], options: ChannelOptions) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        channels: set[Channel],
+        options: ChannelOptions,
+        closings: RepeatedLog,
+        memory: MemoryBudget,
+    ) -> None:
+        self._closings = closings
+        self._memory = memory
         self._endpoint = endpoint
         self._channels = channels
         self._options = options
@@ -243,16 +278,19 @@ class _Membership:
         self.end_of_buffer = endpoint.end_of_buffer
 
     def channel_opened(self, channel: Channel) -> None:
+        host = channel.remote_host
         self._channels.add(channel)
+        self._memory.hosts[host] += 1
         self._endpoint.channel_opened(channel)
-        host = channel.remote_address.rpartition(":")[0]
         limit = host_limit(host, self._options)
-        if limit is None or len(self._channels) <= limit:
-            return
-        if sum(other.remote_address.rpartition(":")[0] == host for other in self._channels) > limit:
-            log.warning("refusing a connection: %d are open from %s", limit, host)
+        if limit is not None and self._memory.hosts[host] > limit:
+            self._closings.warning(host, "refusing a connection: %d are open from %s", limit, host)
             channel.abort()
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        host, hosts = channel.remote_host, self._memory.hosts
         self._channels.discard(channel)
+        hosts[host] -= 1
+        if not hosts[host]:
+            del hosts[host]
         self._endpoint.channel_closed(channel, error)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rocketpy.errors import ConfigInvalid
+from rocketpy.transport.accepting import TcpListener, listening_sockets
 from rocketpy.transport.base import Address, ChannelOptions, Listener
-from rocketpy.transport.either import EitherListener
+from rocketpy.transport.either import begins_with_tls, refuse_plain_text
 from rocketpy.transport.stream import StreamProtocol
+from rocketpy.transport.tls import Tls, context_of
 
 __all__ = ["TcpTransport"]
 
@@ -31,48 +33,45 @@ class TcpTransport:
     ) -> Listener:
         """Listen on a port, 0 for any free one."""
         loop = asyncio.get_running_loop()
-        context = _server_context(options) if address.scheme == "tls" else None
-        if context is not None and options.also_plain:
-            return await EitherListener.open(address, protocol, context, options)
-        timeout = None if context is None else options.frame_timeout_ms / 1000
-        server = await loop.create_server(
-            protocol,
-            address.host,
-            address.port,
-            ssl=context,
-            backlog=1024,
-            ssl_handshake_timeout=timeout,
-        )
-        return TcpListener(address.scheme, address.host, server)
+        tls = _server_tls(options) if address.scheme == "tls" else None
+        timeout_s = options.frame_timeout_ms / 1000
+
+        async def context_for(connection: socket.socket) -> ssl.SSLContext | None:
+            try:
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if tls is None:
+                    return None
+                async with asyncio.timeout(timeout_s):
+                    if await begins_with_tls(connection):
+                        return context_of(tls)
+                if options.also_plain:
+                    return None
+                await refuse_plain_text(connection)
+            except BaseException:
+                connection.close()
+                raise
+
+        async def adopt(connection: socket.socket) -> None:
+            context = await context_for(connection)
+            handshake_s = None if context is None else timeout_s
+            await loop.connect_accepted_socket(
+                protocol, connection, ssl=context, ssl_handshake_timeout=handshake_s
+            )
+
+        sockets = await listening_sockets(address.host, address.port)
+        return TcpListener(address.scheme, sockets, adopt, options)
 
 
 def _client_context(options: ChannelOptions) -> ssl.SSLContext:
     if options.ssl is not None:
-        return options.ssl
+        return context_of(options.ssl)
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
-def _server_context(options: ChannelOptions) -> ssl.SSLContext:
+def _server_tls(options: ChannelOptions) -> Tls:
     if options.ssl is None:
-        raise ConfigInvalid("a tls:// address to listen on needs an SSL context with a certificate")
+        raise ConfigInvalid("a tls:// address to listen on needs a certificate: ssl=TlsFiles(server=True, …)")
     return options.ssl
-
-
-@dataclass(frozen=True, slots=True)
-class TcpListener:
-    """A listening TCP port."""
-
-    scheme: str
-    host: str
-    server: asyncio.Server
-
-    @property
-    def address(self) -> Address:
-        """Where it listens, with its real port."""
-        return Address(self.scheme, self.host, self.server.sockets[0].getsockname()[1])
-
-    async def close(self) -> None:
-        """Accept no more."""
-        self.server.close()

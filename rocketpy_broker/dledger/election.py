@@ -300,10 +300,10 @@ class Elector:
             beat.open.add(self._outbox.call(peer, request))
         self._count_beats(beat, now_ms)
 
-    def on_heartbeat_answer(self, call: int, answer: HeartBeatResponse | None, now_ms: float) -> None:
-        """Count an answer to a heartbeat; None: there was none."""
+    def on_heartbeat_answer(self, call: int, answer: HeartBeatResponse, now_ms: float) -> None:
+        """Count an answer to a heartbeat."""
         beat = self._beat
-        if beat is None or call not in beat.open or answer is None:
+        if beat is None or call not in beat.open:
             return
         beat.open.discard(call)
         if answer.code == RaftResponseCode.EXPIRED_TERM and answer.term > self._member.term:

@@ -12,7 +12,7 @@ from rocketpy_broker.store.log_scan import LogTail
 from rocketpy_broker.store.segment import Segment
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
-__all__ = ["CheckEntry", "EntryScan", "accept_any", "find_entry"]
+__all__ = ["CheckEntry", "EntryScan", "accept_any"]
 
 CheckEntry = Callable[[Entry], str]
 """What is wrong with an entry's body, which no checksum of the ledger covers; empty: nothing is seen."""
@@ -82,6 +82,17 @@ class EntryScan:
             self.tail.advance(self.end)
             yield found
 
+    def find_follower(self) -> Entry | None:
+        """Return the first whole entry behind the end that may belong to the ledger, wherever it starts.
+
+        Indexes rise and terms never fall, so an entry that cannot follow the last one is left over from
+        before the ledger was cut: 0.1 cuts without wiping, and power loss may bring back what was wiped.
+        """
+        for entry in _find_entries(self._files, self.end, self._check):
+            if self.last is None or (entry.index > self.last.index and entry.term >= self.last.term):
+                return entry
+        return None
+
     def _problem_of(self, found: Entry | Blank, room: int) -> str:
         if isinstance(found, Blank):
             return "" if found.size == room else f"a blank of {found.size} bytes does not end the file"
@@ -102,28 +113,30 @@ def _read_window(segment: Segment, position: int, rest: bytes) -> bytes:
     return window if len(window) > len(rest) else b""
 
 
-def find_entry(files: SegmentQueue, offset: int, check: CheckEntry) -> Entry | None:
-    """Return the first whole entry at or behind `offset`, wherever it starts; None: there is none."""
+def _find_entries(files: SegmentQueue, offset: int, check: CheckEntry) -> Iterator[Entry]:
+    """Yield the whole entries at or behind `offset`, wherever they start."""
     segment = files.find(offset)
     position = offset - segment.start if segment is not None else 0
     while segment is not None:
         for at, size in segment.data_ranges(position):
-            found = _find_in_range(segment, max(position, at - len(_MAGIC)), at + size, check)
-            if found is not None:
-                return found
+            begin = max(position, at - len(_MAGIC))
+            if begin >= at + size:
+                continue  # an entry that begins before reaches over it
+            for found in _find_in_range(segment, begin, at + size, check):
+                yield found
+                position = found.end_pos - segment.start
         segment, position = files.find(segment.end), 0
-    return None
 
 
-def _find_in_range(segment: Segment, begin: int, end: int, check: CheckEntry) -> Entry | None:
+def _find_in_range(segment: Segment, begin: int, end: int, check: CheckEntry) -> Iterator[Entry]:
     data = segment.read(begin, end - begin)
     hit = data.find(_MAGIC)
     while hit >= 0:
         found = _try_entry(segment, begin + hit)
         if found is not None and not check(found):
-            return found
+            yield found
+            hit += found.size - 1
         hit = data.find(_MAGIC, hit + 1)
-    return None
 
 
 def _try_entry(segment: Segment, position: int) -> Entry | None:

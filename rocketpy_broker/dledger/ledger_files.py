@@ -104,6 +104,9 @@ class LedgerFiles:
         if marks.flushed_offset >= 0 and self._is_javas():
             logger.warning("%s: a Java broker has used it since; every entry is checked", self._directory)
             marks = Checkpoint()
+        if marks.flushed_offset >= 0:
+            # They may be in the page cache only; files that they call expired must not go before.
+            self.marks_file.save(marks)
         self.data.load()
         self.index.load()
         recovery = LedgerRecovery(self.data, self.index, self._check)
@@ -145,7 +148,9 @@ class LedgerFiles:
             if failed is None:
                 self.data.drop_spare()
                 plan = self.plan_flush(thorough=True)
-                plan.checkpoint = dataclasses.replace(self._marks(), log_end=self.data.max_offset)
+                plan.checkpoint = dataclasses.replace(
+                    self._marks(), log_end=self.data.max_offset, index_files=len(self.index.segments)
+                )
                 flush_here(self, plan)
         finally:
             self._close_files()

@@ -7,8 +7,8 @@
 3. The ledger is cut where it ends. A torn tail is cut and logged. Damage is refused, for a peer that has
    forgotten what it acknowledged may elect a leader that never had it: below the flushed mark nothing may be
    missing; above it a whole entry may follow only behind a lost sector, which power loss explains, or where
-   a cut was under way, which the marks say; without a
-   mark (Java wrote the files) what follows may only be left over from a ledger that was cut.
+   a cut was under way, which the marks say; without a mark (Java wrote the files) none may. Entries that
+   cannot follow the last one, by index or term, are left over from a cut: they say nothing, and are wiped.
 
 Source: DLedgerMmapFileStore.recover of DLedger 0.1. Differs: 0.1 cuts at whatever it cannot read.
 """
@@ -26,7 +26,7 @@ from rocketpy_broker.dledger.entry import (
     decode_entry,
     encode_index_unit,
 )
-from rocketpy_broker.dledger.entry_scan import CheckEntry, EntryScan, find_entry
+from rocketpy_broker.dledger.entry_scan import CheckEntry, EntryScan
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.log_scan import LogTail, has_lost_sector
 from rocketpy_broker.store.segment import Segment
@@ -89,7 +89,9 @@ class LedgerRecovery:
         head = self._head(data.segments[0])
         scan = self._scan(self._scan_start(head, marks), head, report)
         self._check_end(scan, marks, report)
-        report.clean = marks.log_end == marks.flushed_offset == scan.end
+        # A cut leaves `log_end` too, and what it wiped may have come to the page cache only.
+        stopped = marks.index_files == len(self._index.segments)
+        report.clean = stopped and marks.log_end == marks.flushed_offset == scan.end
         report.end, self.last, self.tail = scan.end, scan.last, scan.tail
         self.first = head if scan.last is not None else None
         report.cut_bytes = data.truncate(scan.end)
@@ -165,7 +167,7 @@ class LedgerRecovery:
     def _leads_to(self, entry: Entry, head: Entry) -> bool:
         """Is there an index for all between the ledger's first entry and this one?"""
         if entry.index <= head.index:
-            return entry.index == head.index
+            return False
         before = self._index.read((entry.index - 1) * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
         return before is not None and before[16:24] == (entry.index - 1).to_bytes(8, "big")
 
@@ -173,12 +175,10 @@ class LedgerRecovery:
 
     def _check_end(self, scan: EntryScan, marks: Checkpoint, report: LedgerReport) -> None:
         """Refuse an end that is damage rather than a torn tail. Raises StoreDamaged."""
-        follower = find_entry(self._data, scan.end, self._check)
+        follower = scan.find_follower()
         is_ours = marks.flushed_offset >= 0
         if follower is not None and 0 <= marks.log_end <= follower.pos:
             follower = None  # a cut was under way
-        if follower is not None and not is_ours and _is_left_over(follower, scan.last):
-            follower = None
         reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
         if scan.end < marks.flushed_offset:
             raise self._damaged(scan.end, reason, f"it was flushed up to {marks.flushed_offset}")
@@ -195,11 +195,6 @@ class LedgerRecovery:
             "from a copy; or, when all other peers run and have the same end, remove the directory: it is "
             "filled from theirs"
         )
-
-
-def _is_left_over(entry: Entry, last: Entry | None) -> bool:
-    """Is this entry from before the ledger was cut? 0.1 cuts without wiping what it cuts off."""
-    return last is not None and (entry.index <= last.index or entry.term < last.term)
 
 
 def write_units(index: SegmentQueue, first: int, units: bytes, *, compare: bool = False) -> None:

@@ -119,12 +119,12 @@ class LedgerStore(MessageStore):
         if requests:
             self.publish(requests)
 
-    def plan_flush(self, *, thorough: bool) -> FlushPlan:
+    def plan_flush(self, *, thorough: bool, new_files: bool = True) -> FlushPlan:
         """See `MessageStore`; no flush is under way now."""
         if self.log.has_gap:
             self._begin_anew()
             self.commit(self._wanted_index)
-        return super().plan_flush(thorough=thorough)
+        return super().plan_flush(thorough=thorough, new_files=new_files)
 
     def _begin_anew(self) -> None:
         """Forget all messages: the leader has deleted what this one lacked, and sent what it still has."""

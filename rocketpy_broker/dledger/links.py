@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from rocketpy.errors import RequestTimeout, RocketError
 from rocketpy.protocol.command import Command, encode_command
+from rocketpy.repeated import RepeatedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, Endpoint, connect
 from rocketpy_broker.dledger.events import Answer, Asked, Call
+from rocketpy_broker.dledger.gate import PeerGate
 from rocketpy_broker.dledger.wire import RaftMessage, read_request, read_response, to_request, to_response
 
 __all__ = ["PeerLinks", "RaftPort"]
 
 log = logging.getLogger("rocketpy.broker.dledger")
+_unread: Final = RepeatedLog(log)
 
 CALL_TIMEOUT_MS: Final = 3000
 _RETRY_S: Final = 0.2
@@ -33,6 +36,8 @@ class PeerLinks:
     """Connections to the other peers, each opened by the first call.
 
     addresses: by id. poke: called once a socket buffer, when its answers are told. tasks: of the peer.
+    opened: called with a new connection and the id of the peer before anything is asked there; an error that
+    it raises ends the connection.
     """
 
     def __init__(
@@ -42,10 +47,12 @@ class PeerLinks:
         on_answer: OnAnswer,
         poke: Callable[[], None],
         tasks: Tasks,
+        opened: Callable[[Channel, str], Awaitable[None]] | None = None,
     ) -> None:
         end = _AnsweredEnd(poke)
         self._links = {
-            peer: _Link(peer, address, options, on_answer, end, tasks) for peer, address in addresses.items()
+            peer: _Link(peer, address, options, on_answer, end, tasks, opened)
+            for peer, address in addresses.items()
         }
 
     def send(self, call: Call) -> None:
@@ -81,7 +88,9 @@ class _Link:
         on_answer: OnAnswer,
         end: Endpoint,
         tasks: Tasks,
+        opened: Callable[[Channel, str], Awaitable[None]] | None,
     ) -> None:
+        self._opened = opened
         self._peer = peer
         self._address = address
         self._options = options
@@ -94,6 +103,8 @@ class _Link:
         self._waiting: list[Call] = []
         self._retry_at = 0.0
         self._failures = 0
+        self._problem = ""
+        """Why the last connection failed; one that fails the same way again is no news."""
 
     def send(self, call: Call) -> None:
         channel = self._channel
@@ -118,19 +129,30 @@ class _Link:
 
     async def _connect(self) -> None:
         try:
-            self._channel = await connect(self._address, self._end, self._options)
+            self._channel = await self._open()
         except RocketError as error:
             self._failures += 1
             self._retry_at = self._loop.time() + _RETRY_S
-            level = logging.WARNING if self._failures == 1 else logging.DEBUG
+            level = logging.WARNING if str(error) != self._problem else logging.DEBUG
+            self._problem = str(error)
             log.log(level, "peer %s cannot be reached: %s", self._peer, error)
         else:
             if self._failures:
                 log.warning("peer %s is reached after %d failures", self._peer, self._failures)
-            self._failures = 0
+            self._failures, self._problem = 0, ""
         finally:
             self._connecting = None
             self._send_waiting()
+
+    async def _open(self) -> Channel:
+        channel = await connect(self._address, self._end, self._options)
+        try:
+            if self._opened is not None:
+                await self._opened(channel, self._peer)
+        except BaseException:
+            channel.abort()
+            raise
+        return channel
 
     def _send_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -170,7 +192,7 @@ class _Waiter:
         try:
             message = read_response(result, self._code)
         except RocketError as error:
-            log.warning("an answer to request %d is not understood: %s", self._code, error)
+            _unread.warning(str(error), "an answer to request %d is not understood: %s", self._code, error)
             self._on_answer(self._number, None)
         else:
             self._on_answer(self._number, message)
@@ -183,10 +205,16 @@ class _Waiter:
 
 
 class RaftPort:
-    """The Endpoint of a peer's own port. step: takes an event; poke: called once a socket buffer."""
+    """The Endpoint of a peer's own port.
 
-    def __init__(self, step: Callable[[Asked], None], poke: Callable[[], None]) -> None:
+    step: takes an event; poke: called once a socket buffer; gate: says who may ask, None: everybody.
+    """
+
+    def __init__(
+        self, step: Callable[[Asked], None], poke: Callable[[], None], gate: PeerGate | None = None
+    ) -> None:
         self._step = step
+        self._gate = gate
         self.end_of_buffer = poke
         self._asked: dict[int, tuple[Channel, Command]] = {}
         self._tokens = 0
@@ -194,10 +222,17 @@ class RaftPort:
 
     def channel_opened(self, channel: Channel) -> None:
         """Part of Endpoint."""
+        if self._gate is not None:
+            self._gate.opened(channel)
 
     def handle(self, channel: Channel, request: Command) -> Command | None:
         """Part of Endpoint. What is no request of DLedger's is answered with SYSTEM_ERROR."""
+        gate = self._gate
+        if gate is not None and (answer := gate.handshake(channel, request)) is not None:
+            return answer
         message = read_request(request)
+        if gate is not None:
+            gate.check(channel, message)
         token = self._tokens
         self._tokens += 1
         if not request.is_oneway:
@@ -207,6 +242,8 @@ class RaftPort:
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         """Part of Endpoint. Answers to it are dropped when they come."""
+        if self._gate is not None:
+            self._gate.closed(channel)
 
     def answer(self, answer: Answer) -> None:
         """Answer a request."""

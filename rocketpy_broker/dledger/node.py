@@ -293,7 +293,7 @@ class RaftNode:
         # A call that failed has no answer to tell it by; whoever made it knows its number.
         if message is None or isinstance(message, VoteResponse):
             self._elector.on_vote_answer(call, message, now_ms)
-        if message is None or isinstance(message, HeartBeatResponse):
+        if isinstance(message, HeartBeatResponse):
             self._elector.on_heartbeat_answer(call, message, now_ms)
         if leader is not None and (message is None or isinstance(message, PushEntryResponse)):
             leader.on_answer(call, message, now_ms)

@@ -22,10 +22,12 @@ from typing import Final, Protocol
 
 from rocketpy.errors import DiskFull, InvariantError, NotEnoughReplicas, NotLeader, RocketError, StoreError
 from rocketpy.runtime.tasks import Tasks, close_all
-from rocketpy.transport import Address, ChannelOptions, Server, serve
+from rocketpy.transport import Address, Channel, ChannelOptions, Server, serve
 from rocketpy_broker.dledger.disk_thread import DiskThread
 from rocketpy_broker.dledger.entry import Entry
 from rocketpy_broker.dledger.events import Answered, Event, Expire, Ready, Tick
+from rocketpy_broker.dledger.gate import PeerGate
+from rocketpy_broker.dledger.handshake import introduce
 from rocketpy_broker.dledger.ledger_view import StoredLedger, Write
 from rocketpy_broker.dledger.links import PeerLinks, RaftPort
 from rocketpy_broker.dledger.member import Role
@@ -122,7 +124,8 @@ class Peer:
     """Runs from `start` to `close`.
 
     directory: for term and vote. committed: returns the index up to which entries are known to be committed,
-    beside what the checkpoint says. listen: where the others reach it. flush: whether entries are durable
+    beside what the checkpoint says. listen: where the others reach it. names: one of them must be
+    in a peer's certificate; empty: any certificate, or none, will do. flush: whether entries are durable
     before they are acknowledged; without, they are flushed every 10 ms, as in 0.1.
     """
 
@@ -138,6 +141,7 @@ class Peer:
         listen: Address,
         listen_options: ChannelOptions | None = None,
         connect_options: ChannelOptions | None = None,
+        names: frozenset[str] = frozenset(),
         flush: bool = True,
     ) -> None:
         self.settings = settings
@@ -149,13 +153,14 @@ class Peer:
         self._connect_options = connect_options or ChannelOptions()
         self._flushes = flush
         self._listener = listener
-        self._port = RaftPort(self._step, self.turn)
         self._server: Server | None = None
         self._thread: DiskThread | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._turning: asyncio.Handle | None = None
         self._is_storing = False
         self._tasks = Tasks(f"peer {settings.self_id}", self._fail_by)
+        gate = PeerGate(settings, names, self._tasks) if settings.secret or names else None
+        self._port = RaftPort(self._step, self.turn, gate)
         self._saving: asyncio.Task[None] | None = None
         self._rooming: asyncio.Task[None] | None = None
         self._is_flushing = False
@@ -186,7 +191,9 @@ class Peer:
         known = LedgerCheckpoint(max(self._saved.committed_index, self._known_committed()), ledger.end_index)
         self._node = RaftNode(settings, ledger, state, known, random.random, self._now_ms())
         others = {peer: Address.parse(settings.peers[peer]) for peer in settings.others}
-        self._links = PeerLinks(others, self._connect_options, self._answered, self.turn, self._tasks)
+        self._links = PeerLinks(
+            others, self._connect_options, self._answered, self.turn, self._tasks, self._introduce
+        )
         self._is_running = True
         self._server = await serve(self._listen, self._port, self._listen_options, self._tasks.fail_with)
         self._tick()
@@ -194,6 +201,11 @@ class Peer:
         if not self._flushes:
             log.warning("peer %s acknowledges entries before they are flushed", settings.self_id)
             self._timers["flush"] = loop.call_later(_FLUSH_S, self._tasks.run, self._flush_now_and_then)
+
+    async def _introduce(self, channel: Channel, peer: str) -> None:
+        settings = self.settings
+        if settings.secret:
+            await introduce(channel, settings.secret, settings.group, settings.self_id, peer)
 
     async def close(self) -> None:
         """Take part no more; what is being stored is stored. Ledger and files are left to their owner."""

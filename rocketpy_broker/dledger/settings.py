@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rocketpy.errors import ConfigInvalid
 
@@ -49,6 +49,8 @@ class RaftSettings:
     no_op: Callable[[int], bytes] | None = None
     """Makes the body of the entry with which a new leader begins its term (D#305), of one length, from the
     body's position. None: what older terms left is committed with the first entry of a client."""
+    secret: str = field(default="", repr=False)
+    """dLegerSecret (ours): every peer must know it. Empty: nobody is asked."""
     takes_appends: bool = True
     """Whether clients may append over the wire. A broker's ledger takes messages only, through the broker."""
 

@@ -52,6 +52,8 @@ class StateFiles:
             finally:
                 self._disk.close(handle)
             state = decode_term(data)
+            # The rename may not be durable yet; power loss must not take back a vote that is given again.
+            self._disk.fsync_dir(self._term.parent)
         except OSError as error:
             raise store_error("read", self._term, error) from error
         except ValueError as error:

@@ -8,7 +8,7 @@ from typing import Any
 from rocketpy.errors import RecordCorrupt, StoreError
 from rocketpy_broker.dledger.entry import HEADER_BYTES, INDEX_UNIT_BYTES, decode_entry, encode_index_unit
 from rocketpy_broker.dledger.entry_records import EntryRecordScan, check_record
-from rocketpy_broker.dledger.entry_scan import EntryScan, accept_any, find_entry
+from rocketpy_broker.dledger.entry_scan import EntryScan, accept_any
 from rocketpy_broker.dledger.joined_files import JoinedFiles
 from rocketpy_broker.dledger.state_files import (
     LedgerCheckpoint,
@@ -111,7 +111,7 @@ class StoredLedgerFiles(StoredFiles):
             reason = stop.reason if stop is not None else "there are only zeros"
             problems.append(f"ledger: damaged at {end}: {reason}; it is committed to {scan.end}")
         elif stop is not None:
-            follower = find_entry(self._data, end, check_record)
+            follower = entries.find_follower()
             behind = f"; entry {follower.index} follows at {follower.pos}" if follower is not None else ""
             if behind or self.is_clean:
                 problems.append(f"ledger: damaged at {end}: {stop.reason}{behind}")

@@ -189,7 +189,12 @@ def read_request(command: Command) -> RaftMessage:
 
 
 def read_response(command: Command, request_code: int) -> RaftMessage:
-    """Return what the response to a request of that code says. Raises RemoteProtocolError."""
+    """Return what the response to a request of that code says. Raises RemoteProtocolError.
+
+    A peer of ours that refuses says why in the frame, which then has no body.
+    """
+    if command.code != RaftResponseCode.SUCCESS and not command.body:
+        raise RemoteProtocolError(f"the peer answers {command.code}: {command.remark}")
     return _read(command, request_code, 1)
 
 

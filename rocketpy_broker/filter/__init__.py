@@ -4,6 +4,7 @@ from rocketpy_broker.filter.sql92 import Expression, ExpressionInvalid, compile_
 from rocketpy_broker.filter.subscription import (
     EVERYTHING,
     MessageFilter,
+    bounded,
     filter_of,
     is_tag_type,
     subscription_of,
@@ -14,6 +15,7 @@ __all__ = [
     "Expression",
     "ExpressionInvalid",
     "MessageFilter",
+    "bounded",
     "compile_expression",
     "filter_of",
     "is_tag_type",

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Final, NamedTuple
 
-from rocketpy_broker.filter.tokens import ExpressionInvalid, Token, tokens
+from rocketpy_broker.filter.compiled import Compiled
+from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, ExpressionInvalid, Token, tokens
 from rocketpy_broker.filter.values import NotComparable, Value, compare, compare_ordered, is_equal
 
 __all__ = ["Expression", "ExpressionInvalid", "compile_expression"]
@@ -61,11 +61,17 @@ class Expression:
             return False
 
 
-@lru_cache(maxsize=1024)
 def compile_expression(text: str) -> Expression:
     """Compile an expression; remembered by its text. Raises ExpressionInvalid with the place."""
+    return _compiled(text)
+
+
+def _compile(text: str) -> Expression:
     parser = _Parser(tokens(text))
     return Expression(text, parser.whole().evaluate)
+
+
+_compiled: Final = Compiled(_compile, EXPRESSION_CHARACTERS_MAX)
 
 
 class _Parser:

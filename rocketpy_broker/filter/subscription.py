@@ -8,34 +8,57 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakValueDictionary
 
 from rocketpy.protocol import properties as props
 from rocketpy.protocol.bodies import SubscriptionData
 from rocketpy.protocol.java import tags_code
+from rocketpy_broker.filter.compiled import Compiled
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
-from rocketpy_broker.filter.tokens import ExpressionInvalid
+from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, ExpressionInvalid
 
-__all__ = ["EVERYTHING", "SQL92", "MessageFilter", "filter_of", "is_tag_type", "subscription_of"]
+__all__ = [
+    "EVERYTHING",
+    "SQL92",
+    "TAGS_CHARACTERS_MAX",
+    "MessageFilter",
+    "bounded",
+    "filter_of",
+    "is_tag_type",
+    "subscription_of",
+]
 
 RETRY_PREFIX: Final = "%RETRY%"
 SQL92: Final = "SQL92"
+TAGS_CHARACTERS_MAX: Final = 65_536
+"""Of tags joined by ``||``: thousands of usual ones. Ours; 4.6.0 has no limit."""
+_TYPE_CHARACTERS_MAX: Final = 100
 _RETRY_TOPIC: Final = props.PROPERTY_RETRY_TOPIC.encode()
 
 Find = Callable[[str], SubscriptionData | None]
 """What the same group wants of another topic."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class MessageFilter:
     """tag_codes: hash codes of the tags that are let through, None for all. accepts: asked with the
-    properties of each message, as they are stored; None when there is nothing more to ask.
+    properties of each message, as they are stored; None when there is nothing more to ask. kept_bytes: about
+    what it takes of the memory.
     """
 
     tag_codes: frozenset[int] | None = None
     accepts: Callable[[bytes], bool] | None = None
+    kept_bytes: int = 0
 
 
 EVERYTHING: Final = MessageFilter()
+
+_shared: Final[WeakValueDictionary[frozenset[int] | str, MessageFilter]] = WeakValueDictionary()
+"""Filters in use, by their tags' codes or their expression: a group's held pulls all have the same one."""
+_CODE_BYTES: Final = 64
+"""Of a tag's code in a set, the set's spare room included."""
+_CHARACTER_BYTES: Final = 100
+"""Of a compiled expression, for each character of it: ``a=1 OR`` becomes five objects."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
@@ -45,11 +68,34 @@ def is_tag_type(expression_type: str | None) -> bool:
 
 def subscription_of(topic: str, text: str | None, expression_type: str | None) -> SubscriptionData:
     """Return the subscription that a pull request carries. Raises ExpressionInvalid."""
-    if is_tag_type(expression_type):
-        tags = [tag.strip() for tag in (text or "*").split("||") if tag.strip()]
-        if not tags:
-            raise ExpressionInvalid(f"subscription {text!r} names no tag")
+    if is_tag_type(expression_type) and text and text != "*" and not _codes_of(text):
+        raise ExpressionInvalid(f"subscription {text!r} names no tag")
     return SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type or "TAG")
+
+
+def bounded(subscription: SubscriptionData) -> SubscriptionData:
+    """Return a subscription of a heartbeat as it is kept: what no pull can use takes no memory.
+
+    An expression that is too long is cut right behind its limit, so `filter_of` still refuses it. Sets of
+    tags and codes larger than the expression can name are left out; the expression says the same.
+    """
+    text = subscription.sub_string or ""
+    limit = TAGS_CHARACTERS_MAX if is_tag_type(subscription.expression_type) else EXPRESSION_CHARACTERS_MAX
+    tags_max = (len(text) + 2) // 3  # "a||b||c"
+    is_honest = len(text) <= limit and (
+        len(subscription.code_set) <= tags_max
+        and len(subscription.tags_set) <= tags_max
+        and sum(map(len, subscription.tags_set)) <= len(text)
+    )
+    if is_honest and len(subscription.expression_type) <= _TYPE_CHARACTERS_MAX:
+        return subscription
+    return SubscriptionData(
+        topic=subscription.topic,
+        sub_string=text[: limit + 1],
+        sub_version=subscription.sub_version,
+        expression_type=subscription.expression_type[:_TYPE_CHARACTERS_MAX],
+        class_filter_mode=subscription.class_filter_mode,
+    )
 
 
 def filter_of(subscription: SubscriptionData, *, find: Find | None = None) -> MessageFilter:
@@ -63,8 +109,23 @@ def filter_of(subscription: SubscriptionData, *, find: Find | None = None) -> Me
         return MessageFilter(None, _retried(find))
     if is_tag_type(subscription.expression_type):
         codes = _tag_codes(subscription)
-        return EVERYTHING if codes is None else MessageFilter(codes)
-    return MessageFilter(None, _by(_compiled(subscription)))
+        return EVERYTHING if codes is None else _by_codes(codes)
+    return _by_expression(_compiled(subscription))
+
+
+def _by_codes(codes: frozenset[int]) -> MessageFilter:
+    found = _shared.get(codes)
+    if found is None:
+        found = _shared[codes] = MessageFilter(codes, None, _CODE_BYTES * len(codes))
+    return found
+
+
+def _by_expression(expression: Expression) -> MessageFilter:
+    found = _shared.get(expression.text)
+    if found is None:
+        size = _CHARACTER_BYTES * len(expression.text)
+        found = _shared[expression.text] = MessageFilter(None, _by(expression), size)
+    return found
 
 
 def _compiled(subscription: SubscriptionData) -> Expression:
@@ -74,12 +135,20 @@ def _compiled(subscription: SubscriptionData) -> Expression:
 
 
 def _tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
-    text = (subscription.sub_string or "").strip()
+    text = subscription.sub_string or ""
     if text in ("", "*"):
         return None
-    if subscription.code_set:
-        return frozenset(subscription.code_set)
+    codes = _codes_of(text)  # refuses one that is too long, also where it begins with spaces
+    if text.strip() in ("", "*"):
+        return None
+    return frozenset(subscription.code_set) if subscription.code_set else codes
+
+
+def _compile_tags(text: str) -> frozenset[int]:
     return frozenset(tags_code(tag.strip()) for tag in text.split("||") if tag.strip())
+
+
+_codes_of: Final = Compiled(_compile_tags, TAGS_CHARACTERS_MAX)
 
 
 def _by(expression: Expression) -> Callable[[bytes], bool]:

@@ -22,18 +22,26 @@ EXPRESSION_CHARACTERS_MAX: Final = 16_384
 
 _WORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
 
-# Possessive quantifiers, so that no input makes them go back and forth.
-_TOKEN: Final = re.compile(
-    r"""
-      (?P<space>   [ \t\n\r\f]++ | --[^\n\r]*+(?:\r\n?|\n) | /\*(?:[^*]++|\*(?!/))*+\*/ )
-    | (?P<float>   [0-9]++\.[0-9]*+(?:E[+-]?[0-9]++)? | \.[0-9]++(?:E[+-]?[0-9]++)? | [0-9]++E[+-]?[0-9]++ )
-    | (?P<integer> 0 | [1-9][0-9]*+L? )
-    | (?P<string>  '(?:''|[^'])*+' )
-    | (?P<name>    [A-Z_$][A-Z0-9_$]*+ )
-    | (?P<symbol>  <> | >= | <= | [=<>(),+-] )
-    """,
-    re.VERBOSE | re.IGNORECASE | re.ASCII,
-)
+
+def _pattern(line_comment: str) -> re.Pattern[str]:
+    """Possessive quantifiers, so that no input makes them go back and forth."""
+    return re.compile(
+        rf"""
+          (?P<space>   [ \t\n\r\f]++ | {line_comment} /\*(?:[^*]++|\*(?!/))*+\*/ )
+        | (?P<float>   [0-9]++\.[0-9]*+(?:E[+-]?[0-9]++)? | \.[0-9]++(?:E[+-]?[0-9]++)?
+                     | [0-9]++E[+-]?[0-9]++ )
+        | (?P<integer> 0(?![0-9]) | [1-9][0-9]*+L? )
+        | (?P<string>  '(?:''|[^'])*+' )
+        | (?P<name>    [A-Z_$][A-Z0-9_$]*+ )
+        | (?P<symbol>  <> | >= | <= | [=<>(),+-] )
+        """,
+        re.VERBOSE | re.IGNORECASE | re.ASCII,
+    )
+
+
+_TOKEN: Final = _pattern(r"--[^\n\r]*+(?:\r\n?|\n) |")
+_TOKEN_OF_LAST_LINE: Final = _pattern("")
+"""A comment needs its end of line: without one two dashes are two signs, and nothing searches ahead."""
 
 
 class ExpressionInvalid(UsageError):
@@ -49,15 +57,15 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """Cut an expression into its words, an end at last. Raises ExpressionInvalid with the place."""
-    if len(text) > EXPRESSION_CHARACTERS_MAX:
-        raise ExpressionInvalid(
-            f"expression of {len(text)} characters, the limit is {EXPRESSION_CHARACTERS_MAX}"
-        )
+    """Cut an expression into its words, an end at last, in linear time.
+
+    Raises ExpressionInvalid with the place.
+    """
     found = []
     at = 0
+    last_line = max(text.rfind("\n"), text.rfind("\r"))
     while at < len(text):
-        match = _TOKEN.match(text, at)
+        match = (_TOKEN if at < last_line else _TOKEN_OF_LAST_LINE).match(text, at)
         if match is None:
             raise ExpressionInvalid(f"expression: {text[at : at + 20]!r} at {at} is not understood")
         kind = match.lastgroup or ""

@@ -19,12 +19,14 @@ Value = str | bool | int | float | None
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _FLOAT: Final = re.compile(
-    r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)", re.ASCII
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)", re.ASCII
 )
 _SPACE: Final = "".join(map(chr, range(33)))
 _INT32: Final = (-(2**31), 2**31 - 1)
 _INT64: Final = (-(2**63), 2**63 - 1)
 _DIGITS_MAX: Final = 40
+_FLOAT_CHARACTERS_MAX: Final = 1100
+"""The exact decimal notation of any double is shorter. One comparison must not read 32 KiB of digits."""
 
 
 class NotComparable(Exception):
@@ -67,7 +69,7 @@ def compare(left: str | bool | float, right: str | bool | float) -> int:
 
 def _compare_booleans(left: str | bool | float, right: str | bool | float) -> int:
     if isinstance(left, str):
-        left = left.lower() == "true"
+        left = len(left) == 4 and left.lower() == "true"
     elif isinstance(left, bool) and isinstance(right, str):
         raise NotComparable(f"{left} and the text {right!r}")  # as in 4.6.0, the other way round is fine
     if isinstance(left, bool) and isinstance(right, bool):
@@ -101,7 +103,7 @@ def _like(number: float, text: str) -> float:
     if isinstance(number, float):
         return _float(text)
     low, high = _INT32 if _INT32[0] <= number <= _INT32[1] else _INT64
-    if _INTEGER.fullmatch(text) and len(text) <= _DIGITS_MAX:
+    if len(text) <= _DIGITS_MAX and _INTEGER.fullmatch(text):
         value = int(text)
         if low <= value <= high:
             return value
@@ -109,6 +111,8 @@ def _like(number: float, text: str) -> float:
 
 
 def _float(text: str) -> float:
+    if len(text) > _FLOAT_CHARACTERS_MAX:
+        raise NotComparable(f"a text of {len(text)} characters is no number")
     text = text.strip(_SPACE)
     if not _FLOAT.fullmatch(text):
         raise NotComparable(f"{text[:50]!r} is no number")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from rocketpy.errors import ConnectionLost, FlushFailed, RocketError, StoreError
 from rocketpy.runtime.tasks import Tasks
-from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect_raw
+from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect_raw, ending_hint
 from rocketpy_broker.ha.log import EpochFile, StoreTarget
 from rocketpy_broker.ha.master import Close, Effect, Poll, Received, Send
 from rocketpy_broker.ha.settings import LinkSettings
@@ -229,6 +229,7 @@ class _Wire(StreamProtocol):
         self._size = 0
         self._is_news = asyncio.Event()
         self._lost: Exception | None = None
+        self._has_heard = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -240,6 +241,7 @@ class _Wire(StreamProtocol):
         self._taker = taker
 
     def data_received(self, data: bytes) -> None:
+        self._has_heard = True
         if self._taker is not None and not self._data:
             try:
                 self._taker(data)
@@ -255,7 +257,8 @@ class _Wire(StreamProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._lost is None:
-            self._lost = exc or ConnectionLost("the master closed the connection")
+            hint = "" if self._has_heard else ending_hint(self._transport)
+            self._lost = ConnectionLost(f"{exc or 'the master closed the connection'}{hint}")
         self._is_news.set()
 
     async def read(self, timeout_s: float) -> bytes:

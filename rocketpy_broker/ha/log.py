@@ -59,7 +59,7 @@ class EpochFile:
 def _decode(data: bytes) -> EpochState:
     try:
         return msgspec.json.decode(data, type=EpochState)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
 

@@ -8,9 +8,9 @@ slave of ours more is agreed on, see `wire`.
 from __future__ import annotations
 
 import enum
-import hmac
 import zlib
 from dataclasses import dataclass
+from typing import Final
 
 from rocketpy.errors import RemoteProtocolError, StoreError
 from rocketpy_broker.ha.epochs import common_end
@@ -25,6 +25,7 @@ from rocketpy_broker.ha.wire import (
     Welcome,
     frame,
     frames,
+    is_proof,
     note_to_slave,
     proof,
 )
@@ -73,11 +74,16 @@ class Close:
 
 
 Effect = Send | Acked | Close
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_TAIL_BYTES_MAX: Final = 1 << 16
+"""What a slave may have compared; ours shows 4096 bytes. It is read while nobody else is served."""
+_JOIN_FACTOR: Final = 3
+"""How much longer than for the greeting a master waits for what follows it."""
 
 
 class _State(enum.Enum):
-    FIRST = "waits for the first report"
-    JOIN = "waits for the slave's note"
+    FIRST = "first report"
+    JOIN = "join note"
     SENDS = "copies"
     CLOSED = "closed"
 
@@ -93,6 +99,8 @@ class MasterLink:
         self._state = _State.FIRST
         self._heard_ms = now_ms
         self._sent_ms = float("-inf")
+        self._join_by_ms = now_ms + settings.first_ms
+        """When a peer that has not joined is disconnected."""
         self.next_offset = -1
         """What is sent next; -1 before that is known."""
         self.received = -1
@@ -125,8 +133,10 @@ class MasterLink:
         try:
             if isinstance(event, Received):
                 self._heard_ms = now_ms
+                if self._state is _State.FIRST and event.data.startswith(_TLS_HANDSHAKE):
+                    return [self._close("it speaks TLS, and this HA port does not (tls.server.mode)")]
                 for said in self._reader.feed(event.data):
-                    effects += self._hear(said)
+                    effects += self._hear(said, now_ms)
                     if self.is_closed:
                         return effects
             else:
@@ -135,6 +145,11 @@ class MasterLink:
             return [*effects, self._close(str(error))]
         if now_ms - self._heard_ms > self._settings.silence_ms:
             effects.append(self._close(f"silent for {now_ms - self._heard_ms:.0f} ms"))
+        elif self._state is not _State.SENDS and now_ms > self._join_by_ms:
+            why = (
+                "; RocketMQ's slaves cannot join where haSecret is asked for" if self._settings.secret else ""
+            )
+            effects.append(self._close(f"no {self._state.value} in time{why}"))
         return effects
 
     def _close(self, reason: str) -> Close:
@@ -143,13 +158,15 @@ class MasterLink:
 
     # -- hearing ------------------------------------------------------------------------------
 
-    def _hear(self, said: tuple[int, int] | Note) -> list[Effect]:
+    def _hear(self, said: tuple[int, int] | Note, now_ms: float) -> list[Effect]:
         if isinstance(said, Join) and self._state is _State.JOIN:
             return self._join(said)
         if not isinstance(said, tuple):
             return [self._close(f"an unexpected note: {type(said).__name__}")]
         if self._state is _State.FIRST and said[0] == CONTROL:
             self._state, self._reader.speaks_notes = _State.JOIN, True
+            # Its disk may be busy: it reads the end of its log first.
+            self._join_by_ms = now_ms + _JOIN_FACTOR * self._settings.join_ms
             return [Send(note_to_slave(Hello(self._nonce, bool(self._settings.secret))))]
         if self._state is _State.JOIN:
             return [self._close("an ack before the slave has joined")]
@@ -184,7 +201,7 @@ class MasterLink:
 
     def _join(self, join: Join) -> list[Effect]:
         secret = self._settings.secret
-        if not hmac.compare_digest(join.proof, proof(secret, "slave", self._nonce, join.nonce)):
+        if not is_proof(join.proof, proof(secret, "slave", self._nonce, join.nonce)):
             return self._refuse("the slave does not know the secret of this master (haSecret)")
         start = self._start_of(join)
         if isinstance(start, str):
@@ -206,6 +223,8 @@ class MasterLink:
     def _start_of(self, join: Join) -> int | str:
         """Return where that slave is to begin, or why it cannot."""
         log = self._log
+        if join.max_offset < 0 or not 0 <= join.tail_bytes <= min(join.max_offset, _TAIL_BYTES_MAX):
+            return f"the slave shows {join.tail_bytes} bytes of a log that ends at {join.max_offset}"
         newest = log.epochs.epochs[-1].number if log.epochs.epochs else 0
         if join.epoch_seen > newest:
             return (

@@ -1,14 +1,29 @@
-"""A master's HA port: drives one `MasterLink` for each slave."""
+"""A master's HA port: drives one `MasterLink` for each slave.
+
+A connection takes one of the places for slaves once it has joined: by our handshake, or with the first report
+of a slave of RocketMQ's. Before that it has little time, and gives way to newer ones where there are many.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
+from rocketpy.repeated import RepeatedLog
 from rocketpy.runtime.tasks import Tasks
-from rocketpy.transport import Address, ChannelOptions, Listener, StreamProtocol, listen_raw
+from rocketpy.transport import (
+    Address,
+    ChannelOptions,
+    Listener,
+    StreamProtocol,
+    certificate_names,
+    listen_raw,
+)
 from rocketpy_broker.ha.master import Acked, Close, MasterLink, Poll, Received, Send
 from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.settings import LinkSettings, LogSource
@@ -20,13 +35,21 @@ log = logging.getLogger("rocketpy.broker.ha")
 _TICK_S = 0.5
 _ROOM_BYTES = 512 * 1024
 """Sent in one turn of the event loop to one slave."""
-_CONNECTIONS_MAX = 64
+_SLAVES_MAX = 64
+_STRANGERS_MAX = 256
+"""Connections that have not joined; fewer where a quarter of maxConnections is less."""
+_STRANGERS_MIN = 4
+"""However few descriptors there are."""
 _CLOSE_WAIT_S = 1.0
 """A slave has this long to take what was sent before its connection was closed."""
 
 
 class HaServer:
-    """Serves a log to slaves. on_ack: called when a slave has more than before."""
+    """Serves a log to slaves.
+
+    on_ack: called when a slave has more than before. names: one of them must be in a slave's certificate;
+    empty: any certificate, or none, will do.
+    """
 
     def __init__(
         self,
@@ -35,13 +58,20 @@ class HaServer:
         progress: Progress,
         on_ack: Callable[[], None],
         tasks: Tasks,
+        *,
+        names: frozenset[str] = frozenset(),
     ) -> None:
+        self._names = names
         self._source = source
         self.tasks = tasks
         self.settings = settings
         self.progress = progress
         self.on_ack = on_ack
+        self.limited_log: Final = RepeatedLog(log)
         self._slaves: set[_Slave] = set()
+        self._strangers: dict[_Slave, str] = {}
+        """Connections that have not joined, oldest first, with their hosts."""
+        self._strangers_max = _STRANGERS_MAX
         self._listener: Listener | None = None
         self._poll: asyncio.Handle | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -53,6 +83,9 @@ class HaServer:
 
     async def start(self, address: Address, options: ChannelOptions) -> None:
         """Listen. Raises OSError."""
+        first_ms = min(options.frame_timeout_ms, self.settings.first_ms)  # for TLS
+        options = replace(options, frame_timeout_ms=first_ms)
+        self._strangers_max = max(_STRANGERS_MIN, min(_STRANGERS_MAX, options.max_connections // 4))
         self._listener = await listen_raw(address, lambda: _Slave(self), options)
         self._tick()
 
@@ -67,7 +100,7 @@ class HaServer:
 
     def disconnect(self) -> None:
         """Disconnect every slave: they come back and agree anew on what they have."""
-        for slave in list(self._slaves):
+        for slave in (*self._slaves, *self._strangers):
             slave.close("this broker stops, or changes its role")
 
     def poke(self) -> None:
@@ -83,24 +116,48 @@ class HaServer:
     def _tick(self) -> None:
         """Heartbeats and silence."""
         self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self.tasks.run, self._tick)
+        for stranger in list(self._strangers):
+            stranger.poll()
         self._poll_all()
 
     # -- what connections tell ----------------------------------------------------------------
 
-    def open_link(self, slave: _Slave, address: str) -> MasterLink | None:
-        """Return the core of a new connection; None when there are enough."""
-        if len(self._slaves) >= _CONNECTIONS_MAX:
-            log.warning("HA connection from %s refused: %d are open", address, len(self._slaves))
-            return None
-        link = MasterLink(self._source, self.settings, secrets.token_hex(16), _now_ms())
+    def open_link(self, slave: _Slave, host: str) -> MasterLink:
+        """Return the core of a new connection, which has not joined."""
+        if len(self._strangers) >= self._strangers_max:
+            self._drop_stranger()
+        self._strangers[slave] = host
+        return MasterLink(self._source, self.settings, secrets.token_hex(16), _now_ms())
+
+    def is_stranger(self, names: frozenset[str]) -> bool:
+        """Whether a certificate with these names is not one of a replica."""
+        return bool(self._names) and not self._names & names
+
+    def _drop_stranger(self) -> None:
+        """Close the oldest connection of the host that has most of those that have not joined."""
+        (crowd, count), *_ = Counter(self._strangers.values()).most_common(1)
+        oldest = next(stranger for stranger, host in self._strangers.items() if host == crowd)
+        text = "HA: closing a connection that has not joined; %s has %d of those"
+        self.limited_log.warning(crowd, text, crowd, count)
+        del self._strangers[oldest]
+        oldest.abort()
+
+    def joined_link(self, slave: _Slave, link: MasterLink, address: str) -> bool:
+        """Take a connection that has joined; False when there are enough slaves."""
+        if slave in self._slaves:
+            return True
+        if len(self._slaves) >= _SLAVES_MAX:
+            return False
+        del self._strangers[slave]
         self._slaves.add(slave)
         self.progress.add(link, address)
-        log.info("HA connection from %s", address)
-        return link
+        log.info("HA slave at %s has joined", address)
+        return True
 
     def closed_link(self, slave: _Slave, link: MasterLink) -> None:
         """Forget a connection."""
         self._slaves.discard(slave)
+        self._strangers.pop(slave, None)
         self.progress.remove(link)
 
 
@@ -122,9 +179,14 @@ class _Slave(StreamProtocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio promises
         self._transport = transport
         self._address = _text(transport.get_extra_info("peername"))
-        self._link = self._server.open_link(self, self._address)
-        if self._link is None:
+        names = certificate_names(transport)
+        if self._server.is_stranger(names):
+            shown = ", ".join(sorted(names)) or "no name"
+            text = "HA connection from %s: its certificate has %s, which is not in replicaCertNames"
+            self._server.limited_log.warning(shown, text, self._address, shown)
             transport.abort()
+            return
+        self._link = self._server.open_link(self, self._address.rpartition(":")[0])
 
     def data_received(self, data: bytes) -> None:
         self._step(Received(data))
@@ -165,18 +227,30 @@ class _Slave(StreamProtocol):
             self._transport.close()
             self._ending = asyncio.get_running_loop().call_later(_CLOSE_WAIT_S, self._transport.abort)
 
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def _step(self, event: Received | Poll) -> None:
         if self._link is None or self._transport is None or self._ending is not None:
             return
         acked = False
-        for effect in self._link.step(event, _now_ms()):
+        effects = self._link.step(event, _now_ms())
+        if self._link.is_copying and not self._server.joined_link(self, self._link, self._address):
+            log.warning("HA slave at %s is refused: %d slaves have joined", self._address, _SLAVES_MAX)
+            self.close("too many slaves")
+            return
+        for effect in effects:
             match effect:
                 case Send(data):
                     self._transport.write(data)
                 case Acked():
                     acked = True
                 case Close(reason):
-                    log.warning("HA connection from %s: %s", self._address, reason)
+                    host = self._address.rpartition(":")[0]
+                    text = "HA connection from %s: %s"
+                    self._server.limited_log.warning(f"{host} {reason}", text, self._address, reason)
                     self.close(reason)
         if acked:
             self._server.on_ack()

@@ -22,12 +22,23 @@ class LinkSettings:
     """haTransferBatchSize: largest body of a frame."""
     secret: str = ""
     """haSecret (ours): both ends must know it. Empty: nobody is asked."""
+    join_ms: int = 3000
+    """A peer that has not introduced itself this long after it connected is disconnected; see `first_ms`."""
     wants_flushed: bool = False
     """Slaves of ours acknowledge what they flushed, not what they received."""
     notes: bool = True
     """Whether a slave asks its master for our handshake."""
     hello_wait_ms: int = 1000
     """How long a slave waits for an answer to that before it takes its master for RocketMQ's."""
+
+    @property
+    def first_ms(self) -> int:
+        """How long a master waits for a slave's first report.
+
+        RocketMQ's slaves send it one heartbeat interval after they connected. Ours send it at once, and only
+        they know a secret.
+        """
+        return self.join_ms if self.secret else self.heartbeat_ms + self.join_ms
 
 
 class LogSource(Protocol):

@@ -7,7 +7,6 @@ are written together and reported once; with a master of ours more is agreed on,
 from __future__ import annotations
 
 import enum
-import hmac
 import zlib
 
 from rocketpy.errors import RemoteProtocolError, StoreError
@@ -16,6 +15,7 @@ from rocketpy_broker.ha.master import Close, Effect, Poll, Received, Send
 from rocketpy_broker.ha.settings import LinkSettings, LogTarget
 from rocketpy_broker.ha.wire import (
     CONTROL,
+    OFFSET_MAX,
     REPORT,
     Frame,
     FrameReader,
@@ -25,6 +25,7 @@ from rocketpy_broker.ha.wire import (
     Refused,
     Welcome,
     ack,
+    is_proof,
     note_to_master,
     proof,
 )
@@ -32,6 +33,8 @@ from rocketpy_broker.ha.wire import (
 __all__ = ["SlaveLink"]
 
 _TAIL_BYTES = 4096
+_TLS_ALERT = b"\x15\x03"
+"""How TLS's answer to bytes that are not TLS begins. As a frame's offset it would be beyond any log."""
 
 
 class _State(enum.Enum):
@@ -105,6 +108,8 @@ class SlaveLink:
     # -- hearing ------------------------------------------------------------------------------
 
     def _receive(self, data: bytes) -> list[Effect]:
+        if self._state is _State.HELLO and data.startswith(_TLS_ALERT):
+            return [self._close("the master's HA port speaks TLS, and this slave does not (tls://host:port)")]
         effects: list[Effect] = []
         try:
             for said in self._reader.feed(data):
@@ -172,13 +177,13 @@ class SlaveLink:
     def _enter(self, welcome: Welcome) -> list[Effect]:
         log, epochs = self._log, welcome.epochs
         expected = proof(self._settings.secret, "master", self._nonce, self._hello_nonce)
-        if not hmac.compare_digest(welcome.proof, expected):
+        if not is_proof(welcome.proof, expected):
             return [self._close("the master does not know the secret (haSecret)", is_final=True)]
         newest = epochs[-1].number if epochs else 0
         if newest < log.epochs.seen:
             reason = f"the master is of epoch {newest}, epoch {log.epochs.seen} has begun since"
             return [self._close(reason, is_final=True)]
-        if not log.is_empty and welcome.start > log.max_offset:
+        if not 0 <= welcome.start <= (OFFSET_MAX if log.is_empty else log.max_offset):
             return [self._close(f"the master sends from {welcome.start}, the log ends at {log.max_offset}")]
         log.adopt(EpochState(epochs=epochs, seen=newest), welcome.start)
         self._state, self.is_joined, self.wants_flushed = _State.COPIES, True, welcome.wants_flushed

@@ -30,6 +30,7 @@ from rocketpy_broker.ha.epochs import Epoch
 __all__ = [
     "CONTROL",
     "HEADER_BYTES",
+    "OFFSET_MAX",
     "REPORT",
     "Frame",
     "FrameReader",
@@ -42,6 +43,7 @@ __all__ = [
     "ack",
     "frame",
     "frames",
+    "is_proof",
     "note_to_master",
     "note_to_slave",
     "proof",
@@ -56,6 +58,8 @@ CONTROL: Final = -1
 _BODY_MAX: Final = 4 << 20
 """A Java slave's buffer holds no larger frame."""
 _NOTE_MAX: Final = 1 << 20
+OFFSET_MAX: Final = 1 << 62
+"""No log is as long; a copy that began here would soon have offsets beyond 64 bits."""
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
@@ -145,10 +149,15 @@ def proof(secret: str, *parts: str) -> str:
     return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
 
 
+def is_proof(given: str, expected: str) -> bool:
+    """Compare what a peer gave as proof, which may be any text, in a time that tells nothing about it."""
+    return hmac.compare_digest(given.encode(), expected.encode())
+
+
 def _note(data: bytes) -> Note:
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise RemoteProtocolError(f"HA note of {len(data)} bytes: {error}") from error
 
 
@@ -176,7 +185,9 @@ class FrameReader:
         try:
             while len(data) - position >= HEADER_BYTES:
                 offset, size = _HEADER.unpack_from(data, position)
-                if offset < CONTROL or not 0 <= size <= (_NOTE_MAX if offset == CONTROL else _BODY_MAX):
+                if not CONTROL <= offset <= OFFSET_MAX or not 0 <= size <= (
+                    _NOTE_MAX if offset == CONTROL else _BODY_MAX
+                ):
                     raise RemoteProtocolError(f"HA frame of {size} bytes at offset {offset}")
                 begin = position + HEADER_BYTES
                 if len(data) - begin < size:

@@ -6,10 +6,10 @@ broker's own file allows it (CVE-2023-33246).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import KVTable, TopicConfig, TopicList
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -58,6 +58,7 @@ class AdminHandler:
         self._live = broker_settings(config)
         self._runtime_info = info
         self._announced = announced
+        self._dropping = asyncio.Lock()
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -77,7 +78,7 @@ class AdminHandler:
 
     def all_topics(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_TOPIC_CONFIG."""
-        return request.reply(body=self._topics.snapshot().encode())
+        return request.reply(body=self._topics.encode())
 
     def one_topic(self, channel: Channel, request: Command) -> Command:
         """Handle GET_TOPIC_CONFIG. Source: AdminBrokerProcessor of RocketMQ 5.3.3."""
@@ -105,14 +106,11 @@ class AdminHandler:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
         )
-        try:
-            self._topics.update(topic)
-        except UsageError as error:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        answer_later(self._tasks, channel, request, self._answer_announced(request))
+        answer_later(self._tasks, channel, request, self._update_topic(request, topic))
         return None
 
-    async def _answer_announced(self, request: Command) -> Command:
+    async def _update_topic(self, request: Command, topic: TopicConfig) -> Command:
+        await self._topics.update(topic)
         await self._announced()
         return request.reply()
 
@@ -122,10 +120,16 @@ class AdminHandler:
         if name in self._topics.system:
             remark = f"the topic[{name}] is conflict with system reserved words."
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        self._topics.delete(name)
-        self._drop_unused()
-        answer_later(self._tasks, channel, request, self._answer_announced(request))
+        answer_later(self._tasks, channel, request, self._delete_topic(request, name))
         return None
+
+    async def _delete_topic(self, request: Command, name: str) -> Command:
+        await self._topics.delete(name)
+        async with self._dropping:
+            self._drop_unused()
+            await asyncio.sleep(0)  # deletions that are saved together take turns with other requests
+        await self._announced()
+        return request.reply()
 
     def system_topics(self, channel: Channel, request: Command) -> Command:
         """Handle GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
@@ -159,5 +163,5 @@ class AdminHandler:
 
     async def _changed(self, keys: frozenset[str]) -> None:
         if "brokerPermission" in keys:
-            self._topics.all_changed()
+            await self._topics.all_changed()
             await self._announced()

@@ -58,6 +58,11 @@ class SendAnswers:
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (region, b"true" if trace_on else b"false", self._id.encode(), VERSION)
 
+    def drop_bodies(self, sends: list[Parked]) -> None:
+        """Free the bodies of sends: they are written, and may wait long for a flush or for replicas."""
+        for parked in sends:
+            parked.request.body = b""
+
     def stored(self, parked: Parked, code: int = 0) -> bytes:
         """Return the frame that says where a send's messages are.
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from rocketpy.errors import InvariantError
+from rocketpy.errors import InvariantError, RocketError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.runtime.tasks import Tasks
@@ -35,12 +35,15 @@ def answer_later(
 ) -> None:
     """Answer with what `work` returns, in a task of the server. A oneway request gets no answer.
 
-    An unexpected error is answered and logged, as `Channel` does for plain handlers.
+    A RocketError is answered with its text; an unexpected error is logged, too, as `Channel` does for plain
+    handlers.
     """
 
     async def answer() -> None:
         try:
             response = await work
+        except RocketError as error:
+            response = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         except InvariantError:
             raise
         except Exception:

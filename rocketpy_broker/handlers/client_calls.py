@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, cast
 
 from rocketpy.errors import RequestTimeout, RocketError
+from rocketpy.protocol.acl import SIGNING_FIELDS
 from rocketpy.protocol.bodies import (
     GetConsumerStatusBody,
     MessageQueue,
@@ -124,12 +125,12 @@ class ClientCallHandler:
         group = self._clients.consumer_group(header.group)
         if group is None:
             return False
-        body = _for_c(table) if for_c else ResetOffsetBody(offset_table=table)
+        body = (_for_c(table) if for_c else ResetOffsetBody(offset_table=table)).encode()
         told = ResetOffsetRequestHeader(
             topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
         )
         for channel in group.members:
-            command = Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body.encode())
+            command = Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
             try:
                 cast(Channel, channel).oneway(command)
             except RocketError as error:
@@ -188,7 +189,7 @@ class ClientCallHandler:
         if record is None:
             remark = f"can not find message by the offset, {offset}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        fields = {**request.ext_fields(), "brokerName": self._broker_name}
+        fields = {**_unsigned(request), "brokerName": self._broker_name}
         return self._pass_on(
             channel, request, header.consumer_group, header.client_id or "", fields=fields, body=record
         )
@@ -209,7 +210,7 @@ class ClientCallHandler:
             remark = f"The Consumer <{group_name}> <{client_id}> not online"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         command = Command.request(request.code, body=body or request.body)
-        command.ext = request.ext_fields() if fields is None else fields
+        command.ext = _unsigned(request) if fields is None else fields
         who = f"{group_name}> <{client_id}"
         return self._later(channel, request, self._call(cast(Channel, member), request, command, who))
 
@@ -234,6 +235,11 @@ class ClientCallHandler:
         """Answer when the work is done."""
         answer_later(self._tasks, channel, request, work)
         return None
+
+
+def _unsigned(request: Command) -> dict[str, str]:
+    """Return the fields of a request without its signature: a client that sees it could use it again."""
+    return {name: value for name, value in request.ext_fields().items() if name not in SIGNING_FIELDS}
 
 
 def _for_c(table: dict[MessageQueue, int]) -> ResetOffsetBodyForC:

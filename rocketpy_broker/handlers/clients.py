@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from rocketpy.errors import RocketError
+from rocketpy.errors import RocketError, UsageError
 from rocketpy.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -25,15 +25,16 @@ from rocketpy.protocol.headers import (
     UnregisterClientRequestHeader,
 )
 from rocketpy.protocol.sysflag import TopicSysFlag
+from rocketpy.repeated import RepeatedLog
 from rocketpy.transport import Channel
 from rocketpy_broker.config import ConsumeConfig
-from rocketpy_broker.filter import ExpressionInvalid, filter_of
-from rocketpy_broker.filter.subscription import is_tag_type
+from rocketpy_broker.filter import ExpressionInvalid, bounded, filter_of
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.expressions import Expressions
 from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.groups import SubscriptionGroups
-from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable, ensure_topic
+from rocketpy_broker.services.topics import PERM_READ, PERM_WRITE, TopicTable, own_topic
+from rocketpy_broker.store.batch_saver import Saving
 
 __all__ = ["ClientHandler"]
 
@@ -45,7 +46,8 @@ _RETRY_PREFIX: Final = "%RETRY%"
 class ClientHandler:
     """Keeps the registry of clients, and tells a group's members when one comes or leaves.
 
-    now_ms: of a clock that only goes forward.
+    now_ms: of a clock that only goes forward. owner: whose a connection is, for its client id; see
+    `ClientRegistry`.
     """
 
     def __init__(
@@ -57,8 +59,11 @@ class ClientHandler:
         config: ConsumeConfig,
         *,
         now_ms: Callable[[], float],
+        owner: Callable[[Channel], str],
     ) -> None:
         self._clients = clients
+        self._owner = owner
+        self._limited_log = RepeatedLog(log)
         self._groups = groups
         self._topics = topics
         self._expressions = expressions
@@ -75,28 +80,72 @@ class ClientHandler:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
         }
 
-    def heart_beat(self, channel: Channel, request: Command) -> Command:
-        """Handle HEART_BEAT."""
-        beat = HeartbeatData.decode(request.body)
-        for data in beat.consumer_data_set:
-            self._prepare_group(data)
-        changed = self._clients.heartbeat(
-            channel, beat, language=request.language, version=request.version, now_ms=int(self._now_ms())
-        )
-        self._notify(changed)
-        return request.reply()
+    def heart_beat(self, channel: Channel, request: Command) -> Command | None:
+        """Handle HEART_BEAT; the answer comes when the topics for retries are saved, if any are made.
 
-    def _prepare_group(self, data: ConsumerData) -> None:
-        """Make a consumer's group, and the topic that its failed messages return in, if they may be made."""
+        Differs: 4.6.0 makes as many groups as one heartbeat names.
+        """
+        beat = HeartbeatData.decode(request.body)
+        new = self._groups.are_missing(data.group_name for data in beat.consumer_data_set)
+        if new > self._config.new_groups_max:
+            remark = (
+                f"the heartbeat of {beat.client_id[:200]} names {new} consumer groups that this broker does "
+                f"not have; the limit of maxNewGroupsPerHeartbeat is {self._config.new_groups_max}"
+            )
+            log.warning("%s: %s", channel.remote_address, remark)
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        if not self._clients.count(channel, beat, language=request.language):
+            remark = "the subscriptions of this connection take too much memory; see maxConnectionBytes"
+            return request.reply(ResponseCode.SYSTEM_BUSY, remark=remark)
+        making = [saving for data in beat.consumer_data_set if (saving := self._prepare_group(data))]
+        for data in beat.consumer_data_set:
+            data.subscription_data_set = list(map(bounded, data.subscription_data_set))
+        owner = self._owner(channel)
+        changed = self._clients.heartbeat(
+            channel,
+            beat,
+            language=request.language,
+            version=request.version,
+            now_ms=int(self._now_ms()),
+            owner=owner,
+        )
+        if self._clients.owner_of(beat.client_id) != owner:
+            self._limited_log.warning(
+                beat.client_id,
+                "client %s at %s: a connection of another owner has this client id, and gets its replies "
+                "until it ends; set another instanceName",
+                beat.client_id[:200],
+                channel.remote_address,
+            )
+        self._notify(changed)
+        if not making:
+            return request.reply()
+
+        def saved(_: RocketError | None) -> None:
+            """Answer; a failure was logged, and the next heartbeat tries again."""
+            if not request.is_oneway:
+                channel.reply(request.reply())
+
+        making[-1].waiters.append(saved)
+        return None
+
+    def _prepare_group(self, data: ConsumerData) -> Saving[Any] | None:
+        """Make a consumer's group, and the topic that its failed messages return in, if they may be made.
+
+        Returns the save of the topic, None where there is none to wait for.
+        """
         group = self._groups.find(data.group_name)
         topic = _RETRY_PREFIX + data.group_name
         if group is None or self._topics.get(topic) is not None:
-            return
+            return None
+        sys_flag = TopicSysFlag.build(unit_sub=data.unit_mode)
         try:
-            sys_flag = TopicSysFlag.build(unit_sub=data.unit_mode)
-            ensure_topic(self._topics, topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, sys_flag)
-        except RocketError as error:
+            return self._topics.create(
+                own_topic(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, sys_flag)
+            )
+        except UsageError as error:
             log.warning("no topic %s: %s", topic[:200], error)
+            return None
 
     def unregister(self, channel: Channel, request: Command) -> Command:
         """Handle UNREGISTER_CLIENT, which a client sends several times (QUIRKS 10)."""
@@ -111,8 +160,6 @@ class ClientHandler:
         """Handle CHECK_CLIENT_CONFIG: can this broker filter as the consumer wants?"""
         body = CheckClientRequestBody.decode(request.body)
         wanted = body.subscription_data
-        if is_tag_type(wanted.expression_type):
-            return request.reply()
         refusal = self._expressions.refusal(wanted.expression_type, body.group)
         if refusal is not None:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=refusal)

@@ -64,6 +64,7 @@ class CommitWaiters:
         self._timeout_s = timeout_ms / 1000
         self._groups: deque[_Group] = deque()
         self._listeners: Sequence[Stored] = ()
+        self._answered = asyncio.Event()
         self.park: Park = self._park
         """Who takes sends; may be wrapped."""
 
@@ -90,8 +91,15 @@ class CommitWaiters:
                 answered.add(parked.channel)
             for tell in group.listeners:
                 tell(None)
+            self._answered.set()
         for channel in answered:  # now, not only when the loop's turn ends: they have waited for disks
             channel.flush()
+
+    async def drain(self) -> None:
+        """Wait until all are answered, which takes at most `timeout_ms`."""
+        while self._groups:
+            self._answered.clear()
+            await self._answered.wait()
 
     def fail(self) -> None:
         """Another leader has come, or this broker stops: whether it has what waits here is open."""
@@ -110,3 +118,4 @@ class CommitWaiters:
             parked.channel.reply(self._answers.refused(parked.request, ResponseCode.SYSTEM_ERROR, remark))
         for tell in group.listeners:
             tell(StoreError(f"no majority has it: {remark}"))
+        self._answered.set()

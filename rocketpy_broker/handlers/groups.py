@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import SubscriptionGroupConfig
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -10,8 +9,9 @@ from rocketpy.protocol.headers import (
     DeleteSubscriptionGroupRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
 )
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import Handler, answer_later
 from rocketpy_broker.services.groups import SubscriptionGroups
 
 __all__ = ["GroupHandler"]
@@ -20,8 +20,9 @@ __all__ = ["GroupHandler"]
 class GroupHandler:
     """Changes the table of groups; what was answered is on disk."""
 
-    def __init__(self, groups: SubscriptionGroups) -> None:
+    def __init__(self, groups: SubscriptionGroups, tasks: Tasks) -> None:
         self._groups = groups
+        self._tasks = tasks
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -33,17 +34,18 @@ class GroupHandler:
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
         }
 
-    def update(self, channel: Channel, request: Command) -> Command:
+    def update(self, channel: Channel, request: Command) -> None:
         """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-        try:
-            self._groups.update(SubscriptionGroupConfig.decode(request.body))
-        except UsageError as error:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        group = SubscriptionGroupConfig.decode(request.body)
+        answer_later(self._tasks, channel, request, self._update(request, group))
+
+    async def _update(self, request: Command, group: SubscriptionGroupConfig) -> Command:
+        await self._groups.update(group)
         return request.reply()
 
     def all_groups(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-        return request.reply(body=self._groups.snapshot().encode())
+        return request.reply(body=self._groups.encode())
 
     def one_group(self, channel: Channel, request: Command) -> Command:
         """Handle GET_SUBSCRIPTIONGROUP_CONFIG. Source: AdminBrokerProcessor of RocketMQ 5.3.3.
@@ -57,7 +59,11 @@ class GroupHandler:
             return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
         return request.reply(body=group.encode())
 
-    def delete(self, channel: Channel, request: Command) -> Command:
+    def delete(self, channel: Channel, request: Command) -> None:
         """Handle DELETE_SUBSCRIPTIONGROUP; a group that is not there is no error, as in 4.6.0."""
-        self._groups.delete(request.header_as(DeleteSubscriptionGroupRequestHeader).group_name)
+        name = request.header_as(DeleteSubscriptionGroupRequestHeader).group_name
+        answer_later(self._tasks, channel, request, self._delete(request, name))
+
+    async def _delete(self, request: Command, name: str) -> Command:
+        await self._groups.delete(name)
         return request.reply()

@@ -15,8 +15,9 @@ from rocketpy.protocol.headers import (
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import Handler, answer_later
 from rocketpy_broker.services.clients import ClientRegistry
 from rocketpy_broker.services.offsets import ConsumerOffsets
 from rocketpy_broker.services.slave_sync import WITH_VERSIONS
@@ -30,9 +31,15 @@ class OffsetHandler:
     """Answers from the table of offsets and, for new groups, from the store."""
 
     def __init__(
-        self, store: MessageStore, offsets: ConsumerOffsets, clients: ClientRegistry, topics: TopicTable
+        self,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        clients: ClientRegistry,
+        topics: TopicTable,
+        tasks: Tasks,
     ) -> None:
         self._store = store
+        self._tasks = tasks
         self._offsets = offsets
         self._clients = clients
         self._topics = topics
@@ -75,9 +82,13 @@ class OffsetHandler:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return request.reply()
 
-    def all_offsets(self, channel: Channel, request: Command) -> Command:
+    def all_offsets(self, channel: Channel, request: Command) -> None:
         """Handle GET_ALL_CONSUMER_OFFSET: what a slave copies."""
-        return request.reply(body=self._offsets.encode(versions=WITH_VERSIONS in request.ext_fields()))
+        versions = WITH_VERSIONS in request.ext_fields()
+        answer_later(self._tasks, channel, request, self._all_offsets(request, versions))
+
+    async def _all_offsets(self, request: Command, versions: bool) -> Command:
+        return request.reply(body=await self._offsets.encode_aside(versions=versions))
 
     def clone(self, channel: Channel, request: Command) -> Command:
         """Handle CLONE_GROUP_OFFSET: let one group go on where another is."""

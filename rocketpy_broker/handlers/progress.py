@@ -6,9 +6,10 @@ Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: QUERY_CORRECTION_OFFSET
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import (
     BrokerStatsData,
     ConsumeStats,
@@ -47,6 +48,10 @@ from rocketpy_broker.store.clock import system_clock
 __all__ = ["ProgressHandler"]
 
 _LONG_MAX: Final = 2**63 - 1
+_ANSWER_BYTES_MAX: Final = 12 << 20
+"""An answer that would be larger, by the number of queues in it, is refused before it is made."""
+_QUEUE_BYTES: Final = 120
+"""Of a queue in an answer, besides the names of its topic and broker."""
 
 
 class ProgressHandler:
@@ -99,6 +104,7 @@ class ProgressHandler:
         topic = self._topics.get(name)
         if topic is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
+        self._check_size({name: topic.write_queue_nums}.items())
         table = {}
         for queue in self._queues(topic, topic.write_queue_nums):
             end = self._store.max_offset_in_queue(name, queue.queue_id)
@@ -114,27 +120,54 @@ class ProgressHandler:
         header = request.header_as(GetConsumeStatsRequestHeader)
         group = header.consumer_group
         stats = ConsumeStats(consume_tps=0.0)
-        for topic in [header.topic] if header.topic else self._offsets.topics_of(group):
-            config = self._topics.get(topic)
-            if config is not None and not self._clients.is_strange_to(group, topic):
-                self._add_stats(stats, group, config, config.read_queue_nums)
+        topics = self._consumed(group, [header.topic] if header.topic else self._offsets.topics_of(group))
+        self._check_size((topic.topic_name, topic.read_queue_nums) for topic in topics)
+        for topic in topics:
+            self._add_stats(stats, group, topic, topic.read_queue_nums)
         return request.reply(body=stats.encode())
+
+    def _consumed(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
+        """Return those topics that are there, and that the group's members subscribe to if it has any."""
+        found = ((name, self._topics.get(name)) for name in names)
+        return [
+            topic
+            for name, topic in found
+            if topic is not None and not self._clients.is_strange_to(group, name)
+        ]
+
+    def _check_size(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Raise UsageError for too large an answer. queues: topics, and how many of their queues it has."""
+        fixed = _QUEUE_BYTES + len(self._broker_name)
+        size = sum(count * (fixed + len(name)) for name, count in queues)
+        if size > _ANSWER_BYTES_MAX:
+            raise UsageError(
+                f"the answer would have about {size} bytes, more than {_ANSWER_BYTES_MAX}; ask for one "
+                "topic, or one group"
+            )
 
     def all_consume_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CONSUME_STATS."""
         only_ordered = request.header_as(GetConsumeStatsInBrokerHeader).is_order
         body = ConsumeStatsList(broker_addr=self._address)
-        for group in self._groups.names:
+        known = self._offsets.topics_by_group()
+        consumed = {
+            group: [
+                topic
+                for topic in self._consumed(group, known.get(group, ()))
+                if topic.order or not only_ordered
+            ]
+            for group in self._groups.names
+        }
+        self._check_size(
+            (topic.topic_name, topic.write_queue_nums) for topics in consumed.values() for topic in topics
+        )
+        for group, topics in consumed.items():
             found = []
-            for topic in self._offsets.topics_of(group):
-                config = self._topics.get(topic)
-                if config is None or (only_ordered and not config.order):
-                    continue
-                if not self._clients.is_strange_to(group, topic):
-                    stats = ConsumeStats(consume_tps=0.0)
-                    self._add_stats(stats, group, config, config.write_queue_nums)
-                    body.total_diff += _behind(stats)
-                    found.append(stats)
+            for topic in topics:
+                stats = ConsumeStats(consume_tps=0.0)
+                self._add_stats(stats, group, topic, topic.write_queue_nums)
+                body.total_diff += _behind(stats)
+                found.append(stats)
             body.consume_stats_list.append({group: found})
         return request.reply(body=body.encode())
 
@@ -162,6 +195,7 @@ class ProgressHandler:
         topic = self._topics.get(header.topic)
         if topic is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{header.topic}] not exist")
+        self._check_size({header.topic: topic.write_queue_nums}.items())
         spans = [
             self._time_span(queue, header.group) for queue in self._queues(topic, topic.write_queue_nums)
         ]

@@ -3,6 +3,9 @@
 A pull that finds nothing may be held until a message arrives (long polling): it is parked, and answered by
 `arrived`, by `sweep` when its time is over, or never when its channel closes.
 
+A filter by properties is asked for `_FILTER_MS` at most in one pull; the consumer is then sent on behind the
+messages that it was asked about (PULL_RETRY_IMMEDIATELY), and the broker serves others in between.
+
 A slave moves no consumer: the offset that it does not have its master may have. Such a pull is answered
 PULL_RETRY_IMMEDIATELY with the offset it came with.
 Source: PullMessageProcessor, PullRequestHoldService of RocketMQ 4.6.0. Differs: there a slave answers those
@@ -39,6 +42,9 @@ log = logging.getLogger("rocketpy.broker.pull")
 OffsetMoved = Callable[[PullMessageRequestHeader, int], None]
 """Told of a pull from an offset that is not there, and the offset it is sent to."""
 
+StillAllowed = Callable[[Channel, Command], Command | None]
+"""Return the refusal of a request that was admitted before, or None when its account still has the rights."""
+
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -58,6 +64,8 @@ _WITH_MESSAGES: Final = frozenset(
 """Of reads that found the offset in the queue."""
 
 _MASTER_ID: Final = 0
+_FILTER_MS: Final = 10
+"""Ours: nobody else is served meanwhile. A usual filter takes less for all that one pull looks at."""
 _SUSPEND_MS_MAX: Final = 120_000
 """Ours: a consumer that asks for more is answered after this long."""
 
@@ -74,7 +82,8 @@ class PullHandler:
     """Serves pulls from the store.
 
     holds: where pulls wait; whoever owns it calls `arrived`, `sweep` and `channel_closed`.
-    now_ms: of a clock that only goes forward. on_offset_moved: see `OffsetMoved`.
+    now_ms: of a clock that only goes forward. on_offset_moved: see `OffsetMoved`. still_allowed: see
+    `StillAllowed`; None without access control.
     """
 
     def __init__(
@@ -89,6 +98,7 @@ class PullHandler:
         stats: BrokerStats,
         now_ms: Callable[[], float],
         on_offset_moved: OffsetMoved,
+        still_allowed: StillAllowed | None = None,
     ) -> None:
         self._store = store
         self._checks = checks
@@ -99,6 +109,7 @@ class PullHandler:
         self._stats = stats
         self._now_ms = now_ms
         self._on_offset_moved = on_offset_moved
+        self._still_allowed = still_allowed
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -134,8 +145,15 @@ class PullHandler:
             code == ResponseCode.PULL_OFFSET_MOVED and self._is_slave
         )
 
-    def _read(self, pull: _Pull, offset: int) -> GetMessageResult:
+    def _time_limit(self) -> Callable[[], bool]:
+        """Whether filters have been asked for long enough from now on."""
+        now_ms, end_ms = self._now_ms, self._now_ms() + _FILTER_MS
+        return lambda: now_ms() >= end_ms
+
+    def _read(self, pull: _Pull, offset: int, is_over: Callable[[], bool] | None = None) -> GetMessageResult:
         header, wanted = pull.header, pull.wanted
+        if wanted.accepts is not None and is_over is None:
+            is_over = self._time_limit()
         result = self._store.get_message(
             header.topic,
             header.queue_id,
@@ -143,6 +161,7 @@ class PullHandler:
             header.max_msg_nums,
             tag_codes=wanted.tag_codes,
             accepts=wanted.accepts,
+            is_over=is_over,
         )
         if result.status not in _WITH_MESSAGES and self._is_slave:
             result.next_begin_offset = offset
@@ -195,7 +214,17 @@ class PullHandler:
         if self._config.long_polling and code == ResponseCode.PULL_NOT_FOUND:
             wait_ms = min(header.suspend_timeout_millis, _SUSPEND_MS_MAX)
         deadline_ms = self._now_ms() + wait_ms
-        held = HeldPull(channel, header.topic, header.queue_id, header.queue_offset, deadline_ms, pull)
+        wanted, bare = pull.wanted, _bare(pull)
+        held = HeldPull(
+            channel,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            deadline_ms,
+            bare,
+            wanted,
+            wanted.kept_bytes,
+        )
         if wait_ms <= 0 or not self._holds.hold(held):
             return False
         channel.park()
@@ -203,21 +232,31 @@ class PullHandler:
 
     def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
         """Answer who waits for messages of a queue; part of the store's ArrivalListener."""
-        for held in self._holds.waiting_below(topic, queue_id, next_offset):
-            self._wake(held)
+        waiting = self._holds.waiting_below(topic, queue_id, next_offset)
+        if not waiting:
+            return  # also from the flusher's thread, at the end
+        is_over = self._time_limit()
+        for held in waiting:
+            self._wake(held, is_over)
 
-    def _wake(self, held: HeldPull) -> None:
-        """Answer a held pull, unless its filter lets none of the new messages through."""
+    def _wake(self, held: HeldPull, is_over: Callable[[], bool]) -> None:
+        """Answer a held pull, unless its filter lets none of the new messages through.
+
+        is_over: whether the filters of all who waited have been asked for long enough. One whose filter was
+        not asked about all new messages is answered, so that its consumer asks again.
+        """
         pull: _Pull = held.request
         channel = cast(Channel, held.channel)
         try:
-            answer = self._checks.refusal(channel, pull.command, pull.header)
+            answer = self._refusal_of_held(channel, pull)
             if answer is None:
-                result = self._read(pull, held.offset)
+                must_skip = pull.wanted.accepts is not None and is_over()
+                result = self._unread(held) if must_skip else self._read(pull, held.offset, is_over)
                 code = _code(result.status, held.offset)
                 if self._may_come(code):
                     return
-                if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                is_behind = result.next_begin_offset < result.max_offset
+                if result.status is GetMessageStatus.NO_MATCHED_MESSAGE and not is_behind:
                     held.offset = result.next_begin_offset
                     return
                 answer = self._answer(pull, code, result)
@@ -227,6 +266,21 @@ class PullHandler:
         self._holds.release(held)
         channel.reply_parked(answer)
 
+    def _refusal_of_held(self, channel: Channel, pull: _Pull) -> Command | None:
+        """Return the answer to a held pull that may not be served any more, since something has changed."""
+        refusal = None if self._still_allowed is None else self._still_allowed(channel, pull.command)
+        return refusal or self._checks.refusal(channel, pull.command, pull.header)
+
+    def _unread(self, held: HeldPull) -> GetMessageResult:
+        """What sends a consumer away to ask again from where its pull has got to."""
+        store, queue = self._store, (held.topic, held.queue_id)
+        return GetMessageResult(
+            GetMessageStatus.NO_MATCHED_MESSAGE,
+            held.offset,
+            store.min_offset_in_queue(*queue),
+            store.max_offset_in_queue(*queue),
+        )
+
     def sweep(self) -> None:
         """Answer the pulls whose time is over; to be called a few times a second."""
         for held in self._holds.expire(self._now_ms()):
@@ -235,7 +289,7 @@ class PullHandler:
 
     def _expired(self, held: HeldPull, pull: _Pull) -> Command:
         try:
-            refusal = self._checks.refusal(cast(Channel, held.channel), pull.command, pull.header)
+            refusal = self._refusal_of_held(cast(Channel, held.channel), pull)
             if refusal is not None:
                 return refusal
             result = self._read(pull, held.offset)
@@ -250,6 +304,17 @@ class PullHandler:
     def channel_closed(self, channel: Channel) -> None:
         """Forget the held pulls of a channel that is gone."""
         self._holds.drop(channel)
+
+
+def _bare(pull: _Pull) -> _Pull:
+    """The pull without what only its decoding needed: the frame's fields and the text of its subscription.
+
+    The command keeps the header, by which its rights are looked up again.
+    """
+    request, header = pull.command, pull.header
+    header.subscription = header.expression_type = None
+    command = Command(request.code, request.opaque, request.flag, header=header, codec=request.codec)
+    return _Pull(command, header, pull.wanted)
 
 
 def _code(status: GetMessageStatus, queue_offset: int) -> int:

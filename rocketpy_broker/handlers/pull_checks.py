@@ -76,10 +76,7 @@ class PullChecks:
             wanted = subscription_of(header.topic, header.subscription, header.expression_type)
             found = filter_of(wanted)
         except ExpressionInvalid as error:
-            return (
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"parse the consumer's subscription failed: {error}",
-            )
+            return _unparsed(error)
         return self._unsupported(header, wanted) or found
 
     def _filter_of_member(
@@ -92,6 +89,8 @@ class PullChecks:
         try:
             found = filter_of(wanted, find=find)
         except ExpressionInvalid as error:
+            if is_tag_type(wanted.expression_type):
+                return _unparsed(error)
             remark = f"The broker's consumer filter data is not exist! Your expression may be wrong: {error}"
             return ResponseCode.FILTER_DATA_NOT_EXIST, remark
         return self._unsupported(header, wanted) or found
@@ -129,6 +128,10 @@ class PullChecks:
     ) -> tuple[int, str] | None:
         refusal = self._expressions.refusal(wanted.expression_type, header.consumer_group)
         return None if refusal is None else (ResponseCode.SYSTEM_ERROR, refusal)
+
+
+def _unparsed(error: ExpressionInvalid) -> tuple[int, str]:
+    return ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
 
 
 def _forbidden(request: Command, remark: str) -> Command:

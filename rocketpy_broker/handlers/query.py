@@ -42,12 +42,18 @@ FindSubscription = Callable[[str, str], SubscriptionData | None]
 """Group and topic -> what the group subscribes to; None when it is not online."""
 
 
-class QueryHandler:
-    """Answers from the store. subscription: what a group wants of a topic."""
+MayRead = Callable[[Channel, bytes], bool]
+"""Whether who asks at a connection may see a record. The index finds those of other topics with the same
+hash."""
 
-    def __init__(self, store: MessageStore, subscription: FindSubscription) -> None:
+
+class QueryHandler:
+    """Answers from the store. subscription: what a group wants of a topic. may_read: see `MayRead`."""
+
+    def __init__(self, store: MessageStore, subscription: FindSubscription, *, may_read: MayRead) -> None:
         self._store = store
         self._subscription = subscription
+        self._may_read = may_read
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -103,7 +109,8 @@ class QueryHandler:
         found = self._store.query_message(
             header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
         )
-        if not found.records:
+        records = [record for record in found.records if self._may_read(channel, record)]
+        if not records:
             return request.reply(
                 ResponseCode.QUERY_NOT_FOUND,
                 remark="can not find message, maybe time range not correct",
@@ -115,7 +122,7 @@ class QueryHandler:
             index_last_update_timestamp=found.index_last_update_timestamp,
             index_last_update_phyoffset=found.index_last_update_offset,
         )
-        return request.reply(header=answer, body=b"".join(found.records))
+        return request.reply(header=answer, body=b"".join(records))
 
     def consume_queue(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUME_QUEUE: entries of a consume queue, as they are.

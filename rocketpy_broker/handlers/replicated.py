@@ -39,6 +39,7 @@ class ReplicaWaiters:
         self._poke = poke
         self._on_visible = on_visible
         self._timer: asyncio.TimerHandle | None = None
+        self._answered = asyncio.Event()
         self.limit = self._waiting.limit
         """Returns the log offset below which consumers may read."""
 
@@ -53,6 +54,12 @@ class ReplicaWaiters:
     def acked(self) -> None:
         """A slave has more than before."""
         self._answer(self._waiting.acked())
+
+    async def drain(self) -> None:
+        """Wait until all are answered, which takes at most `timeout_ms`."""
+        while self._waiting.ends_ms is not None:
+            self._answered.clear()
+            await self._answered.wait()
 
     def fail(self) -> None:
         """Answer all that wait: this broker stops, or is no master any more."""
@@ -77,4 +84,5 @@ class ReplicaWaiters:
             for parked in sends:
                 parked.channel.reply(self._answers.stored(parked, code))
         if answers:
+            self._answered.set()
             self._on_visible()

@@ -387,6 +387,7 @@ class SendHandler:
             return
         if self._commits is not None:
             stored_later, self._stored = self._stored, []
+            self._answers.drop_bodies(waiting)
             self._commits.hold(waiting, stored_later)
             return
         if self._park is not None:
@@ -406,6 +407,7 @@ class SendHandler:
     def _without_parked(self, waiting: list[Parked], park: Park) -> list[Parked]:
         """Hand over those whose sender wants more than a written message; return the others."""
         wanting = [parked for parked in waiting if parked.waits]
+        self._answers.drop_bodies(wanting)
         # Also without any: what is not flushed cannot be read.
         park(wanting, self._store.max_physical_offset)
         return [parked for parked in waiting if not parked.waits]

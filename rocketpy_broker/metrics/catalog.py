@@ -63,6 +63,20 @@ HALF: Final = _metric(
     "half_messages", "gauge", "{message}", "Transactional messages whose end is not known yet"
 )
 CONNECTIONS: Final = _metric("connections", "gauge", "{connection}", "Open connections")
+CONNECTION_BYTES: Final = _metric(
+    "connections_memory",
+    "gauge",
+    "By",
+    "Bytes kept for connections: frame (received parts), requests (not handled yet), answers (unsent), "
+    "pulls (held), subscriptions, waiting (sends to new topics)",
+    ("kind",),
+)
+CONNECTION_REFUSALS: Final = _metric(
+    "connections_memory_refusals_total",
+    "counter",
+    "{refusal}",
+    "Requests refused and connections closed because of maxConnectionBytes or maxTotalBytes",
+)
 PRODUCERS: Final = _metric(
     "producer_connections", "gauge", "{connection}", "Producers of a group", ("producer_group",)
 )

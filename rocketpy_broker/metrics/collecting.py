@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rocketpy.telemetry import Measured, Metric
+from rocketpy.transport import MemoryBudget
 from rocketpy_broker.config import BrokerConfig
 from rocketpy_broker.dledger.member import Role
 from rocketpy_broker.dledger.peer import PeerHealth
@@ -35,6 +36,7 @@ class State(NamedTuple):
 
     is_serving: bool
     connections: int
+    memory: MemoryBudget
     name_servers: int
     booted_ms: int
     store: StoreHealth
@@ -141,6 +143,8 @@ def _progress(sources: Sources) -> Iterator[tuple[Metric, Values]]:
 def _clients(sources: Sources, state: State) -> Iterator[tuple[Metric, Values]]:
     clients = sources.clients
     yield catalog.CONNECTIONS, _one(state.connections)
+    yield catalog.CONNECTION_BYTES, [((kind,), float(size)) for kind, size in state.memory.by_kind().items()]
+    yield catalog.CONNECTION_REFUSALS, _one(state.memory.refusals)
     yield (
         catalog.PRODUCERS,
         [((group,), len(clients.producers(group))) for group in clients.producer_groups],

@@ -9,7 +9,8 @@ from typing import Final
 
 from rocketpy.telemetry import Measured, find_telemetry
 from rocketpy_broker.metrics.collecting import Sources, collect
-from rocketpy_broker.metrics.server import MetricsServer
+from rocketpy_broker.metrics.http_server import HttpServer
+from rocketpy_broker.metrics.server import NEEDS_PACKAGE, MetricsPage, is_available
 
 __all__ = ["MetricsReport"]
 
@@ -19,22 +20,21 @@ _COLLECT_S_MAX: Final = 5.0
 
 
 class MetricsReport:
-    """The reporting of one broker, from `start` to `close`."""
+    """The reporting of one broker, from `start` to `close`. server: gets the page for Prometheus."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, server: HttpServer | None) -> None:
         self._sources = sources
         self._loop = asyncio.get_running_loop()
         self._end: Callable[[], None] | None = None
-        self.server: MetricsServer | None = None
-        """The endpoint for Prometheus; None when no port is set."""
+        self.server = server
+        """Where metrics and probes are; None when no port is set."""
 
-    async def start(self) -> None:
-        """Report from now on. Raises ConfigInvalid, OSError for the endpoint."""
-        config = self._sources.config.metrics
-        if config.port is not None:
-            server = MetricsServer(config.host, config.port, lambda: collect(self._sources))
-            await server.start()
-            self.server = server
+    def start(self) -> None:
+        """Report from now on."""
+        if self.server is not None:
+            self.server.pages["/metrics"] = MetricsPage(lambda: collect(self._sources))
+            if not is_available():
+                log.warning("%s", NEEDS_PACKAGE)
         telemetry = find_telemetry(None)
         if telemetry is not None:
             try:
@@ -43,12 +43,10 @@ class MetricsReport:
                 # What only observes must not keep a broker from its work.
                 log.exception("telemetry does not observe broker %s", self._sources.config.name)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Report no more."""
         if self._end is not None:
             self._end()
-        if self.server is not None:
-            await self.server.close()
 
     def collect_from_anywhere(self) -> Sequence[Measured]:
         """The metrics, for any thread; none while the broker's event loop does not answer within 5 s."""

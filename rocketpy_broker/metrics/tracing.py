@@ -50,7 +50,11 @@ class SendTracing:
         def handle(channel: Channel, request: Command) -> Command | bytes | None:
             if not request.flag & FLAG_ONEWAY and len(self._followed) < _FOLLOWED_MAX:
                 self._followed[id(request)] = [("append", time.time_ns())]
-            answer = handler(channel, request)
+            try:
+                answer = handler(channel, request)
+            except Exception:
+                self.forget(request)  # failed, or handled again later
+                raise
             if answer is not None:
                 self.forget(request)  # refused
             return answer
@@ -102,6 +106,9 @@ class TracedAnswers(SendAnswers):
     def __init__(self, tracing: SendTracing, *, store_host: bytes, region_id: str, trace_on: bool) -> None:
         super().__init__(store_host=store_host, region_id=region_id, trace_on=trace_on)
         self._tracing = tracing
+
+    def drop_bodies(self, sends: list[Parked]) -> None:
+        """See `SendAnswers`. The properties of a batch's messages are in its body: it is kept."""
 
     def stored(self, parked: Parked, code: int = 0) -> bytes:
         """See `SendAnswers`."""

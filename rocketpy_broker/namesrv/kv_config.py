@@ -1,17 +1,21 @@
 """Key-value settings of a name server, in namespaces. Pure: saving them is the server's work.
 
 The namespace ORDER_TOPIC_CONFIG says which brokers have how many queues of an ordered topic.
-Source: KVConfigManager of RocketMQ 4.6.0; the file (kvConfig.json) has its form.
+Source: KVConfigManager of RocketMQ 4.6.0; the file (kvConfig.json) has its form. Differs: there are limits,
+since the answer to each broker's registration holds a whole namespace.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = ["NAMESPACE_ORDER_TOPIC_CONFIG", "KvConfig"]
+from rocketpy.errors import UsageError
+
+__all__ = ["NAMESPACE_ORDER_TOPIC_CONFIG", "KvChange", "KvConfig"]
 
 NAMESPACE_ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
@@ -20,33 +24,89 @@ class _File(msgspec.Struct, rename="camel"):
     config_table: dict[str, dict[str, str]] = {}
 
 
+class KvChange(NamedTuple):
+    """One setting. value: None deletes it."""
+
+    namespace: str
+    key: str
+    value: str | None
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return _size(self.namespace, self.key, self.value or "")
+
+
 @dataclass(slots=True)
 class KvConfig:
     """The settings by namespace and key."""
 
     _table: dict[str, dict[str, str]] = field(default_factory=dict)
+    size: int = 0
+    """Bytes of all names and values, in UTF-8; of a namespace without keys, of its name."""
 
     @classmethod
     def decode(cls, data: bytes) -> KvConfig:
         """Return the settings that a kvConfig.json holds. Raises ValueError when it holds none."""
-        return cls(msgspec.json.decode(data, type=_File).config_table)
+        table = msgspec.json.decode(data, type=_File).config_table
+        size = sum(_size(name, *pair) for name, keys in table.items() for pair in keys.items())
+        return cls(table, size + sum(_size(name) for name, keys in table.items() if not keys))
 
-    def encode(self) -> bytes:
-        """Return the content of kvConfig.json."""
-        return msgspec.json.encode(_File(config_table=self._table))
+    def encode(self, changes: Iterable[KvChange] = ()) -> bytes:
+        """Return the content of kvConfig.json, with changes that are not in use yet."""
+        table = {namespace: keys.copy() for namespace, keys in self._table.items()}
+        draft = KvConfig(table)
+        for change in changes:
+            draft.use(change)
+        return msgspec.json.encode(_File(config_table=table))
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; a namespace begins to exist with its first key."""
+    def check(self, change: KvChange, *, value_bytes_max: int, bytes_max: int, reserved: int = 0) -> None:
+        """Raise UsageError when a value, or all of them together, would be too large.
+
+        reserved: bytes of changes that are not in use yet.
+        """
+        where = f"namespace {change.namespace[:100]!r}, key {change.key[:100]!r}"
+        if change.size > value_bytes_max:
+            raise UsageError(
+                f"{where}: {change.size} bytes; the limit of maxKvValueBytes is {value_bytes_max}"
+            )
+        total = self.size + reserved + change.size - self._given_back(change.namespace, change.key)
+        if total > bytes_max:
+            raise UsageError(
+                f"{where}: all settings would take {total} bytes; the limit of maxKvTotalBytes is {bytes_max}"
+            )
+
+    def use(self, change: KvChange) -> None:
+        """Set or delete a value. A namespace begins to exist with its first key, and stays, as in 4.6.0."""
+        namespace, key, value = change
+        if value is None:
+            keys = self._table.get(namespace, {})
+            if key in keys:
+                self.size -= self._given_back(namespace, key)
+                del keys[key]
+                self.size += 0 if keys else _size(namespace)
+            return
+        self.size += change.size - self._given_back(namespace, key)
         self._table.setdefault(namespace, {})[key] = value
+
+    def _given_back(self, namespace: str, key: str) -> int:
+        """Bytes that a value for this key takes the place of."""
+        keys = self._table.get(namespace)
+        if keys is None:
+            return 0
+        before = keys.get(key)
+        if before is not None:
+            return _size(namespace, key, before)
+        return 0 if keys else _size(namespace)
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return a value, None when there is none."""
         return self._table.get(namespace, {}).get(key)
 
-    def delete(self, namespace: str, key: str) -> None:
-        """Forget a value; one that is not there is no error. The namespace stays, as in 4.6.0."""
-        self._table.get(namespace, {}).pop(key, None)
-
     def namespace(self, namespace: str) -> dict[str, str] | None:
         """Return all keys and values of a namespace, None when it never had one."""
         return self._table.get(namespace)
+
+
+def _size(*texts: str) -> int:
+    return sum(len(text.encode("utf-8", "replace")) for text in texts)

@@ -50,6 +50,8 @@ class LiveBroker:
     data_version: DataVersion
     """Of its topic table, as last registered."""
     updated_ms: int
+    account: str
+    """Who registered it, where there is access control."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,10 @@ class RouteTable:
     """address -> the process behind it."""
     _filter_servers: dict[str, list[str]] = field(default_factory=dict)
     """address -> its filter servers (a 4.x feature that 4.6.0 still carries in routes)."""
+    changes: int = 0
+    """How often an answer to a client may have become another."""
+    entries: int = 0
+    """Brokers, pairs of a cluster and a broker, and pairs of a topic and a broker: what takes memory."""
 
     # -- what brokers do ----------------------------------------------------------------------
 
@@ -87,6 +93,7 @@ class RouteTable:
         filter_servers: Iterable[str] | None,
         channel: Hashable,
         now_ms: int,
+        account: str = "",
     ) -> MasterHint:
         """Take a broker's registration, a first one or a refreshing one.
 
@@ -94,17 +101,26 @@ class RouteTable:
         them stays as it is. They are only looked at when a master's data_version is new.
         filter_servers: None leaves them as they are.
         """
-        self._clusters.setdefault(broker.cluster, set()).add(broker.name)
+        before = self._live.get(broker.address)
+        if before is not None and before.identity.name != broker.name:
+            self._drop_live(before)  # nothing else would drop that name
+        names = self._clusters.setdefault(broker.cluster, set())
+        if broker.name not in names:
+            names.add(broker.name)
+            self.entries += 1
+            self.changes += 1
         first = self._enter_address(broker)
         if broker.broker_id == MASTER_ID and (first or self.is_changed(broker.address, data_version)):
             for topic in topics.values():
                 self._enter_queues(broker.name, topic)
+        self.entries += broker.address not in self._live
         self._live[broker.address] = LiveBroker(
             identity=broker,
             ha_address=ha_address,
             channel=channel,
             data_version=data_version,
             updated_ms=now_ms,
+            account=account,
         )
         self._enter_filter_servers(broker.address, filter_servers)
         return MasterHint() if broker.broker_id == MASTER_ID else self._master_hint(broker.name)
@@ -120,9 +136,12 @@ class RouteTable:
         for broker_id in [key for key, address in addresses.items() if address == broker.address]:
             if broker_id != broker.broker_id:
                 del addresses[broker_id]
-        first = broker.broker_id not in addresses
-        addresses[broker.broker_id] = broker.address
-        return first
+                self.changes += 1
+        before = addresses.get(broker.broker_id)
+        if before != broker.address:
+            addresses[broker.broker_id] = broker.address
+            self.changes += 1
+        return before is None
 
     def _enter_queues(self, broker_name: str, topic: TopicConfig) -> None:
         brokers = self._queues.setdefault(topic.topic_name, {})
@@ -134,12 +153,31 @@ class RouteTable:
             topic_syn_flag=topic.topic_sys_flag,
         )
         if brokers.get(broker_name) != entry:
+            self.entries += broker_name not in brokers
             brokers[broker_name] = entry
+            self.changes += 1
+
+    def rival(self, broker: BrokerIdentity) -> LiveBroker | None:
+        """Return the process at another address that is registered with the same name and id."""
+        data = self._brokers.get(broker.name)
+        address = None if data is None else data.broker_addrs.get(broker.broker_id)
+        return None if address is None or address == broker.address else self._live.get(address)
+
+    def registered(self, address: str) -> LiveBroker | None:
+        """Return the process at an address."""
+        return self._live.get(address)
+
+    def count_new(self, broker: BrokerIdentity, topics: Iterable[str]) -> int:
+        """Return how many `entries` a registration would add."""
+        new = sum(broker.name not in self._queues.get(topic, ()) for topic in topics)
+        is_joining = broker.name not in self._clusters.get(broker.cluster, ())
+        return new + is_joining + (broker.address not in self._live)
 
     def _enter_filter_servers(self, address: str, filter_servers: Iterable[str] | None) -> None:
         if filter_servers is None:
             return
         servers = list(filter_servers)
+        self.changes += servers != self._filter_servers.get(address, [])
         if servers:
             self._filter_servers[address] = servers
         else:
@@ -190,7 +228,8 @@ class RouteTable:
         self._drop(broker.address, broker.name, broker.broker_id)
 
     def _drop(self, address: str, name: str, broker_id: int) -> None:
-        self._live.pop(address, None)
+        self.changes += 1
+        self.entries -= self._live.pop(address, None) is not None
         self._filter_servers.pop(address, None)
         data = self._brokers.get(name)
         if data is None:
@@ -205,10 +244,12 @@ class RouteTable:
         del self._brokers[name]
         for cluster in [key for key, names in self._clusters.items() if name in names]:
             self._clusters[cluster].discard(name)
+            self.entries -= 1
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
         for topic in [key for key, brokers in self._queues.items() if name in brokers]:
             del self._queues[topic][name]
+            self.entries -= 1
             if not self._queues[topic]:
                 del self._queues[topic]
 
@@ -216,7 +257,8 @@ class RouteTable:
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic on all brokers, until one of them registers a new version of its table."""
-        self._queues.pop(topic, None)
+        self.entries -= len(self._queues.pop(topic, ()))
+        self.changes += 1
 
     def wipe_write_perm(self, broker_name: str) -> int:
         """Take the right to write from all topics of a broker; return how many.
@@ -231,6 +273,7 @@ class RouteTable:
 
     def _set_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
         found = [brokers for brokers in self._queues.values() if broker_name in brokers]
+        self.changes += 1
         for brokers in found:
             entry = brokers[broker_name]
             brokers[broker_name] = msgspec.structs.replace(entry, perm=change(entry.perm))

@@ -2,18 +2,22 @@
 
 Source: DefaultRequestProcessor of RocketMQ 4.6.0. Differs: a request code it does not know is
 answered REQUEST_CODE_NOT_SUPPORTED (4.6.0 is silent, QUIRKS 6), and its configuration can be changed from
-afar only as far as its own file allows.
+afar only as far as its own file allows. A registration that no broker sends is refused, and so is one under
+the name and id of another account's broker; see decision 0020.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Final
 
-from rocketpy.errors import InvariantError, RocketError
-from rocketpy.protocol.bodies import DataVersion, KVTable, RegisterBrokerBody, TopicList
+from rocketpy.errors import InvariantError, RocketError, UsageError
+from rocketpy.protocol.acl import ACCESS_KEY
+from rocketpy.protocol.bodies import DataVersion, KVTable, RegisterBrokerBody, TopicConfig, TopicList
 from rocketpy.protocol.checksum import crc32
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -37,14 +41,20 @@ from rocketpy.protocol.headers import (
     WipeWritePermOfBrokerResponseHeader,
 )
 from rocketpy.runtime.tasks import Tasks, close_all
-from rocketpy.transport import Address, Channel, Server, serve
+from rocketpy.transport import Address, Channel, Server, TlsFiles, serve
 from rocketpy_broker.config import NamesrvConfig
+from rocketpy_broker.handlers.base import answer_later
 from rocketpy_broker.handlers.settings import answer_update
 from rocketpy_broker.live_config import namesrv_settings
-from rocketpy_broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KvConfig
+from rocketpy_broker.metrics.health import Check, add_probes
+from rocketpy_broker.metrics.http_server import HttpServer
+from rocketpy_broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KvChange, KvConfig
+from rocketpy_broker.namesrv.plausible import check_registration
 from rocketpy_broker.namesrv.route_table import BrokerIdentity, RouteTable
+from rocketpy_broker.open_files import namesrv_within_open_files
 from rocketpy_broker.security.guard import open_access
 from rocketpy_broker.security.permissions import ADD_WRITE_PERM_OF_BROKER, NAMESRV_PERMISSIONS
+from rocketpy_broker.store.batch_saver import BatchSaver
 from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.state_file import load_state, save_state
 
@@ -56,6 +66,8 @@ Handler = Callable[[Channel, Command], Command | None]
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """What 4.6.0 puts behind some remarks; tools look for it."""
+_ORDER_BYTES_MAX: Final = 8 << 20
+"""Order configurations in the answer to a registration; an older file may hold more, and stops no broker."""
 
 
 class AddWritePermOfBrokerResponseHeader(Header, kw_only=True):
@@ -68,14 +80,30 @@ class NameServer:
     """One name server. `start` it, then it serves at `address` until `close`."""
 
     def __init__(self, config: NamesrvConfig | None = None) -> None:
-        self.config = config or NamesrvConfig()
+        self.config = namesrv_within_open_files(config or NamesrvConfig())
         self.routes = RouteTable()
         self.kv = KvConfig()
         self._server: Server | None = None
+        self.memory: Final = self.config.listen.options.memory_budget()
+        """What it keeps for connections."""
         self._scan: asyncio.TimerHandle | None = None
         self.tasks = Tasks("the name server")
         self._access = open_access(self.config.listen, NAMESRV_PERMISSIONS, self.tasks)
+        self._kv_saver: BatchSaver[KvChange] = BatchSaver(
+            self.tasks, "kvConfig.json", prepare=self._prepare_kv, use=self._use_kv
+        )
+        self._kv_unsaved_bytes = 0
+        self._routes: dict[str, bytes] = {}
+        """Answers by topic, as long as `RouteTable.changes` is what it was."""
+        self._routes_at = 0
         self._live = namesrv_settings(self.config)
+        self.http: HttpServer | None = None
+        """Where probes are answered; None when no port is set."""
+        if self.config.metrics.port is not None:
+            self.http = HttpServer(self.config.metrics.host, self.config.metrics.port, self.tasks)
+            add_probes(self.http, live=self._live_checks, ready=self.readiness)
+        self.phase: str | None = "not started"
+        """What it does before and after it serves; None while it serves."""
         self._handlers = self._handler_table()
 
     @property
@@ -86,24 +114,51 @@ class NameServer:
         return self._server.address
 
     async def start(self) -> None:
-        """Read the key-value settings and begin to serve. Raises OSError, StoreDamaged."""
+        """Read the key-value settings and begin to serve. Raises OSError, StoreDamaged; it is closed then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
         if self._access is not None:
             self._access.start()
         path = self.config.kv_config_path
         if path is not None:
             self.kv = load_state(OsDisk(), path, KvConfig.decode) or KvConfig()
+            self._check_kv_bytes()
         listen = self.config.listen
-        self._server = await serve(listen.address, self, listen.options, self.tasks.fail_with)
+        if self.http is not None:
+            await self.http.start()
+        self._server = await serve(
+            listen.address, self, listen.options, self.tasks.fail_with, memory=self.memory
+        )
         self._schedule_scan()
+        self.phase = None
         log.info("name server at %s", self.address)
 
     async def close(self) -> None:
         """Stop serving; brokers and clients keep what they know and try other name servers."""
-        if self._access is not None:
-            self._access.close()
+        self.phase = "stopping: connections"
         if self._scan is not None:
             self._scan.cancel()
-        await close_all(self.tasks, self._server)
+        await close_all(self._access, self.tasks, self._server, self.http)
+        self.phase = "closed"
+
+    def readiness(self) -> list[Check]:
+        """What must be in order for clients and brokers to be served well, as /readyz shows it."""
+        return [Check("serving", self.phase), *self._live_checks()]
+
+    def _live_checks(self) -> list[Check]:
+        """What only a restart mends."""
+        return [Check("tasks", None if self.tasks.failure is None else str(self.tasks.failure))]
+
+    @property
+    def tls_problem(self) -> str:
+        """Why certificates that were replaced are not used; empty if they are."""
+        tls = self.config.listen.options.ssl
+        return tls.problem if isinstance(tls, TlsFiles) else ""
 
     async def wait_failed(self) -> RocketError:
         """Wait until it can no longer do its work, and return why; only a restart helps then."""
@@ -171,25 +226,87 @@ class NameServer:
         if request.body:
             body = RegisterBrokerBody.decode(request.body, compressed=header.compressed)
         topics = body.topic_config_serialize_wrapper
+        broker = BrokerIdentity(
+            cluster=header.cluster_name,
+            name=header.broker_name,
+            broker_id=header.broker_id,
+            address=header.broker_addr,
+        )
+        account = self._account(channel, request)
+        try:
+            check_registration(
+                broker, header.ha_server_addr, topics.topic_config_table.values(), body.filter_server_list
+            )
+            self._check_room(broker, topics.topic_config_table)
+            self._check_rival(broker, channel, account)
+        except UsageError as error:
+            remark = f"broker {broker.name[:200]} is not registered: {error}"
+            log.warning("%s: %s", channel.remote_address, remark)
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         hint = self.routes.register(
-            BrokerIdentity(
-                cluster=header.cluster_name,
-                name=header.broker_name,
-                broker_id=header.broker_id,
-                address=header.broker_addr,
-            ),
+            broker,
             ha_address=header.ha_server_addr,
             topics=topics.topic_config_table,
             data_version=topics.data_version,
             filter_servers=body.filter_server_list,
             channel=channel,
             now_ms=self._now_ms(),
+            account=account,
         )
         answer = RegisterBrokerResponseHeader(ha_server_addr=hint.ha_address, master_addr=hint.address)
-        return request.reply(header=answer, body=self._kv_body(NAMESPACE_ORDER_TOPIC_CONFIG) or b"")
+        order = self._kv_body(NAMESPACE_ORDER_TOPIC_CONFIG) or b""
+        return request.reply(header=answer, body=order if len(order) <= _ORDER_BYTES_MAX else b"")
+
+    def _account(self, channel: Channel, request: Command) -> str:
+        """Who asks, where there is access control: an account, or a host that needs none."""
+        if self._access is None:
+            return ""
+        return request.ext_fields().get(ACCESS_KEY) or f"host {channel.remote_host}"
+
+    def _check_room(self, broker: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> None:
+        new = self.routes.count_new(broker, topics)
+        if new and self.routes.entries + new > self.config.routes_max:
+            raise UsageError(
+                f"{new} new routes, with {self.routes.entries} that are known; the limit of maxRoutes is "
+                f"{self.config.routes_max}"
+            )
+
+    def _check_rival(self, broker: BrokerIdentity, channel: Channel, account: str) -> None:
+        """Warn when a broker takes the place of one that is connected; raise UsageError where it may not.
+
+        A broker that restarted at another address, or a replica that leads now, uses the same account; and a
+        broker whose connection has ended holds no place.
+        """
+        there = self.routes.registered(broker.address)
+        if there is not None and there.identity.name != broker.name and there.account != account:
+            raise UsageError(
+                f"{broker.address} is the address of broker {there.identity.name}, which another account "
+                "registered; set brokerIP1 or listenPort to an address of its own"
+            )
+        rival = self.routes.rival(broker)
+        if rival is None or rival.channel is channel:
+            return
+        where = f"brokerName={broker.name} and brokerId={broker.broker_id}"
+        if rival.account != account:
+            raise UsageError(
+                f"the broker at {rival.identity.address}, of another account, is registered with {where}; "
+                "stop it first, or use its account"
+            )
+        log.warning(
+            "the broker at %s takes the place of the one at %s, which is still connected, with %s. Unless a "
+            "replica took over, two brokers have the same identity: change that of one",
+            broker.address,
+            rival.identity.address,
+            where,
+        )
 
     def _unregister(self, channel: Channel, request: Command) -> Command:
         header = request.header_as(UnRegisterBrokerRequestHeader)
+        live = self.routes.registered(header.broker_addr)
+        if live is not None and live.account != self._account(channel, request):
+            remark = f"the broker at {header.broker_addr} was registered by another account"
+            log.warning("%s may not unregister it: %s", channel.remote_address, remark)
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         self.routes.unregister(
             BrokerIdentity(
                 cluster=header.cluster_name,
@@ -216,6 +333,12 @@ class NameServer:
 
     def _route(self, channel: Channel, request: Command) -> Command:
         topic = request.header_as(GetRouteInfoRequestHeader).topic
+        if self._routes_at != self.routes.changes:
+            self._routes_at = self.routes.changes
+            self._routes.clear()
+        known = self._routes.get(topic)
+        if known is not None:
+            return request.reply(body=known)
         route = self.routes.route(topic)
         if route is None:
             return request.reply(
@@ -224,7 +347,9 @@ class NameServer:
             )
         if self.config.order_message_enable:
             route.order_topic_conf = self.kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, topic)
-        return request.reply(body=route.encode())
+            return request.reply(body=route.encode())
+        body = self._routes[topic] = route.encode()
+        return request.reply(body=body)
 
     def _cluster_info(self, channel: Channel, request: Command) -> Command:
         return request.reply(body=self.routes.cluster_info().encode())
@@ -268,10 +393,26 @@ class NameServer:
         log.info("%s deleted topic %s", channel.remote_address, topic)
         return request.reply()
 
-    def _put_kv(self, channel: Channel, request: Command) -> Command:
+    def _put_kv(self, channel: Channel, request: Command) -> None:
         header = request.header_as(PutKVConfigRequestHeader)
-        self.kv.put(header.namespace, header.key, header.value)
-        self._save_kv()
+        change = KvChange(header.namespace, header.key, header.value)
+        self.kv.check(
+            change,
+            value_bytes_max=self.config.kv_value_bytes_max,
+            bytes_max=self.config.kv_bytes_max,
+            reserved=self._kv_unsaved_bytes,
+        )
+        answer_later(self.tasks, channel, request, self._change_kv(request, change))
+
+    async def _change_kv(self, request: Command, change: KvChange) -> Command:
+        if self.config.kv_config_path is None:
+            self._use_kv([change])
+        else:
+            self._kv_unsaved_bytes += change.size
+            try:
+                await self._kv_saver.save(change)
+            finally:
+                self._kv_unsaved_bytes -= change.size
         return request.reply()
 
     def _get_kv(self, channel: Channel, request: Command) -> Command:
@@ -285,11 +426,10 @@ class NameServer:
             header=GetKVConfigResponseHeader(),
         )
 
-    def _delete_kv(self, channel: Channel, request: Command) -> Command:
+    def _delete_kv(self, channel: Channel, request: Command) -> None:
         header = request.header_as(DeleteKVConfigRequestHeader)
-        self.kv.delete(header.namespace, header.key)
-        self._save_kv()
-        return request.reply()
+        change = KvChange(header.namespace, header.key, None)
+        answer_later(self.tasks, channel, request, self._change_kv(request, change))
 
     def _kv_list(self, channel: Channel, request: Command) -> Command:
         namespace = request.header_as(GetKVListByNamespaceRequestHeader).namespace
@@ -304,10 +444,25 @@ class NameServer:
         table = self.kv.namespace(namespace)
         return None if table is None else KVTable(table=table).encode()
 
-    def _save_kv(self) -> None:
+    def _prepare_kv(self, changes: Sequence[KvChange]) -> Callable[[], None]:
         path = self.config.kv_config_path
-        if path is not None:
-            save_state(OsDisk(), path, self.kv.encode())
+        return partial(save_state, OsDisk(), path or Path(), self.kv.encode(changes))
+
+    def _use_kv(self, changes: Sequence[KvChange]) -> None:
+        for change in changes:
+            self.kv.use(change)
+
+    def _check_kv_bytes(self) -> None:
+        """Tell an operator about settings of an older version that no broker gets."""
+        order = self._kv_body(NAMESPACE_ORDER_TOPIC_CONFIG) or b""
+        if len(order) > _ORDER_BYTES_MAX:
+            log.error(
+                "%s has %d bytes in %s; brokers get none of it with more than %d. Delete what is not needed",
+                self.config.kv_config_path,
+                len(order),
+                NAMESPACE_ORDER_TOPIC_CONFIG,
+                _ORDER_BYTES_MAX,
+            )
 
     def _get_config(self, channel: Channel, request: Command) -> Command:
         return request.reply(body=self._live.text().encode())

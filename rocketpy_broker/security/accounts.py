@@ -21,6 +21,8 @@ from rocketpy.protocol.bodies import DataVersion, PlainAccessConfig
 from rocketpy_broker.security.addresses import AddressPattern
 
 __all__ = [
+    "DLQ_PREFIX",
+    "RETRY_PREFIX",
     "AccessFile",
     "AccessList",
     "Account",
@@ -31,6 +33,15 @@ __all__ = [
 
 KEY_CHARACTERS_MIN: Final = 7
 """Of access and secret key: 4.6.0 wants them longer than 6."""
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+_TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+_INTERNAL_PREFIX: Final = "RMQ_SYS_"
+_INTERNAL_TOPICS: Final = frozenset(
+    {"SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT"}
+)
+_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+_INTERNAL_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 
 class Right(Flag):
@@ -64,10 +75,38 @@ class Account:
     topics: Mapping[str, Right]
     groups: Mapping[str, Right]
 
-    def right_to(self, name: str, *, is_group: bool) -> Right:
-        """What it may do with a topic or as a group."""
-        named = self.groups if is_group else self.topics
-        return named.get(name, self.default_group if is_group else self.default_topic)
+    def right_to_group(self, name: str) -> Right:
+        """What it may do as a group. The broker's own group must be named."""
+        default = Right.DENY if name == _INTERNAL_GROUP else self.default_group
+        return self.groups.get(name, default)
+
+    def right_to_topic(self, name: str) -> Right:
+        """What it may do with a topic.
+
+        The default right does not count for topics in which a broker keeps messages of others, but for
+        sending traces; for dead letters it counts together with the right to read as their group.
+        """
+        named = self.topics.get(name)
+        if named is not None:
+            return named
+        if name == _TRACE_TOPIC:
+            return self.default_topic & Right.PUB
+        if name in _INTERNAL_TOPICS or name.startswith(_INTERNAL_PREFIX) or name.endswith(_REPLY_SUFFIX):
+            return Right.DENY
+        if name.startswith(DLQ_PREFIX) and not self.right_to_group(name.removeprefix(DLQ_PREFIX)) & Right.SUB:
+            return Right.DENY
+        return self.default_topic
+
+    def may_read_from(self, other: Account | None) -> bool:
+        """Whether there is a topic that it may read and the other one may send to; None may send to all."""
+        if not self.is_limited:
+            return True
+        if other is None or not other.is_limited:
+            return any(Right.SUB & self.right_to_topic(name) for name in ("", *self.topics))
+        names = {"", *self.topics, *other.topics}  # the empty name: any one that neither lists
+        return any(
+            Right.SUB & self.right_to_topic(name) and Right.PUB & other.right_to_topic(name) for name in names
+        )
 
     @property
     def is_limited(self) -> bool:

@@ -4,7 +4,8 @@ A request is admitted from a white address; else it must be signed by an account
 needs. Refusals are worded as 4.6.0's clients know them: code SYSTEM_ERROR, and the name of Java's exception.
 
 Source: PlainPermissionManager validate of RocketMQ 4.6.0. Differs: each request code needs a right
-(`Permission`); there only five need an administrator.
+(`Permission`); there only five need an administrator. A second version of the signature
+(`rocketpy.protocol.acl`) is checked where a client uses it, and may be required.
 """
 
 from __future__ import annotations
@@ -12,11 +13,21 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
 
 from rocketpy.errors import RocketError
-from rocketpy.protocol.acl import ACCESS_KEY, SIGNATURE, signature, signed_content
+from rocketpy.protocol.acl import (
+    ACCESS_KEY,
+    NONCE,
+    SIGNATURE,
+    SIGNATURE_V2,
+    SIGNED_AT,
+    signature,
+    signature_v2,
+    signed_content,
+    signed_content_v2,
+)
 from rocketpy.protocol.codes import RequestCode, ResponseCode, name_of
 from rocketpy.protocol.command import Command
 from rocketpy.runtime.tasks import Tasks
@@ -24,25 +35,55 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config import ListenConfig
 from rocketpy_broker.security.access_file import AccessStore
 from rocketpy_broker.security.accounts import Account
-from rocketpy_broker.security.demands import demands
+from rocketpy_broker.security.demands import NO_RECORDS, Demand, Kind, Records, demands, has_rule
 from rocketpy_broker.security.permissions import Permission
+from rocketpy_broker.security.replays import ReplayGuard
+from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.sweeper import Sweeper
 
-__all__ = ["AccessGuard", "open_access"]
+__all__ = ["AccessGuard", "Clients", "open_access"]
 
 log = logging.getLogger("rocketpy.broker.access")
 
 _JAVA_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 _RELOAD_S: Final = 0.5
 """How often the file is looked at; as often as in 4.6.0."""
+_DIGITS_MAX: Final = 15
 _BY_ADMINISTRATORS: Final = frozenset({Permission.ADMIN, Permission.BROKER})
+_TRUSTED: Final = ""
+"""Stands for the account of a connection from a white address."""
+_V2_NEEDED: Final = (
+    "Signature version 2 is required here (aclSignatureV2Required=true), which RocketMQ's clients do not "
+    "have; sign with Credentials(signature_version=2) or ROCKETMQ_SIGNATURE_VERSION=2"
+)
+
+
+class Clients(Protocol):
+    """Who is connected to a broker."""
+
+    def owner_of(self, client_id: str) -> str | None:
+        """The account of the connection that a client id belongs to; None when nobody has it."""
+
+    def asker(self, client_id: str) -> Channel | None:
+        """The connection that replies to this client go to."""
+
+
+class _NoClients:
+    """A name server's."""
+
+    def owner_of(self, client_id: str) -> str | None:
+        return None
+
+    def asker(self, client_id: str) -> Channel | None:
+        return None
 
 
 class AccessGuard:
     """Admits or refuses the requests of one server.
 
     permissions: which right each request code needs. unsigned_timeout_ms: a connection that had no request
-    admitted for this long after it was made is closed.
+    admitted for this long after it was made is closed. requires_v2: RocketMQ's signature is refused.
+    A broker calls `connect` before requests come, so that records and clients are looked at.
     """
 
     def __init__(
@@ -52,13 +93,26 @@ class AccessGuard:
         tasks: Tasks,
         *,
         unsigned_timeout_ms: int,
+        requires_v2: bool = False,
+        clock: Clock = system_clock,
     ) -> None:
         self.store = store
+        self._requires_v2 = requires_v2
+        self._clock = clock
+        self._replays = ReplayGuard(clock())
+        self._records = NO_RECORDS
+        self._clients: Clients = _NoClients()
+        self._accounts: dict[Channel, str] = {}
+        """By whose account the last request of a connection was signed that was admitted."""
         self._permissions = permissions
         self._unsigned_s = unsigned_timeout_ms / 1000
         self._strangers: dict[Channel, asyncio.TimerHandle] = {}
         self._tasks = tasks
         self._sweeper = Sweeper(tasks)
+
+    def connect(self, records: Records, clients: Clients) -> None:
+        """Look at these from now on."""
+        self._records, self._clients = records, clients
 
     def start(self) -> None:
         """Read the rules, and again whenever their file changes. Raises ConfigInvalid."""
@@ -76,6 +130,11 @@ class AccessGuard:
 
     def closed(self, channel: Channel) -> None:
         """A connection is gone."""
+        self._accounts.pop(channel, None)
+        self._proven(channel)
+
+    def _proven(self, channel: Channel) -> None:
+        """A connection may stay for as long as it wants."""
         timer = self._strangers.pop(channel, None)
         if timer is not None:
             timer.cancel()
@@ -85,6 +144,8 @@ class AccessGuard:
         log.warning("closing connection to %s: it has not shown who it is", channel.remote_address)
         channel.close()
 
+    # -- requests -----------------------------------------------------------------------------
+
     def refusal(self, channel: Channel, request: Command) -> Command | None:
         """The answer that refuses a request, or None when it is admitted."""
         try:
@@ -93,15 +154,19 @@ class AccessGuard:
             reason = str(error)
         if reason is None:
             if channel in self._strangers:
-                self.closed(channel)
+                self._proven(channel)
             return None
+        return self._refused(channel, request, reason)
+
+    def _refused(self, channel: Channel, request: Command, reason: str) -> Command:
         log.info("refusing %s: %s", channel.remote_address, reason)
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{_JAVA_EXCEPTION}: {reason}")
 
     def _objection(self, channel: Channel, request: Command) -> str | None:
-        host = channel.remote_address.rpartition(":")[0]
+        host = channel.remote_host
         rules = self.store.rules
         if rules.is_white(host):
+            self._accounts[channel] = _TRUSTED
             return None
         fields = request.ext_fields()
         access_key = fields.get(ACCESS_KEY)
@@ -111,15 +176,41 @@ class AccessGuard:
         if account is None:
             return f"No acl config for {access_key}"
         if account.white.matches(host):
+            self._accounts[channel] = access_key
             return None
+        reason = self._bad_signature(account, request, fields) or self._missing_right(
+            account, request, fields
+        )
+        if reason is None:
+            self._accounts[channel] = access_key
+        return reason
+
+    def _bad_signature(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
+        if SIGNATURE_V2 in fields:
+            return self._bad_signature_v2(account, request, fields)
+        if self._requires_v2:
+            return _V2_NEEDED
         wanted = signature(account.secret_key, signed_content(fields, request.body))
         if not hmac.compare_digest(wanted.encode(), fields.get(SIGNATURE, "").encode()):
-            return f"Check signature failed for accessKey={access_key}"
-        return self._missing_right(account, request, fields)
+            return f"Check signature failed for accessKey={account.access_key}"
+        return None
+
+    def _bad_signature_v2(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
+        content = signed_content_v2(request.code, request.language, request.version, fields, request.body)
+        wanted = signature_v2(account.secret_key, content)
+        if not hmac.compare_digest(wanted.encode(), fields[SIGNATURE_V2].encode()):
+            return f"Check signature failed for accessKey={account.access_key} (version 2)"
+        signed_at = fields.get(SIGNED_AT, "")
+        if not (signed_at.isascii() and signed_at.isdigit() and len(signed_at) <= _DIGITS_MAX):
+            return f"{SIGNED_AT} is not a time in ms since 1970"
+        return self._replays.objection(
+            account.access_key, fields.get(NONCE, ""), int(signed_at), self._clock()
+        )
 
     def _missing_right(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
         permission = self._permissions.get(request.code, Permission.ADMIN)
-        if permission in _BY_ADMINISTRATORS and not account.is_admin:
+        needs_admin = permission in _BY_ADMINISTRATORS or not has_rule(request.code)
+        if needs_admin and not account.is_admin:
             code = name_of(RequestCode, request.code)
             return (
                 f"Need admin permission for request code={request.code}, "
@@ -127,10 +218,63 @@ class AccessGuard:
             )
         if not account.is_limited:
             return None
-        for demand in demands(request, fields):
-            if not demand.right & account.right_to(demand.name, is_group=demand.is_group):
+        return self._denied(account, demands(request, fields, self._records))
+
+    def _denied(self, account: Account, wanted: Iterable[Demand]) -> str | None:
+        """Say which of these an account does not have; None when it has all."""
+        for demand in wanted:
+            if not self._allows(account, demand):
+                if demand.kind is Kind.CLIENT:
+                    return f"Another account's connection has the {demand}"
                 return f"No default permission for {demand}"
         return None
+
+    def _allows(self, account: Account, demand: Demand) -> bool:
+        if demand.kind is Kind.TOPIC:
+            return bool(demand.right & account.right_to_topic(demand.name))
+        if demand.kind is Kind.GROUP:
+            return bool(demand.right & account.right_to_group(demand.name))
+        if demand.kind is Kind.CLIENT:
+            return self._clients.owner_of(demand.name) in (None, account.access_key)
+        return self._may_reply_to(account, demand.name)
+
+    def _may_reply_to(self, account: Account, client_id: str) -> bool:
+        """Whether a client may have asked this account. One that is not here could be any."""
+        asker = self._clients.asker(client_id)
+        rules = self.store.rules
+        if asker is None or rules.is_white(asker.remote_host):
+            return account.may_read_from(None)
+        other = rules.accounts.get(self.account_of(asker))
+        if other is None:
+            return False
+        return account.may_read_from(None if other.white.matches(asker.remote_host) else other)
+
+    def later_refusal(self, channel: Channel, request: Command) -> Command | None:
+        """The answer to a request that was admitted and has waited, when its account may not do that now."""
+        try:
+            if self.permits(channel, demands(request, request.ext_fields(), self._records)):
+                return None
+        except RocketError as error:
+            return self._refused(channel, request, str(error))
+        return self._refused(channel, request, "The rights of the account have changed")
+
+    # -- what else a connection may -----------------------------------------------------------
+
+    def account_of(self, channel: Channel) -> str:
+        """The account of a connection whose request was admitted; empty for a white address, or for none."""
+        return self._accounts.get(channel, _TRUSTED)
+
+    def permits(self, channel: Channel, wanted: Iterable[Demand]) -> bool:
+        """Whether the account of a connection has all these rights now."""
+        host = channel.remote_host
+        rules = self.store.rules
+        if rules.is_white(host):
+            return True
+        account = rules.accounts.get(self.account_of(channel))
+        if account is None:
+            return False
+        is_free = account.white.matches(host) or not account.is_limited
+        return is_free or self._denied(account, wanted) is None
 
 
 def open_access(
@@ -140,4 +284,10 @@ def open_access(
     if listen.acl_file is None:
         return None
     store = AccessStore(listen.acl_file)
-    return AccessGuard(store, permissions, tasks, unsigned_timeout_ms=listen.unsigned_timeout_ms)
+    return AccessGuard(
+        store,
+        permissions,
+        tasks,
+        unsigned_timeout_ms=listen.unsigned_timeout_ms,
+        requires_v2=listen.requires_signature_v2,
+    )

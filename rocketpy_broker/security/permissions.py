@@ -3,7 +3,8 @@
 PUBLISH and SUBSCRIBE say which way a request goes; the names in it decide (see `demands`). With access
 control, ANY still needs a signature, and BROKER and ADMIN an administrator's account or a white address.
 
-Deny by default: a handler for a new code does nothing until its code has a permission here.
+Deny by default: a handler for a new code does nothing until its code has a permission here. With access
+control only administrators may use it until it has an entry in `demands`, too.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ NAMESRV_PERMISSIONS: Final[dict[int, Permission]] = {
     RequestCode.PUT_KV_CONFIG: Permission.ADMIN,
     RequestCode.GET_KV_CONFIG: Permission.ANY,
     RequestCode.DELETE_KV_CONFIG: Permission.ADMIN,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: Permission.ANY,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: Permission.ADMIN,
     RequestCode.QUERY_DATA_VERSION: Permission.BROKER,
     RequestCode.REGISTER_BROKER: Permission.BROKER,
     RequestCode.UNREGISTER_BROKER: Permission.BROKER,
@@ -51,13 +52,13 @@ NAMESRV_PERMISSIONS: Final[dict[int, Permission]] = {
     RequestCode.GET_BROKER_CLUSTER_INFO: Permission.ANY,
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: Permission.ADMIN,
     ADD_WRITE_PERM_OF_BROKER: Permission.ADMIN,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Permission.ANY,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Permission.ADMIN,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: Permission.ADMIN,
-    RequestCode.GET_TOPICS_BY_CLUSTER: Permission.ANY,
+    RequestCode.GET_TOPICS_BY_CLUSTER: Permission.ADMIN,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Permission.ANY,
-    RequestCode.GET_UNIT_TOPIC_LIST: Permission.ANY,
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: Permission.ANY,
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Permission.ANY,
+    RequestCode.GET_UNIT_TOPIC_LIST: Permission.ADMIN,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: Permission.ADMIN,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Permission.ADMIN,
     RequestCode.UPDATE_NAMESRV_CONFIG: Permission.ADMIN,
     RequestCode.GET_NAMESRV_CONFIG: Permission.ADMIN,
 }
@@ -95,7 +96,7 @@ BROKER_PERMISSIONS: Final[dict[int, Permission]] = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Permission.ANY,
     RequestCode.QUERY_CONSUME_TIME_SPAN: Permission.ANY,
     RequestCode.QUERY_CORRECTION_OFFSET: Permission.ANY,
-    RequestCode.VIEW_BROKER_STATS_DATA: Permission.ANY,
+    RequestCode.VIEW_BROKER_STATS_DATA: Permission.ADMIN,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: Permission.ANY,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: Permission.ANY,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Permission.ADMIN,
@@ -105,16 +106,16 @@ BROKER_PERMISSIONS: Final[dict[int, Permission]] = {
     RequestCode.LOCK_BATCH_MQ: Permission.SUBSCRIBE,
     RequestCode.UNLOCK_BATCH_MQ: Permission.SUBSCRIBE,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Permission.ADMIN,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Permission.ANY,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Permission.BROKER,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Permission.ANY,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: Permission.ADMIN,
     RequestCode.HEART_BEAT: Permission.ANY,
     RequestCode.UNREGISTER_CLIENT: Permission.ANY,
     RequestCode.CHECK_CLIENT_CONFIG: Permission.ANY,
     RequestCode.GET_TOPIC_CONFIG: Permission.ANY,
-    RequestCode.GET_ALL_TOPIC_CONFIG: Permission.ANY,
+    RequestCode.GET_ALL_TOPIC_CONFIG: Permission.BROKER,
     RequestCode.UPDATE_AND_CREATE_TOPIC: Permission.ADMIN,
-    RequestCode.GET_BROKER_RUNTIME_INFO: Permission.ANY,
+    RequestCode.GET_BROKER_RUNTIME_INFO: Permission.ADMIN,
     RequestCode.GET_BROKER_CONFIG: Permission.ADMIN,
     RequestCode.UPDATE_BROKER_CONFIG: Permission.ADMIN,
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: Permission.ADMIN,

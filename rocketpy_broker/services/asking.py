@@ -6,7 +6,6 @@ from typing import Final
 
 from rocketpy.config import Credentials
 from rocketpy.errors import BrokerError
-from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
@@ -23,7 +22,7 @@ class Asker:
 
     def __init__(self, address: Address, keys: Credentials | None, options: ChannelOptions) -> None:
         self.address = address
-        self._signer = None if keys is None else Signer(keys.access_key, keys.secret_key, keys.security_token)
+        self._signer = None if keys is None else keys.signer()
         self._options = options
         self._channel: Channel | None = None
 
@@ -32,7 +31,7 @@ class Asker:
         if self._channel is None or self._channel.is_closed:
             self._channel = await connect(self.address, AskingEnd(), self._options)
         request = Command.request(code)
-        request.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"")
+        request.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"", code=code)
         answer = await self._channel.request(request, _TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(code, answer, self.address)

@@ -12,9 +12,13 @@ from typing import Final
 
 from rocketpy.protocol.bodies import MessageQueue
 
-__all__ = ["LOCK_MS", "QueueLocks"]
+__all__ = ["LOCKS_MAX", "LOCK_MS", "QueueLocks"]
 
 LOCK_MS: Final = 60_000
+LOCKS_MAX: Final = 1_000_000
+"""Ours: with so many, no other queue is locked until some expire."""
+_NAME_CHARACTERS_MAX: Final = 1024
+"""Ours: of a group, a client id, a topic or a broker. With a longer one nothing is locked."""
 
 
 @dataclass(slots=True)
@@ -31,16 +35,25 @@ class QueueLocks:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._count = 0
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int
     ) -> list[MessageQueue]:
         """Lock queues for a client, or renew its locks; return those that are its own now."""
+        got: list[MessageQueue] = []
+        if max(len(group), len(client_id)) > _NAME_CHARACTERS_MAX:
+            return got
         locks = self._groups.setdefault(group, {})
-        got = []
         for queue in queues:
             held = locks.get(queue)
+            is_full = self._count >= LOCKS_MAX
+            if held is None and (
+                is_full or max(len(queue.topic), len(queue.broker_name)) > _NAME_CHARACTERS_MAX
+            ):
+                continue
             if held is None or held.is_open_to(client_id, now_ms):
+                self._count += held is None
                 locks[queue] = _Lock(client_id, now_ms)
                 got.append(queue)
         return got
@@ -52,6 +65,7 @@ class QueueLocks:
             held = locks.get(queue)
             if held is not None and held.client_id == client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             self._groups.pop(group, None)
 
@@ -60,8 +74,9 @@ class QueueLocks:
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue, held in locks.items() if now_ms - held.renewed_ms > LOCK_MS]:
                 del locks[queue]
+                self._count -= 1
             if not locks:
                 del self._groups[group]
 
     def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
+        return self._count

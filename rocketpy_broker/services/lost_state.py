@@ -40,7 +40,7 @@ _NAMED_MAX: Final = 20
 def learn_topics(store: MessageStore, topics: TopicTable) -> list[str]:
     """Make the topics that have messages and are not in the table; returns their names.
 
-    Their permissions are unknown, so each gets those of a topic that is made by sending. Raises StoreError.
+    Their permissions are unknown, so each gets those of a topic that is made by sending.
     """
     counts: dict[str, int] = {}
     for topic, queue_id in _stored(store):
@@ -99,7 +99,7 @@ class LostState:
         self._is_certain = is_certain
 
     def restore(self) -> None:
-        """Make again what can be made. Raises StoreDamaged for a missing file that cannot be, StoreError."""
+        """Make again what can be made. Raises StoreDamaged for a missing file that cannot be."""
         stored = {topic for topic, _ in _stored(self._store)}
         if self._delay.is_missing:
             if SCHEDULE_TOPIC in stored:

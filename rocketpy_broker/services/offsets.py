@@ -20,7 +20,7 @@ from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
 from rocketpy_broker.services.topics import check_topic_name
 from rocketpy_broker.store.clock import Clock, system_clock
 from rocketpy_broker.store.disk import Disk, OsDisk
-from rocketpy_broker.store.state_file import load_state, save_state, save_state_aside
+from rocketpy_broker.store.state_file import load_state, save_aside, save_state
 
 __all__ = ["ConsumerOffsets", "check_group_name"]
 
@@ -41,8 +41,17 @@ def check_group_name(name: str) -> None:
 class ConsumerOffsets:
     """Next queue offset by topic, group and queue."""
 
-    def __init__(self, path: Path, *, clock: Clock = system_clock, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        offsets_max: int = 1_000_000,
+        clock: Clock = system_clock,
+        disk: Disk | None = None,
+    ) -> None:
         self.path = path
+        self._offsets_max = offsets_max
+        self._count = 0
         self.is_missing = False
         """Did `load` find no file?"""
         self._clock = clock
@@ -62,6 +71,7 @@ class ConsumerOffsets:
         if saved is not None:
             self._table = saved.offset_table
             self._versions = saved.version_table or {}
+            self._count = sum(map(len, self._table.values()))
 
     def create(self) -> None:
         """Write the file, so that it is there from the first start on; `save` tries again if that fails."""
@@ -80,21 +90,35 @@ class ConsumerOffsets:
         """Return the next offset to consume; None when the group never committed one."""
         return self._table.get(f"{topic}@{group}", {}).get(queue_id)
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, is_own: bool = False) -> None:
         """Note how far a group is. An offset may go back: resets do that.
 
-        Raises GroupInvalid, TopicInvalid for names that cannot be.
+        is_own: the broker's own progress, for which there is always room.
+        Raises GroupInvalid, TopicInvalid for names that cannot be, and where there is no room for one more.
         """
         key = f"{topic}@{group}"
         queues = self._table.get(key)
         if queues is None:
             check_group_name(group)
             check_topic_name(topic)
+            if not is_own:
+                self._check_room(group, 1)
             queues = self._table[key] = {}
         if offset >= 0 and queue_id >= 0 and queues.get(queue_id) != offset:
+            if queue_id not in queues:
+                if not is_own:
+                    self._check_room(group, 1)
+                self._count += 1
             queues[queue_id] = offset
             self._versions.setdefault(key, {})[queue_id] = self._clock()
             self._is_changed = True
+
+    def _check_room(self, group: str, more: int) -> None:
+        if self._count + more > self._offsets_max:
+            raise GroupInvalid(
+                f"an offset of group {group} is not stored: this broker has {self._count}, the limit of "
+                f"maxConsumerOffsets is {self._offsets_max}"
+            )
 
     def merge(self, master: ConsumerOffsetSerializeWrapper) -> None:
         """Take over a master's offsets, except those that were committed here later.
@@ -114,6 +138,7 @@ class ConsumerOffsets:
                     version = versions.get(key, {}).get(queue_id, 0)
                     is_news = version >= known.get(queue_id, 0)
                 if is_news and (ours.get(queue_id) != offset or known.get(queue_id, 0) != version):
+                    self._count += queue_id not in ours
                     ours[queue_id], known[queue_id] = offset, version
                     self._is_changed = True
 
@@ -126,6 +151,14 @@ class ConsumerOffsets:
         pairs = (key.rpartition("@") for key in self._table)
         return [topic for topic, _, name in pairs if name == group]
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """Return the topics that each group committed offsets of."""
+        topics: dict[str, list[str]] = {}
+        for key in self._table:
+            topic, _, group = key.rpartition("@")
+            topics.setdefault(group, []).append(topic)
+        return topics
+
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that committed offsets of a topic."""
         pairs = (key.rpartition("@") for key in self._table)
@@ -136,6 +169,9 @@ class ConsumerOffsets:
         check_group_name(target)
         queues = self._table.get(f"{topic}@{source}")
         if queues is not None:
+            more = len(queues) - len(self._table.get(f"{topic}@{target}", ()))
+            self._check_room(target, more)
+            self._count += more
             self._table[f"{topic}@{target}"] = dict(queues)
             self._versions[f"{topic}@{target}"] = dict.fromkeys(queues, self._clock())
             self._is_changed = True
@@ -158,10 +194,12 @@ class ConsumerOffsets:
 
         versions: with when each was committed.
         """
-        text = b'{\n\t"offsetTable":{\n%b\n\t}' % _lines(self._table)
-        if versions and self._versions:
-            text += b',\n\t"versionTable":{\n%b\n\t}' % _lines(self._versions)
-        return text + b"\n}"
+        return _text(self._table, self._versions if versions else {})
+
+    async def encode_aside(self, *, versions: bool) -> bytes:
+        """`encode` in a thread: with a million offsets it takes seconds."""
+        table, times = _copied(self._table), _copied(self._versions) if versions else {}
+        return await asyncio.to_thread(_text, table, times)
 
     async def save(self) -> None:
         """Write the file if something changed; failures are logged and tried again at the next call."""
@@ -169,12 +207,24 @@ class ConsumerOffsets:
             if not self._is_changed:
                 return
             self._is_changed = False
-            data = self.encode(versions=True)
+            table, times = _copied(self._table), _copied(self._versions)
             try:
-                await save_state_aside(self._disk, self.path, data)
+                await save_aside(lambda: save_state(self._disk, self.path, _text(table, times)))
             except StoreError as error:
                 self._is_changed = True
                 log.error("consumer offsets are not saved: %s", error)
+
+
+def _copied(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    """For a thread that makes text of it, which takes a hundred times as long as the copy."""
+    return {key: queues.copy() for key, queues in table.items()}
+
+
+def _text(table: dict[str, dict[int, int]], versions: dict[str, dict[int, int]]) -> bytes:
+    text = b'{\n\t"offsetTable":{\n%b\n\t}' % _lines(table)
+    if versions:
+        text += b',\n\t"versionTable":{\n%b\n\t}' % _lines(versions)
+    return text + b"\n}"
 
 
 def _lines(table: dict[str, dict[int, int]]) -> bytes:

@@ -3,6 +3,7 @@
 One task a name server. It registers at once, every 30 s, when a topic changed (only that topic,
 QUIRKS 13) and when the connection is back after it was lost; a name server that is down does not
 hold up the others. Source: BrokerController.registerBrokerAll, BrokerOuterAPI of RocketMQ 4.6.0.
+Differs: many topics are registered in several requests, where 4.6.0 makes one that exceeds a frame.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from rocketpy.errors import RocketError
-from rocketpy.protocol.acl import Signer
-from rocketpy.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig
+from rocketpy.errors import RocketError, TransportError
+from rocketpy.protocol.bodies import ClusterInfo, DataVersion, KVTable, RegisterBrokerBody, TopicConfig
 from rocketpy.protocol.checksum import crc32
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -41,6 +41,12 @@ log = logging.getLogger("rocketpy.broker.registration")
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _ANNOUNCE_S: Final = 1.0
 """How long an operator's change waits for name servers to accept it. RocketMQ 5 waits so long, too."""
+_PART_BYTES: Final = 1 << 20
+"""Topics of one request, about: a larger one holds up a name server's other clients."""
+_TOPIC_BYTES: Final = 160
+"""Of a topic in a request, besides its name, which is there twice."""
+_FAILURES_LOGGED: Final = 3
+"""After so many failures in a row it is an error."""
 _RETRY_S: Final = (1.0, 2.0, 5.0)
 """Pauses after attempts that failed in a row; the last one for all that follow."""
 
@@ -73,6 +79,13 @@ class _NameServerLink:
     was_asked: bool = False
     """For a broker with our name and id, before the first registration."""
     failures: int = 0
+    problem: str | None = None
+    """Why the last registration failed; None when it did not."""
+    is_stale: bool = False
+    """May it lack topics though it has the table's version?"""
+    in_parts: bool = False
+    """Is it registered with several requests now? A change that came between would hide the later ones: a
+    name server ignores topics with a version that it has."""
 
     def lacks(self, change: int) -> bool:
         """Whether it can be reached, and has not accepted that change or one before."""
@@ -122,7 +135,7 @@ class Registrar:
         self.broker_id = broker_id
         self._links = [_NameServerLink(namesrv) for namesrv in config.registration.namesrv]
         keys = config.registration.credentials
-        self._signer = None if keys is None else Signer(keys.access_key, keys.secret_key, keys.security_token)
+        self._signer = None if keys is None else keys.signer()
         self._owner = tasks
         self._tasks: list[asyncio.Task[None]] = []
         self._on_master = on_master
@@ -178,7 +191,9 @@ class Registrar:
         for link in self._links:
             link.changes.add(self._changes)
             channel = link.channel
-            if not changed or channel is None or channel.is_closed or not link.is_registered:
+            is_open = channel is not None and not channel.is_closed and link.is_registered
+            is_now = is_open and not link.in_parts and changed and len(self._chunks(changed)) == 1
+            if channel is None or not is_now:
                 self._tell_later(link, changed)
                 continue
             request = self._signed(self._registration(changed))
@@ -206,6 +221,7 @@ class Registrar:
                 return
         except RocketError as error:
             log.info("name server %s has not taken %d topics: %s", link.address, len(changed), error)
+        link.is_stale = True
         self._tell_later(link, changed)
 
     @staticmethod
@@ -240,6 +256,13 @@ class Registrar:
         """The name servers that know this broker now."""
         return [str(link.address) for link in self._links if link.is_registered]
 
+    @property
+    def problems(self) -> list[str]:
+        """Why name servers do not know this broker, or not all of its topics."""
+        return [
+            f"name server {link.address}: {link.problem}" for link in self._links if link.problem is not None
+        ]
+
     async def close(self) -> None:
         """Say goodbye to the name servers that can be reached."""
         if self._timer is not None:
@@ -270,33 +293,63 @@ class Registrar:
         try:
             await self._register(link)
         except RocketError as error:
-            link.failures += 1
             self._progress.set()
-            level = logging.WARNING if link.failures == 1 else logging.DEBUG
-            log.log(level, "cannot register at name server %s: %s", link.address, error)
+            self._note_failure(link, error)
             return
         if link.failures:
             log.warning("registered at name server %s after %d failures", link.address, link.failures)
-        link.failures = 0
+        link.failures, link.problem, link.is_stale = 0, None, False
+
+    @staticmethod
+    def _note_failure(link: _NameServerLink, error: RocketError) -> None:
+        link.failures += 1
+        link.is_stale = True
+        is_refused = not isinstance(error, TransportError)
+        if is_refused:
+            link.is_registered = False
+        level = logging.DEBUG
+        if is_refused and str(error) != link.problem:
+            level = logging.ERROR
+        elif link.failures == 1:
+            level = logging.WARNING
+        elif link.failures == _FAILURES_LOGGED:
+            level = logging.ERROR
+        link.problem = str(error)
+        log.log(
+            level,
+            "cannot register at name server %s (attempt %d), so its clients may not find this broker: %s",
+            link.address,
+            link.failures,
+            error,
+        )
 
     async def _register(self, link: _NameServerLink) -> None:
         """Send what the name server does not know. Raises TransportError, BrokerError, ProtocolError."""
         channel = await self._channel(link)
         rival = None if link.was_asked or self._config.dledger.enabled else await self._rival(link, channel)
         unsent, link.unsent = link.unsent, {}
-        only = unsent if link.is_registered and unsent else None
+        only = unsent if link.is_registered and unsent and not link.is_stale else None
         changes = link.changes.copy() if only is None else link.changes - link.in_flight
+        chunks = self._chunks(self._topics.names if only is None else only)
+        if len(chunks) == 1 and (only is not None or link.is_stale):
+            chunks.insert(0, [])
+        response = None
+        link.in_parts = len(chunks) > 1
         try:
-            request = self._signed(self._registration(only))
-            response = await channel.request(request, self._config.registration.timeout_ms)
-            if response.code != ResponseCode.SUCCESS:
-                raise refusal(request.code, response, link.address)
+            for later, names in zip(reversed(range(len(chunks))), chunks, strict=True):
+                request = self._signed(self._registration(names, later=later))
+                response = await channel.request(request, self._config.registration.timeout_ms)
+                if response.code != ResponseCode.SUCCESS:
+                    raise refusal(request.code, response, link.address)
         except RocketError:
             link.unsent = unsent | link.unsent
             raise
+        finally:
+            link.in_parts = False
         link.is_registered = True
         self._accepted(link, changes)
-        self._take_answer(response)
+        if response is not None:
+            self._take_answer(response)
         if rival is not None:
             self._owner.spawn(self._report_rival(link, rival), f"look for a broker at {rival}")
 
@@ -342,14 +395,35 @@ class Registrar:
     def _signed(self, command: Command) -> Command:
         """The request as a name server with access control wants it, where we have an account."""
         if self._signer is not None:
-            command.ext = self._signer.sign(command.ext_fields(), command.body)
+            command.ext = self._signer.sign(command.ext_fields(), command.body, code=command.code)
             command.header = None
         return command
 
-    def _registration(self, only: Mapping[str, TopicConfig] | None) -> Command:
-        """Return the request with all topics, or with those named; a limited broker limits them all."""
+    @staticmethod
+    def _chunks(names: Iterable[str]) -> list[list[str]]:
+        """Return names of topics, as many together as fit one request; there is one request at least."""
+        chunks: list[list[str]] = [[]]
+        room = _PART_BYTES
+        for name in names:
+            size = _TOPIC_BYTES + 2 * len(name)
+            if room < size:
+                chunks.append([])
+                room = _PART_BYTES
+            chunks[-1].append(name)
+            room -= size
+        return chunks
+
+    def _registration(self, names: Iterable[str], *, later: int = 0) -> Command:
+        """Return the request with these topics, as they are now; a limited broker limits them all.
+
+        later: how many requests with other topics follow. A name server looks at topics only if their version
+        is another than the last that it got, so each of these has its own, and the last the table's.
+        """
         compressed = self._config.registration.compressed
-        topics = self._topics.snapshot(only)
+        topics = self._topics.snapshot(dict.fromkeys(names))
+        if later:
+            version = topics.data_version
+            topics.data_version = DataVersion(counter=version.counter, timestamp=version.timestamp - later)
         if self._config.permission & _READ_WRITE != _READ_WRITE:
             for name, topic in topics.topic_config_table.items():
                 limited = msgspec.structs.replace(topic, perm=self._config.permission)

@@ -82,9 +82,14 @@ def real_place(properties: bytes) -> tuple[str, int]:
     topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
     queue_id = props.find(properties, props.PROPERTY_REAL_QUEUE_ID.encode())
     try:
-        return (topic or b"").decode(), int(queue_id or b"")
+        place = (topic or b"").decode(), int(queue_id or b"")
     except ValueError:
-        raise MessageInvalid(f"REAL_TOPIC is {topic!r} and REAL_QID {queue_id!r}: no place") from None
+        place = "", -1
+    if not 0 <= place[1] < 2**31:
+        raise MessageInvalid(
+            f"REAL_TOPIC is {(topic or b'')[:200]!r} and REAL_QID {(queue_id or b'')[:50]!r}: no place"
+        )
+    return place
 
 
 def copy_of(record: Record, topic: str, queue_id: int) -> MessageInner:

@@ -130,12 +130,12 @@ class SlaveSync:
         if self._master is None:
             return
         topics = TopicConfigSerializeWrapper.decode(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
-        self._topics.adopt(topics)
+        await self._topics.adopt(topics)
         offsets = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {WITH_VERSIONS: "true"})
         self._offsets.merge(ConsumerOffsetSerializeWrapper.decode(offsets))
         await self._delay.adopt(await self._ask(RequestCode.GET_ALL_DELAY_OFFSET))
         groups = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        self._groups.adopt(SubscriptionGroupWrapper.decode(groups))
+        await self._groups.adopt(SubscriptionGroupWrapper.decode(groups))
         if self._also is not None:
             await self._also(self._ask)
 

@@ -59,8 +59,8 @@ class _Looked(NamedTuple):
 class TransactionChecker:
     """Checks open transactions.
 
-    channels: of a producer group's members. make_topic: makes TRANS_CHECK_MAX_TIME_TOPIC known.
-    on_written: makes what was written readable.
+    channels: of a producer group's members that may know a half message. make_topic: makes
+    TRANS_CHECK_MAX_TIME_TOPIC known. on_written: makes what was written readable.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TransactionChecker:
         config: TransactionConfig,
         tasks: Tasks,
         *,
-        channels: Callable[[str], Sequence[Channel]],
+        channels: Callable[[str, Record], Sequence[Channel]],
         make_topic: Callable[[str], object],
         on_written: Callable[[], None],
         clock: Clock = system_clock,
@@ -219,7 +219,7 @@ class TransactionChecker:
     def _ask(self, copy: _Copy) -> None:
         """Send one question. Raises RocketError."""
         group = copy.properties.get(props.PROPERTY_PRODUCER_GROUP, "")
-        channel = self._channel(group)
+        channel = self._channel(group, copy.half.record)
         if channel is None:
             self._unasked[group] += 1
             return
@@ -235,9 +235,9 @@ class TransactionChecker:
         body = encode(_as_asked(record, receipt, copy.properties))
         channel.oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, body))
 
-    def _channel(self, group: str) -> Channel | None:
+    def _channel(self, group: str, half: Record) -> Channel | None:
         """Return a producer of the group, each in turn."""
-        channels = [one for one in self._channels(group) if not one.is_closed and one.is_writable]
+        channels = [one for one in self._channels(group, half) if not one.is_closed and one.is_writable]
         self._turn += 1
         return channels[self._turn % len(channels)] if channels else None
 

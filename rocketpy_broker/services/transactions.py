@@ -23,6 +23,7 @@ _GROUP: Final = "CID_RMQ_SYS_TRANS"
 _QUEUE: Final = 0
 """4.6.0 has one queue of each kind too."""
 _UNITS: Final = 1000
+_OFFSET_DIGITS_MAX: Final = 19
 _UNSEEN_MAX: Final = 1000
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
 
@@ -99,7 +100,7 @@ class Transactions:
         """Save `table.progress()` with the offsets of groups; what it is behind of must be flushed."""
         for topic, offset in zip((HALF_TOPIC, OP_TOPIC), progress, strict=True):
             if self._offsets.get(_GROUP, topic, _QUEUE) is not None or offset:
-                self._offsets.commit(_GROUP, topic, _QUEUE, offset)
+                self._offsets.commit(_GROUP, topic, _QUEUE, offset, is_own=True)
         await self._offsets.save()
 
     def _saved(self, topic: str) -> int:
@@ -143,7 +144,7 @@ class Transactions:
                 table.replace(newest[key], offset, table.open[offset])
             newest[key] = offset
             name = props.find(properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
-            if name is not None and name.isdigit():
+            if name is not None and name.isdigit() and len(name) <= _OFFSET_DIGITS_MAX:
                 table.name(offset, int(name))
                 if offset not in table.open:
                     del newest[key]

@@ -83,7 +83,7 @@ class Backlog:
                 return
             if size >= self.size:
                 raise StoreDamaged(f"no record at {self._begin} of the copied log")
-            size = max(2 * size, found.wanted)
+            size = found.wanted
 
     def _read(self, size: int) -> bytes:
         """Read so much, across the end of a file if need be."""

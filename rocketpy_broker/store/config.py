@@ -200,7 +200,8 @@ class RetentionConfig:
         _check_range("cleanResourceInterval", self.interval_ms, 1, 3_600_000)
         _check_range("batch_files_max", self.batch_files_max, 1, 10_000)
         for part in self.delete_when.split(";"):
-            if not part.strip().isdigit() or int(part) > 23:
+            hour = part.strip()
+            if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) < 24):
                 raise ConfigInvalid(f"deleteWhen is {self.delete_when!r}; hours from 00 to 23 are expected")
 
 

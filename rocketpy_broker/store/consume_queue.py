@@ -177,6 +177,19 @@ class ConsumeQueue:
         self._pending.extend([BLANK_UNIT] * (queue_offset - first))
         self.min_offset = self.next_offset = queue_offset
 
+    @property
+    def needs_file(self) -> bool:
+        """Whether its units wait for the file that `make_file` makes."""
+        if not self._pending or self.files.spare is not None:
+            return False
+        last = self.files.last
+        is_next = self.files.next_start(self._written_units * UNIT_BYTES) == self.files.next_start()
+        return is_next and (last is None or last.is_full)
+
+    def make_file(self) -> Segment:
+        """Make the next file. Safe in a thread; see `adopt_file`. Raises DiskFull, StoreError."""
+        return self.files.make_spare(self.files.next_start())
+
     def write_out(self) -> None:
         """Write pending units, one call a file. Raises DiskFull, StoreError; the rest stays pending."""
         if not self._pending:
@@ -332,7 +345,7 @@ class ConsumeQueue:
         self.write_out()
         while (last := self.files.last) is not None:
             count, end = _count_file(last, last.wrote, physical_offset)
-            if count or last.start == 0 or len(self.files.segments) == 1:
+            if count or len(self.files.segments) == 1:
                 self.cut(last.start // UNIT_BYTES + count)
                 if count:
                     self.max_physical_offset = end

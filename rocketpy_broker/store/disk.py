@@ -18,14 +18,64 @@ import errno
 import fcntl
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 from rocketpy.errors import DiskFull, StoreError, ensure
 
-__all__ = ["Disk", "OsDisk", "make_lasting_dir", "store_error"]
+__all__ = ["Disk", "OsDisk", "make_lasting_dir", "spare_descriptors", "store_error"]
+
+T = TypeVar("T")
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+_SPARES = 8
+
+
+class SpareDescriptors:
+    """Descriptors kept open by this process, to be given up for the store when there are no others.
+
+    A flush that fails because clients hold all descriptors would be final, and stop the broker.
+    """
+
+    def __init__(self) -> None:
+        self._spares: list[int] = []
+        self._holders = 0
+
+    def hold(self) -> None:
+        """A broker starts. Each call needs a `release`."""
+        self._holders += 1
+        self.refill()
+
+    def release(self) -> None:
+        """A broker has ended."""
+        self._holders -= 1
+        while not self._holders and self._spares:
+            os.close(self._spares.pop())
+
+    def refill(self) -> None:
+        """Take what is missing, as far as there are descriptors. May be called from any thread."""
+        while self._holders and len(self._spares) < _SPARES:
+            try:
+                self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                return
+
+    def open(self, open_one: Callable[[], T]) -> T:
+        """Return what `open_one` opens, with a spare descriptor if there is no other. Raises OSError."""
+        while True:
+            try:
+                return open_one()
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR or not self._spares:
+                    raise
+                os.close(self._spares.pop())
+
+
+spare_descriptors: Final = SpareDescriptors()
+"""Of this process."""
+
 # What open(2) answers for O_TMPFILE where the kernel or the file system lacks it.
 _NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
@@ -159,11 +209,11 @@ class OsDisk:
     def open(self, path: Path, *, create: bool = False) -> int:
         """See `Disk.open`."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return os.open(path, flags, 0o644)
+        return spare_descriptors.open(lambda: os.open(path, flags, 0o644))
 
     def create(self, path: Path, size: int) -> int:
         """See `Disk.create`."""
-        unnamed = None if path.exists() else _open_unnamed(path.parent)
+        unnamed = None if path.exists() else spare_descriptors.open(lambda: _open_unnamed(path.parent))
         handle = self.open(path, create=True) if unnamed is None else unnamed
         try:
             self.extend(handle, size)
@@ -178,6 +228,7 @@ class OsDisk:
     def close(self, handle: int) -> None:
         """See `Disk.close`."""
         os.close(handle)
+        spare_descriptors.refill()
 
     def size(self, path: Path) -> int:
         """See `Disk.size`."""
@@ -247,11 +298,13 @@ class OsDisk:
 
     def fsync_dir(self, path: Path) -> None:
         """See `Disk.fsync_dir`."""
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        handle = spare_descriptors.open(lambda: os.open(path, flags))
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+            spare_descriptors.refill()
 
     def make_dir(self, path: Path) -> None:
         """See `Disk.make_dir`."""

@@ -6,6 +6,7 @@ reads the log only to recover. Consume queues and index lag behind the log by wh
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -134,10 +135,29 @@ class ConsumeQueueTable:
                 plan = FlushPlan()
         flush(plan)
 
-    def write_out(self) -> None:
-        """Write what queues keep in memory. Raises DiskFull, StoreError."""
+    def without_file(self) -> list[ConsumeQueue]:
+        """Return the queues whose units wait for a file that is not there yet."""
+        return [queue for queue in self.queues.values() if queue.needs_file]
+
+    def adopt_file(self, queue: ConsumeQueue, segment: Segment) -> None:
+        """Take a file that was made for a queue; it is closed where that is gone or has it already."""
+        if self.queues.get((queue.topic, queue.queue_id)) is queue:
+            queue.files.adopt_spare(segment)
+        else:
+            segment.close()
+
+    def write_out(self, *, new_files: bool = True) -> bool:
+        """Write what queues keep in memory; returns whether that is all. Raises DiskFull, StoreError.
+
+        new_files: False leaves queues as they are whose units wait for a file, see `without_file`.
+        """
+        is_all = True
         for queue in self.queues.values():
-            queue.write_out()
+            if new_files or not queue.needs_file:
+                queue.write_out()
+            else:
+                is_all = False
+        return is_all
 
     def close(self) -> None:
         """Close all files."""
@@ -153,6 +173,15 @@ def _newest_first(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, Se
         if segment.wrote
     ]
     return [(queue, segment) for _, queue, segment in sorted(placed, key=lambda place: place[0])]
+
+
+def make_files(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, Segment]]:
+    """Make the next files of queues, until one cannot be made: for a thread; see `adopt_file`."""
+    made: list[tuple[ConsumeQueue, Segment]] = []
+    with contextlib.suppress(StoreError):  # `write_out` meets the same trouble, and raises it
+        for queue in queues:
+            made.append((queue, queue.make_file()))  # noqa: PERF401 - those before a failure are kept
+    return made
 
 
 class Dispatcher:
@@ -217,34 +246,36 @@ class Dispatcher:
             requests, rest = requests[:split], requests[split:]
             if not requests:
                 return 0
-        touched: set[ConsumeQueue] = set()
+        touched: dict[ConsumeQueue, None] = {}
         self.is_stuck = True
         try:
             self.put(requests, touched)
+            # Before the listeners, who read the store and so come here again.
             self.is_stuck = False
+            self._waiting = rest
+            last = requests[-1]
+            self.offset = last[1] + last[2]
+            self.last_store_timestamp = last[3]
         finally:
             if self.arrivals is not None:
                 for queue in touched:
                     self.arrivals(queue.topic, queue.queue_id, queue.next_offset)
-        self._waiting = rest
-        last = requests[-1]
-        self.offset = last[1] + last[2]
-        self.last_store_timestamp = last[3]
         return len(requests)
 
     def put(
         self,
         requests: Sequence[DispatchRequest],
-        touched: set[ConsumeQueue] | None = None,
+        touched: dict[ConsumeQueue, None] | None = None,
         *,
         indexed: bool = True,
     ) -> None:
         """Put each record into its consume queue and, if `indexed`, the index.
 
-        touched: gets the queues that grew. One loop, since it runs once a message: about half of what a
-        message costs here. Raises StoreError when the index fails, after all records are in their queues.
+        touched: gets the queues that grew, in order. One loop, since it runs once a message: about half of
+        what a message costs here. Raises StoreError when the index fails, after all records are in their
+        queues.
         """
-        touched = set() if touched is None else touched
+        touched = {} if touched is None else touched
         if len(requests) >= _BULK_MIN and self._put_run(requests, touched, self._index if indexed else None):
             return
         by_cursor = self._by_cursor
@@ -260,7 +291,7 @@ class Dispatcher:
                 if code is None or cursor.topic == SCHEDULE_TOPIC:
                     code = self._tags_code(cursor.topic, tags, properties, timestamp)
                 if queue.put(offset, size, code, queue_offset):
-                    touched.add(queue)
+                    touched[queue] = None
             if index is not None and sys_flag & _ROLLBACK != _ROLLBACK and (unique_key or keys):
                 try:
                     index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
@@ -272,11 +303,14 @@ class Dispatcher:
             raise failure
 
     def _put_run(
-        self, requests: Sequence[DispatchRequest], touched: set[ConsumeQueue], index: IndexService | None
+        self,
+        requests: Sequence[DispatchRequest],
+        touched: dict[ConsumeQueue, None],
+        index: IndexService | None,
     ) -> bool:
         """`put` for a long run, column by column, in half the time; False when not all are like most."""
         cursors, offsets, sizes, timestamps, queue_offsets, flags, properties = zip(*requests, strict=True)
-        distinct = set(cursors)
+        distinct = dict.fromkeys(cursors)
         if any(flag & _NOT_IN_QUEUE for flag in set(flags)) or any(
             cursor.topic == SCHEDULE_TOPIC for cursor in distinct
         ):
@@ -287,13 +321,13 @@ class Dispatcher:
         codes = list(map(known.__getitem__, tags))
         columns: tuple[Sequence[int], ...] = offsets, sizes, codes, queue_offsets
         if len(queues) == 1:
-            touched.update(queue for queue in queues.values() if queue.put_run(*columns))
+            touched.update((queue, None) for queue in queues.values() if queue.put_run(*columns))
         else:
             places: defaultdict[QueueCursor, list[int]] = defaultdict(list)
             for place, cursor in enumerate(cursors):
                 places[cursor].append(place)
             touched.update(
-                queues[cursor]
+                (queues[cursor], None)
                 for cursor, own in places.items()
                 if queues[cursor].put_run(*([column[place] for place in own] for column in columns))
             )

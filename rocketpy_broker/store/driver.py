@@ -19,6 +19,7 @@ from rocketpy.errors import FlushFailed, RocketError, StoreError
 from rocketpy.repeated import RepeatedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.store.cleaner import Cleaner, Step
+from rocketpy_broker.store.dispatch import make_files
 from rocketpy_broker.store.flush import FlushPlan, flush_failure
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.recovery_report import RecoveryReport
@@ -28,6 +29,10 @@ __all__ = ["StoreDriver", "StoreHealth"]
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_FILES_AT_ONCE = 64
+"""New files of queues that are made before another flush has its turn."""
+_FILE_ROUNDS_MAX = 10
+"""How often a thorough flush looks for queues that became new while it made the files of others."""
 _REPEAT_S = 60.0
 """A failure that lasts is logged again so long after the last time."""
 _DISPATCH_DELAY_S = 0.001
@@ -47,6 +52,8 @@ class StoreHealth:
     flush_seconds: float
     """Of all flushes together."""
     flush_seconds_max: float
+    flushing_seconds: float
+    """For how long the flush that runs now has been running; 0 while none does."""
 
 
 class StoreDriver:
@@ -86,6 +93,7 @@ class StoreDriver:
         self._trouble = RepeatedLog(logger, _REPEAT_S)
         self._flushes = 0
         self._flushed_at = 0.0
+        self._flush_began: float | None = None
         self._flush_seconds = 0.0
         self._flush_seconds_max = 0.0
 
@@ -148,7 +156,13 @@ class StoreDriver:
             flushes=self._flushes,
             flush_seconds=self._flush_seconds,
             flush_seconds_max=self._flush_seconds_max,
+            flushing_seconds=self._flushing_seconds(),
         )
+
+    def _flushing_seconds(self) -> float:
+        if self._flush_began is None or self._loop is None:
+            return 0.0
+        return self._loop.time() - self._flush_began
 
     # -- dispatch --------------------------------------------------------------------------------
 
@@ -285,13 +299,17 @@ class StoreDriver:
             await self.settle()
         return await self._flush(thorough=False)
 
-    async def _flush(self, *, thorough: bool) -> int:
+    async def _flush(self, *, thorough: bool, new_files: bool = True) -> int:
         store = self.store
         async with self._flush_lock:
             if store.failure is not None or self._loop is None:
                 raise FlushFailed(f"the store is not flushed: {store.failure}")
-            begin = self._loop.time()
-            if await self._run_flush(thorough=thorough):
+            self._flush_began = begin = self._loop.time()
+            try:
+                is_flushed = await self._run_flush(thorough=thorough, new_files=new_files)
+            finally:
+                self._flush_began = None
+            if is_flushed:
                 if self._marking is None:
                     self._marking = self.tasks.spawn(self._mark_flushed(), "flush mark")
                 self._flushes += 1
@@ -303,7 +321,7 @@ class StoreDriver:
             self.schedule_dispatch()
         return store.flushed_offset
 
-    async def _run_flush(self, *, thorough: bool) -> bool:
+    async def _run_flush(self, *, thorough: bool, new_files: bool) -> bool:
         """Plan, run and finish a flush; False: there was nothing to flush. Raises StoreError.
 
         Whatever fails but the plan's own StoreError is final: nobody knows any more what is durable.
@@ -311,7 +329,7 @@ class StoreDriver:
         store, loop = self.store, asyncio.get_running_loop()
         plan: FlushPlan | None = None
         try:
-            plan = store.plan_flush(thorough=thorough)
+            plan = store.plan_flush(thorough=thorough, new_files=new_files)
             if plan.is_empty:
                 return False
             await loop.run_in_executor(self._flusher, store.run_flush, plan)
@@ -325,6 +343,27 @@ class StoreDriver:
             if plan is not None:
                 store.finish_flush(plan, failure)
             raise failure from failure.__cause__
+        return True
+
+    async def _make_queue_files(self) -> bool:
+        """Make the files of new queues in a thread: thousands of them would hold up the loop for seconds.
+
+        Returns False when one cannot be made. Queues that are still new after some rounds wait for the next
+        flush: clients may make topics faster than this disk makes files.
+        """
+        queues = self.store.queues
+        for _ in range(_FILE_ROUNDS_MAX):
+            waiting = queues.without_file()
+            if not waiting:
+                break
+            while waiting and self._loop is not None:
+                batch, waiting = waiting[:_FILES_AT_ONCE], waiting[_FILES_AT_ONCE:]
+                async with self._flush_lock:  # other flushes come in between
+                    made = await self._loop.run_in_executor(self._flusher, make_files, batch)
+                    for queue, segment in made:
+                        queues.adopt_file(queue, segment)
+                if len(made) < len(batch):
+                    return False
         return True
 
     @contextlib.asynccontextmanager
@@ -355,7 +394,9 @@ class StoreDriver:
             if not thorough and self._may_wait():
                 continue
             try:
-                await self._flush(thorough=thorough)
+                # Where a file could not be made, the flush meets the same trouble, and reports it.
+                new_files = thorough and not await self._make_queue_files()
+                await self._flush(thorough=thorough, new_files=new_files)
             except FlushFailed:
                 return  # final; `_tell_failure` said so
             except StoreError as error:

@@ -317,23 +317,29 @@ class MessageStore(StoreReads):
 
     # -- flushing --------------------------------------------------------------------------------
 
-    def plan_flush(self, *, thorough: bool) -> FlushPlan:
+    def plan_flush(self, *, thorough: bool, new_files: bool = True) -> FlushPlan:
         """What a flush has to do now: the commit log; if `thorough` queues, full index files, checkpoint too.
 
+        new_files: False leaves out queues whose next file is not made, and then the checkpoint, which says
+        that queues are complete.
         Run the plan's `run` in any thread, then call `finish_flush` here. Raises DiskFull, StoreError when
         queues cannot be written; that is not final. Raises FlushFailed after a flush that failed: a second
         one might succeed without having written anything.
         """
         self._check_flushes()
+        is_complete = True
         if thorough:  # what may fail comes first: `plan.add` takes it that the plan is run
             self.queues.rest()
-            self.queues.write_out()
+            self._rest_log()
+            is_complete = self.queues.write_out(new_files=new_files)
             if self.index is not None:
                 self.index.write_entries()
         plan = FlushPlan(log_timestamp=self.commit_log.last_store_timestamp)
         self.commit_log.plan_flush(plan)
         if thorough:
             self._plan_queues(plan)
+            if is_complete:
+                self._plan_checkpoint(plan)
         return plan
 
     def _plan_queues(self, plan: FlushPlan) -> None:
@@ -344,6 +350,8 @@ class MessageStore(StoreReads):
                 self.index.directory_changed = False
         for queue in self.queues.queues.values():
             plan.add(queue.files)
+
+    def _plan_checkpoint(self, plan: FlushPlan) -> None:
         checkpoint = dataclasses.replace(self.checkpoint)
         checkpoint.logics_timestamp = self.dispatcher.last_store_timestamp or checkpoint.logics_timestamp
         checkpoint.physic_timestamp = plan.log_timestamp or checkpoint.physic_timestamp
@@ -367,6 +375,16 @@ class MessageStore(StoreReads):
     def run_flush(self, plan: FlushPlan) -> None:
         """Do what a plan says. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
         plan.run(self.disk, self.checkpoint_file)
+
+    def _rest_log(self) -> None:
+        """Close old files of the log until they are read again, if many are open.
+
+        A consumer may read all of them. The newest stay open: a thread may be reserving room there.
+        """
+        segments = self.commit_log.files.segments
+        if sum(segment.is_open for segment in segments) > self.config.consume_queue.handles_max:
+            for segment in segments[:-2]:
+                segment.rest()
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
         """Take note that a plan was run, or that it failed: then the store takes no more messages."""

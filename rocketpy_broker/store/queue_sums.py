@@ -72,9 +72,14 @@ class QueueSums:
 
 
 def encode_sums(sums: Iterable[FileSum], log_end: int) -> bytes:
-    """Return the content of the file. log_end: where the commit log ends."""
+    """Return the content of the file. log_end: where the commit log ends.
+
+    Files at places beyond 64 bits are left out: a damaged queue offset in the log leads there.
+    """
     body = [log_end.to_bytes(8, "big")]
     for one in sums:
+        if one.start >= 2**63:
+            continue
         topic = one.topic.encode()
         body += [_ENTRY.pack(one.queue_id, one.start, one.covered, one.crc, len(topic)), topic]
     text = b"".join(body)

@@ -86,6 +86,7 @@ class QueueReader:
         bytes_max: int | None,
         tag_codes: AbstractSet[int] | None,
         accepts: Accepts | None = None,
+        is_over: Callable[[], bool] | None = None,
     ) -> GetMessageResult:
         """Messages of `queue` from `offset` on; see `MessageStore.get_message`."""
         if queue is None or queue.next_offset == 0:
@@ -97,7 +98,7 @@ class QueueReader:
         if offset > queue.next_offset:
             to = queue.next_offset if queue.min_offset else 0
             return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, to)
-        return self._read_units(queue, offset, max(count_max, 0), bytes_max, tag_codes, accepts)
+        return self._read_units(queue, offset, max(count_max, 0), bytes_max, tag_codes, accepts, is_over)
 
     def _nothing(
         self, status: GetMessageStatus, queue: ConsumeQueue | None, following: int
@@ -114,6 +115,7 @@ class QueueReader:
         bytes_max: int | None,
         tag_codes: AbstractSet[int] | None,
         accepts: Accepts | None,
+        is_over: Callable[[], bool] | None,
     ) -> GetMessageResult:
         """Walk the units from `offset` on: 800 of them, or as many as are wanted, within one file, as 4.6.0
         does; but at most 1024, or what one pull may get: nobody else is served meanwhile.
@@ -132,6 +134,7 @@ class QueueReader:
         status = GetMessageStatus.NO_MATCHED_MESSAGE
         log_end = self._log.max_offset
         skip_until = -1
+        has_asked = False
         position = physical = 0
         for position, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(units)):
             if physical < skip_until:
@@ -141,16 +144,23 @@ class QueueReader:
             if tag_codes is not None and tags_code not in tag_codes:
                 continue
             if not self._holds(physical, size, log_end):
-                if physical >= self._log.min_offset and size != BLANK_SIZE:
+                # A number that no message has; those behind it may be in any file.
+                is_gap = size == BLANK_SIZE
+                if physical >= self._log.min_offset and not is_gap:
                     if batch.count:
                         break
                     raise _damaged(queue, physical, size)
                 if not batch.count:
                     status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                skip_until = self._log.roll_next_file(physical)
+                if not is_gap:
+                    skip_until = self._log.roll_next_file(physical)
                 continue
-            if accepts is not None and not accepts(self._properties(physical, size)):
-                continue
+            if accepts is not None:
+                if has_asked and is_over is not None and is_over():
+                    break
+                has_asked = True
+                if not accepts(self._properties(physical, size)):
+                    continue
             batch.add(physical, size, offset + position)
             status = GetMessageStatus.FOUND
             skip_until = -1
@@ -161,7 +171,7 @@ class QueueReader:
         if damaged is not None:
             if not damaged:
                 raise _damaged(queue, *batch.records[0][:2])
-            return self._read_units(queue, offset, damaged, bytes_max, tag_codes, accepts)
+            return self._read_units(queue, offset, damaged, bytes_max, tag_codes, accepts, is_over)
         return GetMessageResult(
             status if chunks or not batch.count else GetMessageStatus.MESSAGE_WAS_REMOVING,
             offset + position,

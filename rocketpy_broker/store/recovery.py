@@ -136,9 +136,7 @@ class Recovery:
         if not self._queues.queues or self._from_first:
             return segments[0].start
         if clean:
-            start = segments[max(0, len(segments) - 3)].start
-            if start < checkpoint.tail_offset <= checkpoint.log_end:
-                start = checkpoint.tail_offset
+            start = max(segments[max(0, len(segments) - 3)].start, checkpoint.tail_offset)
         elif self._is_dispatched(checkpoint):
             start = min(checkpoint.tail_offset, checkpoint.dispatched_offset)
         else:

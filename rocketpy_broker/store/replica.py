@@ -121,7 +121,9 @@ class ReplicaLog:
 
     def _undo(self, end: int) -> None:
         try:
-            self._files.truncate(end)
+            if self._files.truncate(end) and self._files.last is not None:
+                # Power loss may bring back what was wiped, behind what is written there next.
+                self._files.last.flush()
         except StoreError as failure:
             self._store.failure = failure
 

@@ -80,10 +80,7 @@ class Segment:
         """
         self.changes += 1
         try:
-            if self._handle < 0:
-                self._handle = self._disk.create(self.path, self.size)
-            else:
-                self._disk.extend(self._handle, self.size)
+            self._handle = self._disk.create(self.path, self.size)
         except OSError as error:
             raise store_error("create", self.path, error) from error
         self.reserve()
@@ -144,15 +141,19 @@ class Segment:
 
     def data_ranges(self, position: int, until: int | None = None) -> Iterator[tuple[int, int]]:
         """(position, size) of pieces in [position, until) that hold anything but zeros."""
-        until = self.size if until is None else until
+        for at, size in self._data_pieces(position, self.size if until is None else until):
+            used = _used(self.read(at, size))
+            if used:
+                yield at, used
+
+    def _data_pieces(self, position: int, until: int) -> Iterator[tuple[int, int]]:
+        """(position, size) of pieces in [position, until) that are no hole, whatever they hold."""
         hole = position
         while (at := self.next_data(position)) is not None and at < until:
             if at >= hole:
                 hole = self._next_hole(at)
             size = min(_ERASE_BYTES, until - at, max(1, hole - at))
-            used = _used(self.read(at, size))
-            if used:
-                yield at, used
+            yield at, size
             position = at + size
 
     def erase(self, position: int, until: int | None = None) -> int:
@@ -183,6 +184,15 @@ class Segment:
             data = self.read(position, min(_ERASE_BYTES, self.wrote - position))
             self.write(position, data)
             position += len(data)
+
+    def rewrite_zeros(self) -> None:
+        """Write zeros behind what was written, wherever there are blocks.
+
+        After a failed flush the page cache has zeros where the disk may still have what was cut.
+        """
+        for at, size in self._data_pieces(self.wrote, self.size):
+            self.changes += 1
+            self.write(at, bytes(size))
 
     def flush(self) -> None:
         """Flush the file here and now, whatever was written; marks stay. Raises StoreError."""

@@ -288,10 +288,14 @@ class SegmentQueue:
         self._unsynced_directory = True
 
     def rewrite(self, offset: int) -> None:
-        """Write again, unchanged, what lies at or behind that offset. Raises StoreError."""
+        """Write again, unchanged, what lies at or behind that offset, and the zeros behind it.
+
+        Raises StoreError.
+        """
         for segment in self.segments:
-            if segment.start + segment.wrote > offset:
+            if segment.end > offset:
                 segment.rewrite(max(0, offset - segment.start))
+                segment.rewrite_zeros()
 
     def directories_synced(self) -> None:
         """To be called when the directories were synced and no file has been made since."""

@@ -8,20 +8,58 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
+
+import msgspec
 
 from rocketpy.errors import StoreDamaged
+from rocketpy.protocol.bodies import Body
 from rocketpy.runtime.tasks import joined
 from rocketpy_broker.store.disk import Disk, store_error
 
-__all__ = ["load_state", "save_aside", "save_state", "save_state_aside"]
+__all__ = ["format_table", "formatted_parts", "load_state", "save_aside", "save_state", "save_state_aside"]
 
 logger = logging.getLogger(__name__)
 
+_PART_ENTRIES: Final = 1000
+_YIELD_S: Final = 0.0002
+
 T = TypeVar("T")
+
+
+def format_table(wrapper: Body, field: str) -> bytes:
+    """Return the readable JSON text of a table; for a thread. field: of the wrapper, the entries by name.
+
+    The thread lets the event loop run after each thousand entries: one call of the encoder for all of them
+    would hold the interpreter's lock for 20 ms.
+    """
+    parts = []
+    for part in formatted_parts(wrapper, field):
+        parts.append(part)
+        time.sleep(_YIELD_S)
+    return b"".join(parts)
+
+
+def formatted_parts(wrapper: Body, field: str) -> Iterator[bytes]:
+    """Yield the text of `format_table` in parts of at most a thousand entries."""
+    table = getattr(wrapper, field)
+    if not table:
+        yield msgspec.json.format(wrapper.encode(), indent=2)
+        return
+    frame = msgspec.structs.replace(wrapper, **{field: {"": 0}})
+    head, tail = msgspec.json.format(frame.encode(), indent=2).split(b'    "": 0')
+    entries = list(table.items())
+    yield head
+    for first in range(0, len(entries), _PART_ENTRIES):
+        part = msgspec.json.format(
+            msgspec.json.encode(dict(entries[first : first + _PART_ENTRIES])), indent=2
+        )
+        yield (b",\n  " if first else b"  ") + part[2:-2].replace(b"\n", b"\n  ")
+    yield tail
 
 
 def save_state(disk: Disk, path: Path, data: bytes) -> None:
@@ -70,6 +108,8 @@ def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None
             continue
         try:
             value = decode(_read(disk, candidate))
+            # The rename may not be durable yet; nobody may act on a content that power loss takes back.
+            disk.fsync_dir(path.parent)
         except OSError as error:
             raise store_error("read", candidate, error) from error
         except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from rocketpy.errors import StoreError
@@ -72,16 +73,18 @@ class StoreReads:
         max_bytes: int | None = None,
         tag_codes: AbstractSet[int] | None = None,
         accepts: Accepts | None = None,
+        is_over: Callable[[], bool] | None = None,
     ) -> GetMessageResult:
         """Messages of a queue from queue offset `offset` on.
 
         max_count, max_bytes: limits besides those of `ReadConfig`; the first message always fits. tag_codes:
         only messages with one of these tags codes. accepts: only messages whose properties it accepts.
+        is_over: asked before each further message that `accepts` would see; True ends the search there.
         At most 1024 are looked at, or what `ReadConfig` lets through. Returns whole records, as stored.
         Raises StoreError when the disk cannot be read.
         """
         queue = self._queue(topic, queue_id)
-        result = self._reader.read(queue, offset, max_count, max_bytes, tag_codes, accepts)
+        result = self._reader.read(queue, offset, max_count, max_bytes, tag_codes, accepts, is_over)
         self.stats.count_read(result.count)
         return result
 

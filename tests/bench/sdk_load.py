@@ -1,8 +1,8 @@
 """The benchmark's client process: rocketpy.Producer sends for a fixed time on request (loads.LoadProcess).
 
-A line in: {"namesrv", "topic", "concurrency", "seconds", "bytes", "batch"?, "gathers"?}; a line out: {"sent",
-"failed", "seconds", "p50_us", "p99_us", "max_us"}. `sent` counts messages; `failed` and the latencies are of
-requests.
+A line in: {"namesrv", "topic", "concurrency", "seconds", "bytes", "batch"?, "gathers"?, "credentials"?}; a
+line out: {"sent", "failed", "seconds", "p50_us", "p99_us", "max_us"}. `sent` counts messages; `failed` and
+the latencies are of requests. `credentials`: arguments of `Credentials`. `namesrv` may be a tls:// address.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import argparse
 import asyncio
 import importlib
 import json
+import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rocketpy import Message, Producer, ProducerConfig, SendStatus
+from rocketpy import ClientConfig, Message, Producer, ProducerConfig, SendStatus
+from rocketpy.config import Credentials
 from rocketpy.errors import RocketError
 
 R = TypeVar("R")
@@ -44,11 +46,11 @@ class Tally:
 
 async def serve() -> None:
     """Answer requests until the input ends. Each name server has two producers, one that gathers sends."""
-    producers: dict[tuple[str, bool], Producer] = {}
+    producers: dict[tuple[str, bool, str], Producer] = {}
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         what = json.loads(line)
-        key = what["namesrv"], what.get("gathers", True)
+        key = what["namesrv"], what.get("gathers", True), json.dumps(what.get("credentials"))
         if key not in producers:
             producers[key] = await start_producer(*key)
         print(json.dumps(await stretch(producers[key], what)), flush=True)
@@ -56,11 +58,26 @@ async def serve() -> None:
         await producer.close()
 
 
-async def start_producer(namesrv: str, gathers: bool) -> Producer:
-    """A started producer. gathers: whether it sends what is in flight at the same time in batches."""
-    producer = Producer("bench_producer", namesrv, config=ProducerConfig(batching=gathers))
+async def start_producer(namesrv: str, gathers: bool, credentials: str) -> Producer:
+    """A started producer. gathers: whether it sends what is in flight at the same time in batches.
+
+    credentials: as JSON.
+    """
+    given = json.loads(credentials)
+    client = ClientConfig(
+        credentials=None if given is None else Credentials(**given),
+        ssl=any_certificate() if namesrv.startswith("tls://") else None,
+    )
+    producer = Producer("bench_producer", namesrv, config=ProducerConfig(batching=gathers), client=client)
     await producer.start()
     return producer
+
+
+def any_certificate() -> ssl.SSLContext:
+    """A context that trusts every server; what is measured comes after the handshake."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 async def stretch(producer: Producer, what: dict[str, Any]) -> dict[str, Any]:

@@ -320,15 +320,17 @@ class RecordingDisk:
         assert isinstance(node, _File)
         end = len(node.data)
         at = position
-        while at < end and node.data.startswith(_ZEROS[: end - at], at):
+        while at < end and _is_hole(node, at):
             at += SECTOR
         return None if at >= end else max(position, at - SECTOR)
 
     def next_hole(self, handle: int, position: int) -> int:
         node = self._nodes[self._handles[handle]]
         assert isinstance(node, _File)
-        hole = node.data.find(_ZEROS, position)
-        return len(node.data) if hole < 0 else hole
+        end, at = len(node.data), position
+        while at < end and not _is_hole(node, at):
+            at += SECTOR - at % SECTOR
+        return min(at, end)
 
     def fdatasync(self, handle: int) -> None:
         self._step("fdatasync", self._path(handle))
@@ -391,6 +393,12 @@ class RecordingDisk:
 
     def lock(self, handle: int) -> int | None:
         return None
+
+
+def _is_hole(file: _File, at: int) -> bool:
+    """Are there zeros for a sector's length, written by nobody? Zeros written over data are no hole."""
+    zeros = _ZEROS[: len(file.data) - at]
+    return file.data.startswith(zeros, at) and not any(file.durable[at : at + SECTOR])
 
 
 def _survivor(file: _File, random: Random | None, share: float) -> bytearray:

@@ -15,10 +15,10 @@ from pathlib import Path
 from random import Random
 
 from rocketpy.errors import StoreError
-from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.entry import HEADER_BYTES, Entry
 from rocketpy_broker.dledger.ledger_files import LedgerFiles
 from rocketpy_broker.dledger.ledger_view import LedgerView
-from tests.crash.disk import Operation, RecordingDisk
+from tests.crash.disk import SECTOR, Operation, RecordingDisk
 from tests.crash.ledger_crashes import LedgerPass, crashing, run_seeds
 from tests.crash.ledger_writer import LedgerWriter, kill_ledger, open_ledger
 from tests.crash.sweep import VARIANTS, image_of, stop_at
@@ -157,28 +157,43 @@ def _check(
         require(held[: len(must)] == must, f"{len(must)} entries must be there, {_told(held, must)}")
         known = any(held == one[: len(held)] for one in writer.possible)
         require(known, f"{_told(held, writer.written)}: nothing that was written begins like that")
-        _go_on(writer, again, held)
+        _go_on(writer, again, held, Random(what))
     except (Violation, StoreError) as error:
         result.failures.append(f"{what}: {error}")
 
 
-def _go_on(writer: LedgerWriter, image: RecordingDisk, held: list[Entry]) -> None:
+def _go_on(writer: LedgerWriter, image: RecordingDisk, held: list[Entry], random: Random) -> None:
     """Recover once more, append, lose power, recover."""
-    files = open_ledger(writer.config, image, writer.bodies)
+    bodies = dict(writer.bodies)
+    files = open_ledger(writer.config, image, bodies)
     require(_held(files) == held, "a second recovery found another ledger")
     view = LedgerView(files, writer.config.segment_bytes)
-    for body in list(writer.bodies)[:2]:
-        view.append(Entry.of(view.end_index + 1, 1 << 20, view.place(len(body)), body))
+    for body in random.sample(list(bodies), min(len(bodies), random.randrange(3))):
+        _append(view, body)
+    bodies[filler := _to_sector_end(view)] = None
+    _append(view, filler)
     write = view.take()
     files.apply(write)
     files.flush()
     image = image.after_power_loss(None)
-    files = open_ledger(writer.config, image, writer.bodies)
+    files = open_ledger(writer.config, image, bodies)
     require(_held(files) == [*held, *write.entries], "what was appended after the recovery is lost")
     files.close()
-    files = open_ledger(writer.config, image, writer.bodies)
+    files = open_ledger(writer.config, image, bodies)
     require(_held(files) == [*held, *write.entries], "a clean stop lost something")
     kill_ledger(files)
+
+
+def _append(view: LedgerView, body: bytes) -> None:
+    view.append(Entry.of(view.end_index + 1, 1 << 20, view.place(len(body)), body))
+
+
+def _to_sector_end(view: LedgerView) -> bytes:
+    """A body with which an entry ends where a sector does: next to bytes that no write touches."""
+    size = -(view.place(0) + HEADER_BYTES) % SECTOR
+    if view.place(size) != view.place(0):  # in the next file
+        size = SECTOR - HEADER_BYTES
+    return b"." * size
 
 
 def _held(files: LedgerFiles) -> list[Entry]:

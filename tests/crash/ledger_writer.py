@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from random import Random
 
@@ -29,7 +30,8 @@ class LedgerWriter:
         self.disk = RecordingDisk()
         self.disk.make_dir(DIRECTORY.parent)
         self.disk.settle()
-        self.bodies: set[bytes] = set()
+        self.bodies: dict[bytes, None] = {}
+        """All that were ever appended, oldest first: the order decides what a sweep does."""
         self.written: Entries = []
         """What survives a kill, at least."""
         self.durable: Entries = []
@@ -68,7 +70,7 @@ class LedgerWriter:
     def _append(self, count: int) -> None:
         for _ in range(count):
             body = b"entry %d " % len(self.bodies) + b"." * self.random.choice((0, 9, 70, 200, 700))
-            self.bodies.add(body)
+            self.bodies[body] = None
             view = self.view
             view.append(Entry.of(view.end_index + 1, self._term, view.place(len(body)), body))
 
@@ -84,7 +86,7 @@ class LedgerWriter:
         end = self.view.get(self.view.end_index).end_pos if self.view.end_index >= 0 else 0
         self.view.reset_to(index)
         body = b"entry %d " % len(self.bodies)
-        self.bodies.add(body)
+        self.bodies[body] = None
         self.view.append(Entry.of(index, self._term, -(-end // size) * size, body))
 
     def _write(self) -> None:
@@ -126,7 +128,7 @@ class LedgerWriter:
         self.possible = [self.written]
 
 
-def open_ledger(config: CommitLogConfig, disk: RecordingDisk, bodies: set[bytes]) -> LedgerFiles:
+def open_ledger(config: CommitLogConfig, disk: RecordingDisk, bodies: Container[bytes]) -> LedgerFiles:
     """Open the files as they are. Raises StoreError."""
 
     def check(entry: Entry) -> str:

@@ -127,7 +127,10 @@ def bytes_behind_the_cut_not_wiped() -> Iterator[None]:
     def truncate(self: SegmentQueue, offset: int, *, erase: bool = True) -> int:
         return original(self, offset, erase=False)
 
-    with patch.object(SegmentQueue, "truncate", truncate):
+    with (
+        patch.object(SegmentQueue, "truncate", truncate),
+        patch.object(Segment, "rewrite_zeros", lambda self: None),
+    ):
         yield
 
 

@@ -15,7 +15,7 @@ from rocketpy_broker.store.consume_queue import UNIT
 from rocketpy_broker.store.segment import segment_name
 from rocketpy_broker.store.state_file import load_state
 from rocketpy_broker.store.store_lock import StoreLock
-from tests.crash.disk import RecordingDisk
+from tests.crash.disk import SECTOR, RecordingDisk
 from tests.crash.writer import ROOT, Clock, Expectation, Sent, kill, parse, sent_as
 
 __all__ = ["Violation", "open_store", "recover_and_verify"]
@@ -247,6 +247,8 @@ def verify_going_on(config: StoreConfig, disk: RecordingDisk, clock: Clock) -> N
         for topic, queue_id in keys:
             before = store.max_offset_in_queue(topic, queue_id)
             message = _probe(topic, queue_id)
+            if (topic, queue_id) == keys[-1]:
+                _fill_sector(store, message)
             receipt = store.put_message(message)
             require(receipt.queue_offset == before, f"{topic}/{queue_id}: number {receipt.queue_offset}")
             store.flush()
@@ -255,6 +257,7 @@ def verify_going_on(config: StoreConfig, disk: RecordingDisk, clock: Clock) -> N
             record = result.chunks[0]
             require(sent_as(parse(record), record).number == before, "another message is read")
         end = store.max_physical_offset
+        lost = disk.after_power_loss(None)
         store.close()
     finally:
         kill(store)
@@ -266,6 +269,15 @@ def verify_going_on(config: StoreConfig, disk: RecordingDisk, clock: Clock) -> N
         require(report.rebuilt == 0, f"a clean start adds {report.rebuilt} units")
     finally:
         kill(store)
+    store, report = open_store(config, lost, clock)
+    kill(store)
+    require(report.end == end, f"flushed up to {end}, after power loss it ends at {report.end}")
+
+
+def _fill_sector(store: MessageStore, message: MessageInner) -> None:
+    """Let its record end where a sector does: next to bytes that no write touches."""
+    size = 91 + len(message.body) + len(message.topic) + len(message.properties)
+    message.body += b"p" * (-(store.max_physical_offset + size) % SECTOR)
 
 
 def _probe(topic: str, queue_id: int) -> MessageInner:

@@ -22,6 +22,7 @@ __all__ = [
     "frames",
     "headers",
     "json_bodies",
+    "peer_bodies",
     "properties",
     "records",
     "registrations",
@@ -154,6 +155,15 @@ def _body_class(info: golden_data.Json) -> type[Any] | None:
     if info["kind"] == "response":
         return RESPONSE_BODIES.get(info.get("requestCode", -1)) if info["code"] == 0 else None
     return REQUEST_BODIES.get(info["code"])
+
+
+@cache
+def peer_bodies() -> list[bytes]:
+    """Bodies of requests and answers of DLedger's peers."""
+    found = {
+        frame.data[-frame.info["bodyLength"] :] for frame in golden_data.frames("raft-frames", "dledger")
+    }
+    return sorted(body for body in found if 0 < len(body) <= _LONGEST)[::5]
 
 
 @cache

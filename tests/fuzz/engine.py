@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +85,7 @@ def _run_one(target: Target, seed: int, index: int, result: Result) -> None:
         outcome = type(error).__name__
     except Exception as error:
         raise Failure(
-            f"{type(error).__name__}: {error}\n{replay_line(target.name, seed, index, data)}"
+            f"{type(error).__name__}: {error}\n{_where(error)}\n{replay_line(target.name, seed, index, data)}"
         ) from error
     if process_time() - started > _HANG_SECONDS:
         raise Failure(f"took {process_time() - started:.1f} s\n{replay_line(target.name, seed, index, data)}")
@@ -91,6 +93,12 @@ def _run_one(target: Target, seed: int, index: int, result: Result) -> None:
     result.bytes += len(data)
     result.outcomes[outcome] += 1
     result.largest_bytes = max(result.largest_bytes, len(data))
+
+
+def _where(error: BaseException) -> str:
+    """The last places of ours that an error came through."""
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    return "  from " + ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
 
 
 def replay_line(target: str, seed: int, index: int, data: bytes) -> str:
@@ -102,15 +110,17 @@ def replay_line(target: str, seed: int, index: int, data: bytes) -> str:
 
 @contextmanager
 def _alarm(result: Result) -> Iterator[None]:
-    """Ends a reader that never comes back."""
+    """Ends a reader that never comes back. What readers log is left out: it is millions of lines."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         raise Failure(f"{result.target}: no end after {_STOP_SECONDS} s, behind input {result.inputs}")
 
     previous = signal.signal(signal.SIGPROF, stop)
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
+        logging.disable(logging.NOTSET)
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, previous)
 

@@ -21,11 +21,11 @@ from typing import Any, TextIO, cast
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from tests.fuzz.engine import memory_of
 
-__all__ = ["ServerProcess", "running_servers"]
+__all__ = ["STALLS", "Mishaps", "ServerProcess", "running_servers", "say", "watch_for_stalls"]
 
 _START_SECONDS = 30
 _STALL_SECONDS = 5
-_STALLS = "stalls.txt"
+STALLS = "stalls.txt"
 
 
 @dataclass(slots=True)
@@ -36,6 +36,8 @@ class ServerProcess:
     namesrv: str
     broker: str
     stall_file: Path
+    addresses: dict[str, str]
+    """Of all ports, by their names."""
 
     def stalls(self) -> str:
         """Where their event loop stood still for seconds, if it did."""
@@ -53,15 +55,15 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def running_servers(folder: Path) -> AsyncIterator[ServerProcess]:
-    """Servers on free ports of 127.0.0.1 that end with the block."""
+async def running_servers(folder: Path, module: str = "tests.fuzz.servers") -> AsyncIterator[ServerProcess]:
+    """Servers on free ports of 127.0.0.1 that end with the block. module: what serves them."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.fuzz.servers", str(folder), stdin=PIPE, stdout=PIPE, limit=1 << 24
-    )  # fmt: skip
+        sys.executable, "-m", module, str(folder), stdin=PIPE, stdout=PIPE, limit=1 << 24
+    )
     assert process.stdin is not None
     try:
         addresses = await asyncio.wait_for(_line(process), _START_SECONDS)
-        yield ServerProcess(process, addresses["namesrv"], addresses["broker"], folder / _STALLS)
+        yield ServerProcess(process, addresses["namesrv"], addresses["broker"], folder / STALLS, addresses)
     finally:
         process.stdin.close()
         await process.wait()
@@ -78,7 +80,7 @@ async def _line(process: Process) -> Any:
 # -- inside the process -------------------------------------------------------------------------
 
 
-class _Mishaps(logging.Handler):
+class Mishaps(logging.Handler):
     """Keeps what should never be logged: exceptions that nobody expected."""
 
     def __init__(self) -> None:
@@ -94,31 +96,31 @@ class _Mishaps(logging.Handler):
 
 
 async def _serve(folder: str) -> None:
-    mishaps = _Mishaps()
+    mishaps = Mishaps()
     logging.basicConfig(level=logging.ERROR, handlers=[mishaps])
     loop = asyncio.get_running_loop()
-    with (Path(folder) / _STALLS).open("w") as stalls:
-        _watch_for_stalls(loop, stalls)
+    with (Path(folder) / STALLS).open("w") as stalls:
+        watch_for_stalls(loop, stalls)
         await _serve_both(Path(folder) / "store", mishaps)
         faulthandler.cancel_dump_traceback_later()
 
 
-def _watch_for_stalls(loop: asyncio.AbstractEventLoop, file: TextIO) -> None:
+def watch_for_stalls(loop: asyncio.AbstractEventLoop, file: TextIO) -> None:
     """Write down where the loop is when it does not come back here in time."""
     faulthandler.dump_traceback_later(_STALL_SECONDS, file=file)
-    loop.call_later(1, _watch_for_stalls, loop, file)
+    loop.call_later(1, watch_for_stalls, loop, file)
 
 
-async def _serve_both(store: Path, mishaps: _Mishaps) -> None:
+async def _serve_both(store: Path, mishaps: Mishaps) -> None:
     loop = asyncio.get_running_loop()
     namesrv = NameServer(load_namesrv_config(overrides={"listen": "127.0.0.1:0"}))
     await namesrv.start()
     settings = {**_SETTINGS, "namesrvAddr": str(namesrv.address), "storePathRootDir": str(store)}
     broker = Broker(load_broker_config(overrides=settings))
     await broker.start()
-    _say({"namesrv": str(namesrv.address), "broker": str(broker.address)})
+    say({"namesrv": str(namesrv.address), "broker": str(broker.address)})
     while await loop.run_in_executor(None, sys.stdin.readline):
-        _say(mishaps.found)
+        say(mishaps.found)
     await broker.close()
     await namesrv.close()
 
@@ -136,7 +138,7 @@ _SETTINGS = {
 }
 
 
-def _say(value: object) -> None:
+def say(value: object) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

@@ -12,10 +12,18 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.util import find_spec
 from random import Random
 
-from rocketpy.errors import ConfigInvalid, RecordCorrupt, RemoteProtocolError, RocketError
-from rocketpy.protocol import fastjson, properties, record
+from rocketpy.errors import (
+    ConfigInvalid,
+    RecordCorrupt,
+    RemoteProtocolError,
+    RocketError,
+    StoreError,
+    UsageError,
+)
+from rocketpy.protocol import fastjson, properties, record, trace
 from rocketpy.protocol.batch import decode_batch, encode_batch
 from rocketpy.protocol.bodies import RegisterBrokerBody
 from rocketpy.protocol.command import Command, decode_command, encode_command
@@ -34,6 +42,8 @@ from rocketpy.protocol.message_id import decode_message_id
 from rocketpy_broker.filter.sql92 import ExpressionInvalid
 from tests.fuzz import broker_targets as own
 from tests.fuzz import corpus
+from tests.fuzz import file_targets as files
+from tests.fuzz import replica_targets as replicas
 from tests.fuzz.mutation import Mutator
 
 __all__ = ["TARGETS", "Target", "odd_header"]
@@ -50,6 +60,8 @@ class Target:
     make: Callable[[Random], bytes]
     check: Callable[[bytes, Random], None]
     allowed: tuple[type[Exception], ...]
+    rate: int = 10_000
+    """About how many inputs a second; runs of a given time take fewer of slow ones."""
 
 
 # -- frames -------------------------------------------------------------------------------------
@@ -287,6 +299,30 @@ def _check_compressed(data: bytes, _: Random) -> None:
     assert len(plain) <= min(MAX_INFLATED_BYTES, max(4 << 20, 100 * len(data))), "inflated beyond the limits"
 
 
+def _make_trace(draw: Random) -> bytes:
+    lines = (
+        b"Pub\x011700000000000\x01r\x01g\x01T\x01id\x01tag\x01keys\x01127.0.0.1:1\x015\x0110\x010\x01off\x01true\x02",
+        b"SubBefore\x011700000000000\x01r\x01g\x01req\x01id\x010\x01keys\x02",
+        b"SubAfter\x01req\x01id\x015\x01true\x01keys\x010\x02",
+    )
+    return Mutator([*lines, b"".join(lines)], (b"\x01", b"\x02", b"null", b"-1", b"9" * 5000)).make(draw)
+
+
+def _check_trace(data: bytes, _: Random) -> None:
+    """Records that were read are written as such that mean the same."""
+    found = trace.decode(data.decode("utf-8", "replace"))
+    assert trace.decode(trace.encode(found)) == found, "a trace record changed"
+
+
+def _spark_targets() -> tuple[Target, ...]:
+    """None where PySpark is not installed."""
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        return ()
+    from tests.fuzz import spark_targets  # noqa: PLC0415 - it needs both
+
+    return (Target("Spark options", spark_targets.make_options, spark_targets.check_options, (UsageError,)),)
+
+
 _PEER = (RemoteProtocolError,)
 _STORED = (RecordCorrupt,)
 
@@ -313,4 +349,12 @@ TARGETS = (
     Target("SQL92 filter", own.make_expression, own.check_expression, (ExpressionInvalid,)),
     Target("ACL file", own.make_access_file, own.check_access_file, (ConfigInvalid,)),
     Target("ACL address", own.make_address, own.check_address, (ConfigInvalid,)),
+    Target("broker.conf", files.make_broker_conf, files.check_broker_conf, (ConfigInvalid,), rate=150),
+    Target("trace records", _make_trace, _check_trace, _PEER),
+    Target("HA stream, master", replicas.make_reports, replicas.check_master, _PEER),
+    Target("HA stream, slave", replicas.make_stream, replicas.check_slave, _PEER),
+    Target("DLedger frames", replicas.make_peer_frames, replicas.check_peer, _PEER, rate=600),
+    Target("state files", files.make_state_file, files.check_state_file, (ValueError,)),
+    Target("store files", files.make_store_file, files.check_store_file, (StoreError,), rate=50),
+    *_spark_targets(),
 )

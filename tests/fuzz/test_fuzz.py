@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from rocketpy.errors import RemoteProtocolError
+from tests.fuzz.__main__ import main
 from tests.fuzz.engine import Failure, run_offline
 from tests.fuzz.live import LIVE_TARGETS, fuzz_port
 from tests.fuzz.targets import TARGETS, Target
@@ -20,9 +23,27 @@ PORT_INPUTS = 3000
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_reader_refuses_wrong_bytes_with_its_own_error(target: Target) -> None:
     """Wrong bytes from a peer or a disk would reach applications as a KeyError, or never come back."""
-    result = run_offline(target, READER_INPUTS, SEED)
-    assert result.inputs == READER_INPUTS
-    assert result.outcomes["accepted"] > READER_INPUTS // 200, "the inputs are too wrong to reach anything"
+    inputs = min(READER_INPUTS, target.rate)
+    result = run_offline(target, inputs, SEED)
+    assert result.inputs == inputs
+    assert result.outcomes["accepted"] > inputs // 200, "the inputs are too wrong to reach anything"
+
+
+def long_run(target: Target) -> int:
+    """How many inputs the slow tests read."""
+    return min(11_000, 3 * target.rate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_reader_holds_its_promises_for_longer(target: Target) -> None:
+    """What only one input in some thousands meets would be found by users."""
+    assert run_offline(target, long_run(target), SEED, first=READER_INPUTS).inputs == long_run(target)
+
+
+def test_the_slow_tests_read_200_000_inputs() -> None:
+    """Slow targets could take the place of inputs without anybody noticing."""
+    assert sum(map(long_run, TARGETS)) >= 200_000
 
 
 @pytest.mark.parametrize("target", LIVE_TARGETS)
@@ -45,7 +66,7 @@ def _reader_with_a_bug(data: bytes, _: Random) -> None:
 def test_an_unexpected_exception_is_found_and_can_be_replayed() -> None:
     """A bug found in a night's run could not be looked at again in the morning."""
     target = Target("planted", lambda draw: draw.randbytes(4), _reader_with_a_bug, (RemoteProtocolError,))
-    with pytest.raises(Failure, match=r"KeyError.*\n.*--first (\d+) --inputs 1") as caught:
+    with pytest.raises(Failure, match=r"KeyError.*\n.*\n.*--first (\d+) --inputs 1") as caught:
         run_offline(target, 100_000, SEED)
     index = int(str(caught.value).partition("--first ")[2].split()[0])
     with pytest.raises(Failure, match="KeyError"):
@@ -58,3 +79,14 @@ def test_a_reader_that_takes_too_much_memory_is_found() -> None:
     target = Target("greedy", lambda draw: draw.randbytes(4), lambda *_: kept.append(bytearray(1 << 20)), ())
     with pytest.raises(Failure, match="memory grew by"):
         run_offline(target, 100, SEED)
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A long run that was stopped would have to begin again."""
+    state = tmp_path / "state.json"
+    arguments = ["--target", "message id", "--target", "ACL address", "--state", str(state), "--inputs"]
+    assert main([*arguments, "1000"]) == 0
+    assert main([*arguments, "1500"]) == 0
+    assert json.loads(state.read_text()) == {"1 message id": 1500, "1 ACL address": 1500}
+    inputs = re.findall(r"^(?:message id|ACL address) +([0-9,]+)", capsys.readouterr().out, re.MULTILINE)
+    assert inputs == ["1,000", "1,000", "500", "500"]

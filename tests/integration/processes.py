@@ -8,12 +8,12 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 
-_COMMAND = (sys.executable, "-m", "rocketpy_broker.cli")
+COMMAND = (sys.executable, "-m", "rocketpy_broker.cli")
 
 
 async def start(*arguments: str) -> tuple[Process, str]:
     """A server's process, and the address in the line that says it is ready."""
-    process = await asyncio.create_subprocess_exec(*_COMMAND, *arguments, stdout=PIPE, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     async with asyncio.timeout(60):
         line = (await process.stdout.readline()).decode()
@@ -33,7 +33,7 @@ async def stop(process: Process, number: int = signal.SIGTERM) -> int:
 async def output_of(*arguments: str, **environment: str) -> tuple[int | None, str]:
     """Exit status and output, errors among it, of a command that ends by itself."""
     process = await asyncio.create_subprocess_exec(
-        *_COMMAND, *arguments, stdout=PIPE, stderr=STDOUT, env={**os.environ, **environment}
+        *COMMAND, *arguments, stdout=PIPE, stderr=STDOUT, env={**os.environ, **environment}
     )
     async with asyncio.timeout(60):
         output, _ = await process.communicate()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rocketpy.errors import FlushFailed, InvariantError, StoreError
-from rocketpy.transport import Address
+from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.dledger.entry import Entry
 from rocketpy_broker.dledger.ledger_files import LedgerFiles
 from rocketpy_broker.dledger.ledger_view import Write
@@ -100,13 +101,35 @@ class Member:
         ]
 
 
+@dataclass
+class PeerTls:
+    """How peers do TLS: as servers, as clients, and the names that their certificates have."""
+
+    listen: ChannelOptions
+    connect: ChannelOptions
+    names: frozenset[str]
+
+
 class Group:
     """size peers; `settings` go to each."""
 
-    def __init__(self, root: Path, size: int, *, with_files: bool, flush: bool, **settings: object) -> None:
+    def __init__(
+        self,
+        root: Path,
+        size: int,
+        *,
+        with_files: bool,
+        flush: bool,
+        tls: PeerTls | None = None,
+        **settings: object,
+    ) -> None:
         self.with_files = with_files
         self.flush = flush
-        self.addresses = {f"n{number}": f"127.0.0.1:{free_port()}" for number in range(size)}
+        self.tls = tls
+        scheme = "tcp" if tls is None else "tls"
+        self.addresses = {
+            f"n{number}": str(Address(scheme, "127.0.0.1", free_port())) for number in range(size)
+        }
         self.members = {name: Member(name, root) for name in self.addresses}
         self.settings: dict[str, object] = {**FAST, **settings}
 
@@ -124,6 +147,9 @@ class Group:
             OsDisk(),
             member,
             listen=Address.parse(self.addresses[name]),
+            listen_options=self.tls.listen if self.tls else None,
+            connect_options=self.tls.connect if self.tls else None,
+            names=self.tls.names if self.tls else frozenset(),
             flush=self.flush,
         )
         await member.peer.start()
@@ -167,10 +193,16 @@ class Group:
 
 @asynccontextmanager
 async def group(
-    root: Path, size: int = 3, *, with_files: bool = False, flush: bool = True, **settings: object
+    root: Path,
+    size: int = 3,
+    *,
+    with_files: bool = False,
+    flush: bool = True,
+    tls: PeerTls | None = None,
+    **settings: object,
 ) -> AsyncIterator[Group]:
     """A group that runs."""
-    made = Group(root, size, with_files=with_files, flush=flush, **settings)
+    made = Group(root, size, with_files=with_files, flush=flush, tls=tls, **settings)
     try:
         for name in made.members:
             await made.start(name)

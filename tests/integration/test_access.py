@@ -145,7 +145,7 @@ async def test_the_second_port_asks_for_signatures_too(broker: Broker) -> None:
 @pytest.mark.parametrize("codec", ["json", "rocketmq"])
 async def test_a_client_with_an_account_works(broker: Broker, codec: Literal["json", "rocketmq"]) -> None:
     """Whoever turns access control on could not send or read any more."""
-    keys = Credentials(access_key="application", secret_key="its-secret")  # noqa: S106
+    keys = Credentials(access_key="application", secret_key="its-secret")
     client = ClientConfig(
         namesrv=str(broker.config.registration.namesrv[0]), credentials=keys, codec=codec, heartbeat_ms=100
     )
@@ -256,7 +256,7 @@ async def test_a_signature_covers_each_field_and_the_body(broker: Broker) -> Non
 async def test_operators_change_accounts_and_never_see_a_secret(broker: Broker, tmp_path: Path) -> None:
     """Mqadmin's updateAclConfig would do nothing, or whoever reads the accounts could use them."""
     create = CreateAccessConfigRequestHeader(
-        access_key="newcomer", secret_key="fresh-secret", topic_perms="News=SUB,Orders=PUB"  # noqa: S106
+        access_key="newcomer", secret_key="fresh-secret", topic_perms="News=SUB,Orders=PUB"
     )  # fmt: skip
     assert (await call(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, create)).code == 0
     newcomer = Signer("newcomer", "fresh-secret")

@@ -34,6 +34,7 @@ from rocketpy.protocol.record import Record, decode_all, host_text
 from rocketpy.transport import Address
 from rocketpy_broker import Broker, EmbeddedCluster, NameServer, NamesrvConfig, load_broker_config
 from rocketpy_broker.config import ListenConfig
+from rocketpy_broker.store.batch_saver import NotYetSaved
 from tests.integration.raw_client import RawClient
 
 SMALL = {"mappedFileSizeCommitLog": "1048576", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
@@ -472,8 +473,11 @@ async def test_name_servers_are_told_of_a_topic_before_its_first_send_is_answere
     (channel,) = cluster.namesrv._server.channels
     assert channel._transport is not None
     with socket.socket(fileno=os.dup(channel._transport.get_extra_info("socket").fileno())) as received:
-        cluster.brokers[0].topics.create_for_send("New", "TBW102", 4)
-        (frame,) = FrameDecoder().feed(received.recv(4096, socket.MSG_PEEK))
+        with pytest.raises(NotYetSaved) as waiting:
+            cluster.brokers[0].topics.create_for_send("New", "TBW102", 4)
+        told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        waiting.value.wait(lambda _: told.set_result(received.recv(4096, socket.MSG_PEEK)))
+        (frame,) = FrameDecoder().feed(await told)
         assert decode_command(frame).code == RequestCode.REGISTER_BROKER
     async with await RawClient.open(cluster.namesrv.address) as names:
         route = GetRouteInfoRequestHeader(topic="New")

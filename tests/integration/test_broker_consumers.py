@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.protocol import fastjson
+from rocketpy.protocol.batch import encode_batch
 from rocketpy.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -328,6 +329,76 @@ async def test_a_refused_expression_names_the_key_that_allows_it(caplog: pytest.
             await pull(client, sub="a = 1", kind="SQL92")
     (line,) = (record for record in caplog.records if record.name == "rocketpy.broker.filter")
     assert "'c' is refused its filter by SQL92; enablePropertyFilter=true" in line.getMessage()
+
+
+SLOW_FILTER = " OR ".join(f"p{number} = {number}" for number in range(600)) + " OR n = 1"
+
+
+async def send_many(client: RawClient, texts: list[bytes]) -> None:
+    header = SendMessageRequestHeaderV2(
+        producer_group="p", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+        sys_flag=0, born_timestamp=1, flag=0, properties="", batch=True,
+    )  # fmt: skip
+    body = encode_batch([(0, b"%d" % number, text) for number, text in enumerate(texts)])
+    assert (await client.call(RequestCode.SEND_MESSAGE_V2, header, body)).code == ResponseCode.SUCCESS
+
+
+async def test_a_slow_filter_is_sent_on_in_pieces(client: RawClient, producer: RawClient) -> None:
+    """A pull with 600 terms kept the broker from everybody else for 1.7 s."""
+    await send_many(producer, [b"x\x012\x02"] * 700 + [b"n\x011\x02"])
+    offset, offsets = 0, []
+    while (answer := await pull(client, offset, sub=SLOW_FILTER, kind="SQL92")).code != ResponseCode.SUCCESS:
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        offsets.append(int(answer.ext_fields()["nextBeginOffset"]))
+        assert offsets[-1] > offset
+        offset = offsets[-1]
+    assert len(offsets) > 1, "all messages were looked at in one go"
+    assert bodies(answer) == [b"700"]
+
+
+async def test_a_held_pull_with_a_slow_filter_is_sent_on(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """Its consumer would wait for messages that are there, until its pull's time is over."""
+    await send(producer, b"first")
+    await hold(broker, client, 1, sub=SLOW_FILTER, kind="SQL92")
+    await send_many(producer, [b"x\x012\x02"] * 700 + [b"n\x011\x02"])
+    answer = await client.next()
+    assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert 1 <= int(answer.ext_fields()["nextBeginOffset"]) < 702
+
+
+async def test_held_pulls_share_the_time_for_filters(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """Many pulls held with slow filters would stop the broker at each message that arrives."""
+    await send(producer, b"first")
+    for _ in range(100):
+        await hold(broker, client, 1, sub=SLOW_FILTER, kind="SQL92")
+    await send_many(producer, [b"x\x012\x02"] * 100)
+    answers = [await client.next() for _ in range(100)]
+    assert {answer.code for answer in answers} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
+    offsets = [int(answer.ext_fields()["nextBeginOffset"]) for answer in answers]
+    assert offsets.count(1) > 50, "the last ones are answered without a look at the messages"
+
+
+async def test_a_subscription_that_is_too_long_is_refused_with_the_reason(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """900 KB of tags cost 0.65 s each pull, whether they came in it or in a heartbeat."""
+    await send(producer, b"first")
+    tags = "||".join(f"t{number}" for number in range(110_000))
+    assert (await check(client, tags, "TAG")).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    refused = await pull(client, sub=tags)
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "the limit is 65536" in (refused.remark or "")
+    assert (await beat(client, sub=tags)).code == ResponseCode.SUCCESS
+    refused = await pull(client, sub=None, version=1)
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "the limit is 65536" in (refused.remark or "")
+    kept = broker.consumers.clients.subscription("c", "T")
+    assert kept is not None
+    assert len(kept.sub_string or "") + len(kept.code_set) + len(kept.tags_set) < 70_000
 
 
 # -- groups ---------------------------------------------------------------------------------------

@@ -200,6 +200,23 @@ async def test_a_commit_delivers_and_a_rollback_does_not(client: RawClient) -> N
     assert props.decode(record.properties)["TRAN_MSG"] == "true"
 
 
+async def test_a_half_message_with_a_senseless_property_keeps_no_broker_from_its_start(
+    tmp_path: Path,
+) -> None:
+    """Any client could make a broker fail at each start, by one property of 5,000 digits."""
+    store = tmp_path / "store"
+    async with (
+        EmbeddedCluster(store, settings=SETTINGS) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        await half(client, b"body", f"TRAN_PREPARED_QUEUE_OFFSET\x01{'9' * 5000}\x02")
+    async with (
+        EmbeddedCluster(store, settings=SETTINGS) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        assert (await send(client, b"after")).code == 0
+
+
 async def test_only_its_own_producer_ends_a_transaction(client: RawClient) -> None:
     """Anybody could publish what was never committed, or any record once more."""
     commit = await half(client, b"x")

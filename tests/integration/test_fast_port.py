@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import socket
@@ -17,6 +18,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config
 from tests.integration.raw_client import RawClient
+from tests.integration.test_broker import until
 from tests.interop.processes import free_broker_port, is_free
 
 LEDGER: Mapping[str, str] = {
@@ -62,6 +64,21 @@ async def test_topics_are_told_at_the_second_port(
             assert "TBW102" in TopicConfigSerializeWrapper.decode(answer.body).topic_config_table
             assert broker.health().connections == 2
     assert is_free(second.port)
+
+
+async def test_both_ports_share_the_limit_of_a_host(tmp_path: Path) -> None:
+    """One host could have twice as many connections as it was given."""
+    async with running(tmp_path, 0, maxConnectionsPerHost="2") as broker:
+        second = replace(broker.address, port=second_port(broker))
+        async with await RawClient.open(second) as one, await RawClient.open(broker.address) as other:
+            assert (await one.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
+            assert (await other.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
+            async with await RawClient.open(second) as refused:
+                async with asyncio.timeout(30):  # less than an idle connection has
+                    assert await refused.reader.read() == b""
+        await until(lambda: not broker.health().connections)
+        async with await RawClient.open(second) as client:
+            assert (await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
 
 
 async def test_it_can_be_closed(tmp_path: Path) -> None:

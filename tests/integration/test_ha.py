@@ -1,6 +1,8 @@
 """A master and its slaves on sockets: what is copied, who is refused, what comes back after a stop."""
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -127,6 +129,16 @@ async def test_a_slave_that_stops_while_it_catches_up(brokers: Pair, monkeypatch
         ends = [[one.max_offset_in_queue(*queue) for queue in queues] for one in (store, master.store)]
         assert ends[0] == ends[1]
         assert sum(ends[0]) == 400
+
+
+async def test_what_a_slave_copied_in_a_rush_is_dispatched_when_it_is_over(brokers: Pair) -> None:
+    """Consumers of a slave that was away would not get what came meanwhile before its master says more."""
+    master = await brokers.master(haSendHeartbeatInterval="19000")
+    await send(brokers, 1000, size=3000)
+    slave = await brokers.slave()
+    await caught_up(master, slave)
+    await until(lambda: slave.store.dispatch_behind_bytes == 0)
+    assert sum(slave.store.max_offset_in_queue("HaTopic", queue_id) for queue_id in range(4)) == 1000
 
 
 async def test_slaves_of_slaves(brokers: Pair) -> None:
@@ -365,6 +377,21 @@ async def test_a_slave_without_the_secret_gets_nothing(brokers: Pair, secret: st
     assert slave.store.max_physical_offset == 0
 
 
+@pytest.mark.parametrize("idle", [64, 300])
+async def test_idle_connections_keep_no_slave_out(brokers: Pair, idle: int) -> None:
+    """Connections that say nothing would leave a SYNC_MASTER without its slave."""
+    master = await brokers.master()
+    await send(brokers, 10)
+    port = master.replication.server.address
+    assert port is not None
+    with contextlib.ExitStack() as opened:
+        for _ in range(idle):
+            opened.enter_context(socket.create_connection((port.host, port.port)))
+        slave = await brokers.slave()
+        await caught_up(master, slave)
+        assert [state.broker_id for state in master.replication.slaves()] == [1]
+
+
 async def test_slaves_over_memory(brokers: Pair) -> None:
     """Without this a replicated broker could not be tried inside one process."""
     master = await brokers.start("master", listen="memory://ha-master")
@@ -381,7 +408,7 @@ async def test_a_slave_copies_topics_groups_and_offsets(brokers: Pair) -> None:
     slave = await brokers.slave()
     await send(brokers, 1, topic="Late")
     master.consumers.groups.find("made")
-    master.consumers.groups.delete("old")
+    await master.consumers.groups.delete("old")
     master.consumers.offsets.commit("made", "Late", 0, 7)
     await until(lambda: slave.consumers.offsets.get("made", "Late", 0) == 7)
     await until(lambda: slave.consumers.groups.get("made") is not None)
@@ -391,7 +418,7 @@ async def test_a_slave_copies_topics_groups_and_offsets(brokers: Pair) -> None:
         await producer.send(Message("Late", b"soon", delay_level=1))
     await until((brokers.root / "slave" / "config" / "delayOffset.json").exists)
     await until(lambda: slave.deferred.delay.offsets() == {1: 1})
-    master.topics.delete("Late")
+    await master.topics.delete("Late")
     await until(lambda: slave.topics.get("Late") is None)
 
 
@@ -437,6 +464,23 @@ async def test_a_slave_that_does_not_answer_costs_the_time_out(brokers: Pair) ->
     wire[1].close()
 
 
+async def test_a_master_that_stops_waits_for_its_slave(brokers: Pair) -> None:
+    """Each restart of a SYNC_MASTER would tell senders that messages are uncertain which its slave has."""
+    master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="60000")
+    wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
+    wire[1].write(bytes(8))
+    await until(lambda: master.replication.progress.is_slave_ok(1))
+    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+        sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
+        await until(lambda: master.store.max_physical_offset > 0)
+        closing = asyncio.create_task(master.close())
+        await until(lambda: master.phase == "stopping: replication")
+        wire[1].write(master.store.max_physical_offset.to_bytes(8, "big"))
+        assert (await sending).status is SendStatus.SEND_OK
+        await closing
+    wire[1].close()
+
+
 async def test_what_waits_for_disk_and_slave_is_read_by_nobody(
     brokers: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,3 +514,25 @@ async def test_what_waits_for_disk_and_slave_is_read_by_nobody(
 
 def _queue(broker: str) -> MessageQueue:
     return MessageQueue("BenchmarkTest", broker, 0)
+
+
+async def test_access_control_holds_at_the_ha_port(brokers: Pair) -> None:
+    """Eight zero bytes would bring every message to a program that has no account."""
+    rules = brokers.root / "plain_acl.yml"
+    rules.write_text("globalWhiteRemoteAddresses: [127.0.0.1]\n")
+    acl = {"aclEnable": "true", "rocketmq.acl.plain.file": str(rules)}
+    master = await brokers.master(**acl)
+    await send(brokers, 10)
+    port = master.replication.server.address
+    assert port is not None
+    reader, writer = await asyncio.open_connection(port.host, port.port)
+    writer.write(bytes(8))
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    writer.close()
+    stranger = await brokers.slave("stranger", 2)
+    await until(lambda: "haSecret" in stranger.replication.client.problem)
+    await brokers.stop(master)
+    master = await brokers.master(**acl, haSecret="known")
+    slave = await brokers.slave("slave", 1, **acl, haSecret="known")
+    await caught_up(master, slave)

@@ -66,6 +66,41 @@ async def test_messages_are_on_every_broker(tmp_path: Path) -> None:
         await until(lambda: all(bodies_of(broker) == bodies for broker in group.running.values()))
 
 
+async def test_the_first_message_of_a_topic_is_answered_when_it_is_committed(tmp_path: Path) -> None:
+    """It was committed before its sender waited for that: an error came, and the message was stored twice."""
+    async with ledger_group(tmp_path, 1) as group, Producer("g", namesrv=group.namesrv_address) as producer:
+        master = await group.master()
+        topics = [f"New{number}" for number in range(10)]
+        for topic in topics:
+            assert (await producer.send(Message(topic, b"first"))).status is SendStatus.SEND_OK
+        stored = [
+            unit for topic in topics for queue in range(4) for unit in master.store.units(topic, queue, 0, 9)
+        ]
+        assert len(stored) == len(topics)
+
+
+async def test_a_leader_that_stops_waits_for_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stop of a leader would tell senders that messages are uncertain which its group has."""
+    async with ledger_group(tmp_path, 1) as group, Producer("g", namesrv=group.namesrv_address) as producer:
+        master = await group.master()
+        await send(producer, b"before")
+        ledger, held = master.ledger, list[int]()
+        assert ledger._waiters is not None
+        monkeypatch.setattr(ledger._waiters, "_timeout_s", 60)
+        committed = ledger.committed
+        monkeypatch.setattr(ledger, "committed", held.append)
+        sending = asyncio.create_task(send(producer, b"last"))
+        await until(lambda: bool(held))
+        closing = asyncio.create_task(group.stop("n0"))
+        await until(lambda: master.phase == "stopping: replication")
+        monkeypatch.setattr(ledger, "committed", committed)
+        committed(held[-1])
+        await sending
+        await closing
+
+
 async def test_the_next_master_has_what_was_acknowledged_and_takes_more(tmp_path: Path) -> None:
     """Every stop of a master would lose messages, or stop those who send (I1)."""
     async with ledger_group(tmp_path) as group, Producer("g", namesrv=group.namesrv_address) as producer:

@@ -1,7 +1,10 @@
 """DLedger peers over sockets: a group elects, replicates, and survives what becomes of its peers."""
 
 import asyncio
+import gc
 import threading
+import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from rocketpy.protocol.command import Command, encode_command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel, ChannelOptions, serve
 from rocketpy_broker.dledger import links
+from rocketpy_broker.dledger import peer as peer_module
 from rocketpy_broker.dledger.codes import RaftRequestCode, RaftResponseCode
 from rocketpy_broker.dledger.events import Call
 from rocketpy_broker.dledger.links import PeerLinks
@@ -26,6 +30,7 @@ from rocketpy_broker.dledger.wire import (
     read_response,
     to_request,
 )
+from rocketpy_broker.store.flush import FlushPlan
 from tests.integration.ha_pair import until
 from tests.integration.raft_group import Group, Member, group
 from tests.integration.raw_client import RawClient
@@ -177,6 +182,98 @@ async def test_a_failed_flush_ends_a_peer(tmp_path: Path) -> None:
             peer.append(b"c")
         others = [other for other in running.running if other is not member]
         await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
+
+
+async def test_a_slow_disk_does_not_hold_up_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker would answer nobody, not even its group, while its disk flushes."""
+    async with group(tmp_path, 1, with_files=True) as running:
+        leader, peer = await running.leader()
+        files = leader.files
+        assert files is not None
+        run_flush, threads = files.run_flush, list[int]()
+
+        def slowly(plan: FlushPlan) -> None:
+            threads.append(threading.get_ident())
+            time.sleep(0.02)
+            run_flush(plan)
+
+        monkeypatch.setattr(files, "run_flush", slowly)
+        for number in range(30):
+            await running.append(peer, b"%d" % number)
+            assert len(threads) > number
+        assert threads.count(threading.get_ident()) < len(threads) // 3
+
+
+async def test_lone_entries_are_flushed_in_the_loop_while_the_disk_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each send would wait for two changes of threads; or one slow flush would cost that for ever."""
+
+    class Clock:
+        """Stands still but for flushes."""
+
+        now = 1e9
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock, costs_s, threads = Clock(), 0.001, list[int]()
+    async with group(tmp_path, 1, with_files=True) as running:
+        leader, peer = await running.leader()
+        await running.append(peer, b"its file is made")
+        files = leader.files
+        assert files is not None
+        run_flush = files.run_flush
+
+        def flush(plan: FlushPlan) -> None:
+            threads.append(threading.get_ident())
+            clock.now += costs_s
+            run_flush(plan)
+
+        async def is_in_loop() -> bool:
+            await running.append(peer, b"x")
+            return threads[-1] == threading.get_ident()
+
+        monkeypatch.setattr(files, "run_flush", flush)
+        monkeypatch.setattr(peer_module, "time", clock)
+        assert [await is_in_loop() for _ in range(5)] == [True] * 5
+        costs_s = 0.01
+        assert await is_in_loop()
+        costs_s = 0.001
+        assert [await is_in_loop() for _ in range(3)] == [False] * 3
+        clock.now += 0.2
+        assert [await is_in_loop() for _ in range(3)] == [True] * 3
+
+
+async def test_a_leader_with_a_slow_disk_commits_what_the_others_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each send would wait for the slowest disk, or for the clock, though a majority has it."""
+    done = threading.Event()
+    async with group(tmp_path) as running:
+        leader, peer = await running.leader()
+        await running.append(peer, b"first")
+        await until(lambda: set(peer.lags.values()) == {0})
+        monkeypatch.setattr(peer_module, "_TICK_S", 3600.0)
+        later = asyncio.get_running_loop().time() + 60
+        await until(lambda: peer._timers["tick"].when() > later)  # no more ticks
+        leader.ledger.on_flush = done.wait
+        try:
+            await running.append(peer, b"second")
+            assert not done.is_set()
+        finally:
+            done.set()
+
+
+async def test_a_closed_peer_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Its timers would go on: a peer that was closed would write its checkpoint over that of the next one."""
+    async with group(tmp_path, 1) as running:
+        leader, peer = await running.leader()
+        closed = weakref.ref(peer)
+        del peer
+        await running.stop(leader.name)
+        gc.collect()
+        assert closed() is None
 
 
 async def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:

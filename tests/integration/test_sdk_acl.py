@@ -18,7 +18,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import Names, Peer, stored
 
-KEYS = Credentials(access_key="RocketMQ", secret_key="12345678", security_token="a token")  # noqa: S106
+KEYS = Credentials(access_key="RocketMQ", secret_key="12345678", security_token="a token")
 
 
 def is_signed(request: Command) -> bool:
@@ -108,12 +108,12 @@ async def test_clients_with_other_credentials_have_connections_of_their_own() ->
 async def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     """Logs and tracebacks would hand out the account."""
     caplog.set_level(logging.DEBUG)
-    secret = Credentials(access_key="k", secret_key="very-secret", security_token="very-secret-too")  # noqa: S106
+    secret = Credentials(access_key="k", secret_key="very-secret", security_token="very-secret-too")
     config = ClientConfig(credentials=secret)
     assert "very-secret" not in repr(secret)
     assert "very-secret" not in repr(config)
     with pytest.raises(ConfigInvalid) as caught:
-        Credentials(access_key="", secret_key="very-secret")  # noqa: S106
+        Credentials(access_key="", secret_key="very-secret")
     assert "very-secret" not in str(caught.value)
     async with Guarded() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}

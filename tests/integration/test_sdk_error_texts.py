@@ -91,7 +91,7 @@ async def test_tls_where_none_is_spoken() -> None:
     """The reason would be missing altogether."""
     async with Names() as names:
         text = await text_of_a_send(f"tls://{names.address}")
-    assert "the peer ended the connection; is it TLS that is spoken there?" in text
+    assert "the peer ended the connection; is it TLS that is spoken there" in text
 
 
 @pytest.mark.parametrize(

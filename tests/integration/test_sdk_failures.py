@@ -194,11 +194,13 @@ async def test_what_no_broker_takes_is_not_repeated() -> None:
 async def test_the_only_broker_gets_three_attempts() -> None:
     """A broker that is away for a moment would fail the send."""
     async with one_broker(
-        refuses(ResponseCode.SYSTEM_ERROR), ProducerConfig(retry=RetryConfig(pause_ms=1))
+        refuses(ResponseCode.SYSTEM_ERROR), ProducerConfig(retry=RetryConfig(pause_ms=40))
     ) as (producer, broker, _):
+        started = asyncio.get_running_loop().time()
         with pytest.raises(BrokerError) as caught:
             await producer.send(MESSAGE)
         assert len(broker.sends) == 3
+        assert asyncio.get_running_loop().time() - started > 0.078, "a pause before each further attempt"
         assert caught.value.outcome is Outcome.UNKNOWN
 
 
@@ -504,17 +506,19 @@ async def test_close_waits_for_answers() -> None:
         held.append((channel, request))
         return None
 
-    async with one_broker(hold) as (producer, broker, _):
-        send = producer.send_nowait(MESSAGE)
-        await broker.until(lambda: len(held) == 1)
-        closing = asyncio.create_task(producer.close())
+    async with one_broker(hold, ProducerConfig(batching=False)) as (producer, broker, _):
+        sends = [producer.send_nowait(MESSAGE, timeout_ms=3_600_000) for _ in range(3)]
+        await broker.until(lambda: len(held) == 3)
+        closing = asyncio.create_task(producer.close(timeout_ms=3_600_000))
         await asyncio.sleep(0)
         with pytest.raises(ClientClosed):
             producer.send_nowait(MESSAGE)
-        channel, request = held[0]
-        channel.reply(stored(request))
-        assert await closing == []
-        assert (await send).status is SendStatus.SEND_OK
+        async with asyncio.timeout(10):
+            for (channel, request), send in zip(held, sends, strict=True):
+                assert not closing.done()
+                channel.reply(stored(request))
+                assert (await send).status is SendStatus.SEND_OK
+            assert await closing == []
 
 
 async def test_close_tells_what_was_not_answered_in_time() -> None:
@@ -650,6 +654,7 @@ async def test_without_a_master_a_send_ends_with_its_time(how: str) -> None:
                 await producer.send(MESSAGE, timeout_ms=300, **where)
         assert caught.value.outcome is Outcome.NOT_SENT
         assert not broker.sends
+        assert len(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)) <= 6, "one question every 100 ms"
         assert producer.health().in_flight == 0
         waiting = producer.send_nowait(MESSAGE, timeout_ms=60_000, **where)
         await asyncio.sleep(0)

@@ -88,12 +88,15 @@ async def test_what_a_broker_never_read_is_known_not_to_be_stored(tmp_path: Path
         errors = await asyncio.gather(*late, return_exceptions=True)
         assert {type(error) for error in errors} == {RequestTimeout}
         assert {error.outcome for error in errors if isinstance(error, RequestTimeout)} == {Outcome.NOT_SENT}
-        sends.append(producer.send_nowait(Message("T", b"patient"), timeout_ms=LONG_MS))
+        patient = [b"patient %03d" % number + bytes(100_000) for number in range(200)]  # not all in one go
+        sends += [producer.send_nowait(Message("T", body), timeout_ms=LONG_MS) for body in patient]
+        producer.send_nowait(Message("T", b"given up"), timeout_ms=LONG_MS).cancel()
         process.send_signal(signal.SIGCONT)
         async with asyncio.timeout(120):
             results = await asyncio.gather(*sends)
         assert {result.status for result in results} == {SendStatus.SEND_OK}
-        stored = Counter([*filling, b"patient", b"first"]) + Counter({b"warm": 3})
+        assert producer.health().in_flight == 0
+        stored = Counter([*filling, *patient, b"first"]) + Counter({b"warm": 3})
         assert await bodies(namesrv) == stored
 
 

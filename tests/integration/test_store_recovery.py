@@ -71,7 +71,8 @@ def files_below(root: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
     "lost",
-    ["consumequeue", "consumequeue/T", "consumequeue/T/1", "consumequeue/T/1/00000000000000005000", "index",
+    ["consumequeue", "consumequeue/T", "consumequeue/T/1", "consumequeue/T/1/00000000000000000000",
+     "consumequeue/T/1/00000000000000002000", "consumequeue/T/1/00000000000000005000", "index",
      "checkpoint", "lock"],
 )  # fmt: skip
 def test_what_was_lost_is_built_again(tmp_path: Path, lost: str, clean: bool) -> None:
@@ -85,6 +86,26 @@ def test_what_was_lost_is_built_again(tmp_path: Path, lost: str, clean: bool) ->
     store = expect_all(small_config(tmp_path))
     assert store.index is not None
     assert sum(file.inserts for file in store.index.files) == 3 * COUNT, "no record is indexed twice"
+
+
+@pytest.mark.parametrize("stop", ["clean", "clean, no checksums", "killed"])
+@pytest.mark.parametrize("start", [0, 2000, 4000])
+def test_a_queue_that_lacks_one_file_is_complete_after_a_start(tmp_path: Path, stop: str, start: int) -> None:
+    """A group would skip the messages of that file, or read those behind it as if they were its own."""
+    count = 2 * COUNT  # a start reads the end of so long a log only
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    for number in range(count):
+        put(store, number, queue_id=number % 3)
+    if stop == "killed":
+        store.flush(thorough=True)
+        kill(store)
+    else:
+        store.close()
+    if stop == "clean, no checksums":
+        (tmp_path / "queuesums").unlink()
+    (tmp_path / "consumequeue" / "T" / "1" / segment_name(start)).unlink()
+    expect_all(small_config(tmp_path), count)
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -390,6 +411,12 @@ def test_clean_start_reads_only_the_tail_of_a_large_log(tmp_path: Path) -> None:
     store = MessageStore(config)
     assert store.open().records <= 12
     kill(store)
+    (tmp_path / "abort").unlink()  # the checkpoint still knows that the stop was not clean
+    store = MessageStore(config)
+    report = store.open()
+    assert not report.clean
+    assert report.records <= 12
+    kill(store)
     config = dataclasses.replace(config, recovery=RecoveryConfig(use_progress=False))
     assert MessageStore(config).open().records == 25
 
@@ -432,3 +459,21 @@ def test_a_store_that_java_closed_is_read_from_its_third_last_file(tmp_path: Pat
     assert report.clean
     assert report.scanned_from == starts[-3]
     store.close()
+
+
+@pytest.mark.parametrize("lost", [0, 2000, 5000])
+def test_a_queue_that_lost_a_file_is_rebuilt_though_the_log_is_read_from_its_end(
+    tmp_path: Path, lost: int
+) -> None:
+    """Consumers would never get the messages whose units were in the file, and nothing would say so."""
+    with MessageStore(small_config(tmp_path)) as store:
+        for number in range(2 * COUNT):
+            put(store, number, queue_id=number % 3)
+        assert len(store.commit_log.files.segments) > 4
+    as_java_leaves_it(tmp_path)  # the log is read from its third-last file, and there are no checksums
+    (tmp_path / "consumequeue" / "T" / "1" / f"{lost:020}").unlink()
+    store = MessageStore(small_config(tmp_path))
+    assert store.open().scanned_from == 0
+    assert store.queues.queues["T", 1].files.strays == []
+    store.close()
+    expect_all(small_config(tmp_path), 2 * COUNT)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trustme
 
 from rocketpy import ClientConfig, Message, Producer, PullConsumer
-from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError, TransportError
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
+from rocketpy.transport import Address, AskingEnd, ChannelOptions, TlsFiles, connect
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
+from rocketpy_broker.dledger.wire import MetadataRequest, to_request
+from rocketpy_broker.ha.client import HaClientState
+from tests.integration.ha_pair import Pair, pair, until
+from tests.integration.raft_group import PeerTls, group
 from tests.integration.raw_client import RawClient
 from tests.mqproducer.place import eventually
 
@@ -79,7 +87,7 @@ async def is_answered(address: str) -> bool:
     try:
         async with await RawClient.open(address) as client:
             return (await client.call(RequestCode.GET_BROKER_CLUSTER_INFO)).is_response
-    except OSError:
+    except (OSError, RemoteProtocolError):  # the latter: TLS's alert
         return False
 
 
@@ -148,6 +156,132 @@ async def test_a_client_certificate_can_be_wanted(tmp_path: Path, authority: tru
         assert await send_and_read(str(names.address), context) == [b"x"]
 
 
+def replicas(authority: trustme.CA, directory: Path, name: str = "pair") -> str:
+    """Settings of a broker whose certificate has this name, at both ends of its connections."""
+    cert = authority.issue_cert("127.0.0.1", name)
+    cert.private_key_and_cert_chain_pem.write_to_path(directory / f"{name}.pem")
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    return "".join(
+        f"tls.{end}.{key}={directory}/{file}\n"
+        for end in ("server", "client")
+        for key, file in (
+            ("certPath", f"{name}.pem"),
+            ("keyPath", f"{name}.pem"),
+            ("trustCertPath", "ca.pem"),
+        )
+    )
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with pair(tmp_path) as it:
+        yield it
+
+
+def properties(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+async def test_a_clients_certificate_is_not_a_replicas(brokers: Pair, authority: trustme.CA) -> None:
+    """Every application with a certificate could copy all messages, in spite of access control."""
+    named = {"replicaCertNames": "pair;other"}
+    tls = properties(replicas(authority, brokers.root))
+    # For clients and the name server without TLS it would have to be permissive; here only replicas talk.
+    master = await brokers.master(**tls, **named, namesrvAddr="")
+    where = master.replication.server.address
+    assert where is not None
+    given = {"haMasterAddress": str(where), "namesrvAddr": ""}
+    slave = await brokers.slave("slave", 1, **tls, **named, **given)
+    await until(lambda: slave.replication.client.state is HaClientState.COPIES)
+    application = properties(replicas(authority, brokers.root, "application"))
+    stranger = await brokers.slave("stranger", 2, **application, **named, **given)
+    await until(lambda: stranger.replication.client.problem != "")
+    assert len(master.replication.slaves()) == 1
+
+
+@pytest.mark.parametrize(
+    ("masters", "slaves", "problem"),
+    [(True, False, "speaks TLS"), (False, True, "is it TLS that is spoken there")],
+    ids=["slave without TLS", "master without TLS"],
+)
+async def test_a_slave_says_which_end_lacks_tls(
+    brokers: Pair, authority: trustme.CA, masters: bool, slaves: bool, problem: str
+) -> None:
+    """An operator would see that a connection ended, and not why."""
+    tls = properties(replicas(authority, brokers.root))
+    master = await brokers.master(namesrvAddr="", **(tls if masters else {}))
+    where = master.replication.server.address
+    assert where is not None
+    scheme = "tls" if slaves else "tcp"
+    given = {"haMasterAddress": f"{scheme}://{where.host}:{where.port}", "namesrvAddr": ""}
+    slave = await brokers.slave("slave", 1, **given, **(tls if slaves else {}))
+    await until(lambda: problem in slave.replication.client.problem)
+
+
+async def test_a_group_by_tls_lets_its_peers_in(tmp_path: Path, authority: trustme.CA) -> None:
+    """Entries would go over the network in the clear, or whoever has a certificate could vote."""
+    replicas(authority, tmp_path, "n0")
+    replicas(authority, tmp_path, "application")
+    trust = tmp_path / "ca.pem"
+    cert = tmp_path / "n0.pem"
+    listen = TlsFiles(cert_path=cert, trust_cert_path=trust, server=True, verify_mode=ssl.CERT_REQUIRED)
+    own = TlsFiles(cert_path=cert, trust_cert_path=trust)
+    tls = PeerTls(ChannelOptions(ssl=listen), ChannelOptions(ssl=own), frozenset({"n0"}))
+    async with group(tmp_path, tls=tls) as running:
+        _, peer = await running.leader()
+        await running.append(peer, b"a")
+        await until(lambda: all(member.bodies() == [b"a"] for member in running.running))
+        other = TlsFiles(cert_path=tmp_path / "application.pem", trust_cert_path=trust)
+        channel = await connect(peer.address, AskingEnd(), ChannelOptions(ssl=other))
+        with pytest.raises(TransportError):
+            await channel.request(to_request(MetadataRequest(group="g")), 5000)
+
+
+async def shown_to(port: Address, context: ssl.SSLContext) -> int:
+    """The serial number of the certificate that a server shows to a new connection."""
+    _, writer = await asyncio.open_connection(port.host, port.port, ssl=context)
+    shown = writer.get_extra_info("peercert")
+    writer.close()
+    return int(shown["serialNumber"], 16)
+
+
+async def test_a_new_certificate_counts_without_a_restart(
+    tmp_path: Path, authority: trustme.CA, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Servers would have to be restarted each time their certificates are renewed, or stop serving."""
+    async with servers(tmp_path, tls_settings(authority, tmp_path, "enforcing")) as (names, broker):
+        ports = [names.address, broker.address, replace(broker.address, port=broker.address.port - 2)]
+        where = broker.replication.server.address
+        assert where is not None
+        ports.append(where)
+        context = trusting(authority)
+        first = await shown_to(names.address, context)
+        path = tmp_path / "server.pem"
+        old = path.read_bytes()
+
+        path.write_bytes(old[: len(old) // 2])
+        await until(lambda: broker.health().tls_problem != "" != names.tls_problem)
+        assert str(path) in broker.health().tls_problem
+        assert "go on with the former certificates" in caplog.text
+        assert {await shown_to(port, context) for port in ports} == {first}
+
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(path)
+        await until(lambda: not broker.health().tls_problem and not names.tls_problem)
+        for port in ports:
+            assert await shown_to(port, context) != first
+        assert await send_and_read(str(names.address), context) == [b"x"]
+
+
+async def test_silent_connections_keep_no_client_out(tmp_path: Path, authority: trustme.CA) -> None:
+    """Whoever opens connections and begins no handshake would shut out every client."""
+    tls = tls_settings(authority, tmp_path, "enforcing") + "maxConnections=4\n"
+    async with servers(tmp_path, tls) as (names, _):
+        with contextlib.ExitStack() as opened:
+            for _ in range(8):
+                opened.enter_context(socket.create_connection((names.address.host, names.address.port)))
+            assert await shown_to(names.address, trusting(authority))
+
+
 async def test_a_permissive_port_does_not_wait_for_ever(tmp_path: Path, authority: trustme.CA) -> None:
     """A stranger who says nothing, or nonsense, would hold a connection and in the end all of them."""
     tls = tls_settings(authority, tmp_path, "permissive") + "frameTimeoutMillis=200\n"
@@ -181,9 +315,9 @@ def test_old_versions_are_not_spoken(tmp_path: Path, authority: trustme.CA) -> N
     """Traffic could be read by who breaks TLS 1.1."""
     path = tmp_path / "broker.conf"
     path.write_text(tls_settings(authority, tmp_path, "enforcing"))
-    context = load_broker_config(path).listen.options.ssl
-    assert context is not None
-    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    files = load_broker_config(path).listen.options.ssl
+    assert isinstance(files, TlsFiles)
+    assert files.context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from rocketpy.protocol.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ
 from rocketpy.transport import Address, Channel, ChannelOptions, Server, connect, register_transport, serve
 from rocketpy.transport.base import host_limit
 
-ECHO, SILENT, HOLD, RAISE, BUG, BIG, PUSH = range(900, 907)
+ECHO, SILENT, HOLD, RAISE, BUG, PUSH = range(900, 906)
 _names = itertools.count()
 
 
@@ -51,8 +51,6 @@ class Peer:
         self._news.set()
         if request.code == ECHO:
             return request.reply(body=request.body)
-        if request.code == BIG:
-            return request.reply(body=b"x" * 1_000_000)
         if request.code == RAISE:
             raise RocketError("the disk is made of cheese")
         if request.code == BUG:
@@ -280,8 +278,11 @@ async def test_a_peer_that_does_not_read_is_cut_off(scheme: str) -> None:
     async with started(scheme, options) as rig:
         channel = await rig.open()
         assert channel._transport is not None
-        futures = [channel.request(Command.request(BIG), 60_000) for _ in range(40)]
+        futures = [channel.request(Command.request(HOLD), 60_000) for _ in range(40)]
+        await rig.peer.until(lambda: len(rig.peer.held) == 40)
         channel._transport.pause_reading()
+        for held, request in rig.peer.held:
+            held.reply(request.reply(body=bytes(1 << 20)))
         await rig.peer.until(lambda: bool(rig.peer.closed))
         assert isinstance(rig.peer.closed[0], ConnectionLost)
         if not channel.is_closed:
@@ -340,9 +341,20 @@ async def test_one_connection_too_many_is_refused(scheme: str) -> None:
     """A connection flood would exhaust the process's file descriptors."""
     async with started(scheme, ChannelOptions(max_connections=2)) as rig:
         kept = [await rig.open(), await rig.open()]
+        assert [(await channel.request(Command.request(ECHO), 5000)).code for channel in kept] == [0, 0]
         refused = await rig.open()
         await asyncio.wait_for(refused.wait_closed(), 10)
         assert [(await channel.request(Command.request(ECHO), 5000)).code for channel in kept] == [0, 0]
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
+async def test_idle_connections_keep_nobody_out(scheme: str) -> None:
+    """Whoever opens connections and says nothing could shut out every client for two minutes."""
+    async with started(scheme, ChannelOptions(max_connections=2)) as rig:
+        idle, client, other = [await rig.open() for _ in range(3)]
+        await asyncio.wait_for(idle.wait_closed(), 10)
+        for channel in (client, other):
+            assert (await channel.request(Command.request(ECHO), 5000)).code == 0
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])

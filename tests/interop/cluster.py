@@ -128,16 +128,21 @@ def cluster(
     servers: the RocketMQ that Java's servers are of; `peer`, whose clients drive them, when left out.
     """
     with (
-        _name_server(servers or peer, run, namesrv, namesrv_port, names_conf) as names,
+        name_server(servers or peer, run, namesrv, namesrv_port, names_conf) as names,
         _broker(servers or peer, run, names.address, broker, conf, server) as one,
     ):
         yield Cluster(peer, run, names, one, client or {})
 
 
 @contextmanager
-def _name_server(
-    peer: JavaPeer, run: Path, make: Make, port: int | None, conf: Mapping[str, object] | None
+def name_server(
+    peer: JavaPeer,
+    run: Path,
+    make: Make,
+    port: int | None = None,
+    conf: Mapping[str, object] | None = None,
 ) -> Iterator[NameServerProcess]:
+    """A name server of either make, running."""
     server = (
         JavaNameServer(peer, run, port=port) if make == "java" else OurNameServer(run, port=port, conf=conf)
     )

@@ -73,10 +73,16 @@ class Place:
 
 
 async def eventually(look: Callable[[], Awaitable[T | None]], timeout_s: float = 20) -> T:
-    """What `look` returns as soon as that is not None; it is asked again and again."""
+    """What `look` returns as soon as that is not None; it is asked again and again.
+
+    Raises TypeError for False, which would end the wait at once.
+    """
     async with asyncio.timeout(timeout_s):
         while True:
-            if (found := await look()) is not None:
+            found = await look()
+            if found is False:
+                raise TypeError(f"{look} returned False; return None to go on waiting")
+            if found is not None:
                 return found
             await asyncio.sleep(0.02)
 

@@ -17,16 +17,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rocketpy import LocalTransactionState, Message, Producer, PullConsumer
-from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, UpdateConsumerOffsetRequestHeader
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel, connect
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
 from rocketpy_broker.metrics import catalog
-from rocketpy_broker.metrics.server import MetricsServer
+from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.namesrv import NameServer
 from tests.integration.ha_pair import caught_up, pair
 from tests.mqproducer.place import eventually
@@ -101,9 +101,8 @@ class _Silent:
 
 async def http(broker: Broker, request: str) -> tuple[int, str]:
     """Status and body of one request to a broker's metrics endpoint."""
-    assert broker.metrics is not None
-    assert broker.metrics.server is not None
-    reader, writer = await asyncio.open_connection(*broker.metrics.server.address)
+    assert broker.http is not None
+    reader, writer = await asyncio.open_connection(*broker.http.address)
     writer.write(f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     answer = (await reader.read()).decode()
     writer.close()
@@ -166,14 +165,10 @@ async def test_slaves_and_their_lag_show(tmp_path: Path) -> None:
         slave = await brokers.slave(metricsPort="0")
         await caught_up(master, slave)
 
-        async def copies() -> bool:
+        async def copies() -> bool | None:
             found = samples((await http(slave, "GET /metrics"))[1])["rocketmq_slave_state"]
-            return {labels["state"]: value for labels, value in found} == {
-                "waits": 0,
-                "connects": 0,
-                "copies": 1,
-                "refused": 0,
-            }
+            states = {labels["state"]: value for labels, value in found}
+            return states == {"waits": 0, "connects": 0, "copies": 1, "refused": 0} or None
 
         await eventually(copies)
 
@@ -193,13 +188,12 @@ async def test_the_endpoint_serves_metrics_and_nothing_else(tmp_path: Path) -> N
         assert (await http(broker, "GET /config"))[0] == 404
         assert (await http(broker, "POST /metrics"))[0] == 405
         assert await http(broker, "HEAD /metrics") == (200, "")
-        assert broker.metrics is not None
-        assert broker.metrics.server is not None
-        host, port = broker.metrics.server.address
+        assert broker.http is not None
+        host, port = broker.http.address
         assert host == "127.0.0.1"
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(b"x" * 100_000)
-        assert await reader.read() == b""
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
         writer.close()
         assert (await http(broker, "GET /metrics?x=1"))[0] == 200
     with pytest.raises(OSError, match=r"refused|Connect"):
@@ -212,27 +206,32 @@ async def test_no_port_no_endpoint(tmp_path: Path) -> None:
     broker = Broker(load_broker_config(None, given))
     await broker.start()
     try:
-        assert broker.metrics is not None
-        assert broker.metrics.server is None
+        assert broker.http is None
     finally:
         await broker.close()
 
 
-async def test_without_its_package_the_endpoint_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker would serve errors to the scraper, or fail with an import error."""
+async def test_without_its_package_the_endpoint_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker would serve errors to the scraper, or probes, which need no package, would fail."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ConfigInvalid, match=r"rocketpy-mq\[metrics\]"):
-        await MetricsServer("127.0.0.1", 0, list).start()
+    async with busy_broker(tmp_path) as broker:
+        status, text = await http(broker, "GET /metrics")
+        assert status == 501
+        assert 'pip install "rocketpy-mq[metrics]"' in text
+        assert (await http(broker, "GET /readyz"))[0] == 200
+    assert 'pip install "rocketpy-mq[metrics]"' in caplog.text
 
 
 async def test_a_port_in_use_is_said_to_be_that_of_metrics() -> None:
     """An operator would look for the fault in listenPort, since a broker has several ports."""
-    other = MetricsServer("127.0.0.1", 0, list)
+    other = HttpServer("127.0.0.1", 0, Tasks("a server"))
     await other.start()
     port = other.address[1]
     try:
         with pytest.raises(OSError, match=rf"metricsPort {port}: .*in use") as failure:
-            await MetricsServer("127.0.0.1", port, list).start()
+            await HttpServer("127.0.0.1", port, Tasks("another")).start()
         assert failure.value.errno == errno.EADDRINUSE
     finally:
         await other.close()

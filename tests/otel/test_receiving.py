@@ -22,6 +22,7 @@ from rocketpy import (
 from rocketpy.errors import BrokerError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy_broker.embedded import EmbeddedCluster
+from rocketpy_otel.describing import message_attributes
 from tests.integration.sdk_peers import Names, Peer
 from tests.mqconsumer.undecodable import mixed
 from tests.mqproducer.place import Place
@@ -167,6 +168,15 @@ def test_no_messages_are_no_span(recorder: Recorder) -> None:
             raise ValueError("oops")
     assert [span.name for span in recorder.spans()] == ["poll"]
     assert recorder.points("messaging.process.duration") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("1700000000000", [1700000000000]), ("9" * 5000, []), ("-1", [])]
+)
+def test_a_time_of_delivery_that_is_none_is_left_out(text: str, shown: list[int]) -> None:
+    """Any sender could make its consumers' handlers fail, and exporters drop their spans."""
+    found = message_attributes(Message("T", b"x", properties={"TIMER_DELIVER_MS": text}))
+    assert [value for value in found.values() if isinstance(value, int)] == [1, *shown]
 
 
 async def test_processing_is_a_span_of_its_own(recorder: Recorder) -> None:

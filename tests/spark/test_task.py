@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from math import inf, nan
 from pathlib import Path
@@ -35,9 +36,11 @@ from pyspark_rocketmq.options import Connection, Options, SinkOptions, SourceOpt
 from pyspark_rocketmq.planning import Planner
 from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.reading import read_range
+from pyspark_rocketmq.rows import to_batch
 from pyspark_rocketmq.sending import Report, TaskPlace, send_rows
+from rocketpy import MessageExt, MessageQueue
 from rocketpy.errors import ConfigInvalid, Retry, RocketError
-from rocketpy.protocol import properties
+from rocketpy.protocol import properties, record
 from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
@@ -171,6 +174,7 @@ def test_what_becomes_of_numbers_that_json_lacks(format_: str, values: list[floa
         ({"tlsCertFile": "c.pem", "tlsKeyFile": "k.pem"}, "option tlsCertFile is set, but option tls is not"),
         ({"tls": "true", "tlsKeyFile": "k.pem"}, "option tlsKeyFile is set, but option tlsCertFile is not"),
         ({"securityToken": "t"}, "option securityToken is set, but option accessKey is not"),
+        ({"signatureVersion": "2"}, "option signatureVersion is set, but option accessKey is not"),
     ],
 )
 def test_what_would_leave_a_connection_open_to_others_is_refused(given: dict[str, str], words: str) -> None:
@@ -534,6 +538,34 @@ async def test_a_broker_without_batches_gets_rows_singly() -> None:
     assert report.rows == 30
     singles = [command.body for command in broker.sends if command.code == RequestCode.SEND_MESSAGE_V2]
     assert sorted(singles) == sorted(b"body %d" % number for number in range(30))
+
+
+@pytest.mark.parametrize(
+    ("born", "expected"),
+    [
+        (1_700_000_000_000, datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)),
+        (-1, datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)),
+        (253_402_300_799_999, datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)),
+        (2**63 - 1, None),
+        (-(2**63), None),
+    ],
+)
+def test_a_time_that_no_calendar_has_is_null(born: int, expected: datetime | None) -> None:
+    """One message whose producer says a senseless time would fail every query that reads it, for ever."""
+    host = host_bytes("127.0.0.1", 10911)
+    data = encode_record(b"T", 0, 0, 0, 1000, 0, born, host, 2, host, 0, 0, b"x", b"")
+    message = MessageExt(record.decode(data), MessageQueue("T", "a", 0), b"x")
+    batch = to_batch([message], ("bornTimestamp", "storeTimestamp"))
+    assert batch.column(0).to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"T": {"b": {"%s": 1}}}' % ("9" * 5000), '{"T": {"b": {"0": 9223372036854775808}}}']
+)
+def test_senseless_numbers_of_queues_and_offsets_are_refused(text: str) -> None:
+    """A job would end with an error of Python's that names no option."""
+    with pytest.raises(ConfigInvalid, match="offset"):
+        read_offsets("startingOffsets", text)
 
 
 async def test_a_busy_broker_is_given_time() -> None:

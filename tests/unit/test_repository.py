@@ -77,10 +77,10 @@ def test_public_names_exist() -> None:
     assert sorted(set(rocketpy.__all__)) == sorted(rocketpy.__all__)
 
 
-def test_decisions_are_numbered_without_gaps() -> None:
+def test_each_decision_has_a_number_of_its_own() -> None:
     """Without this two decisions could share a number, and a reference lead to the wrong one."""
     numbers = [int(path.name[:4]) for path in sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))]
-    assert numbers == list(range(len(numbers)))
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_differences_answer_every_quirk_once() -> None:

@@ -82,4 +82,4 @@ def _lines(data: coverage.CoverageData) -> dict[str, dict[int, frozenset[str]]]:
 def commit() -> str:
     """The commit that is checked out, short."""
     asked = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603 - git

@@ -67,6 +67,7 @@ PACKAGES = {
         (
             "tests/unit/producer",
             "tests/unit/client",
+            "tests/integration/test_sdk_client_life.py",
             "tests/integration/test_sdk_producer.py",
             "tests/integration/test_sdk_batching.py",
             "tests/integration/test_sdk_requests.py",

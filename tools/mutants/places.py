@@ -96,6 +96,8 @@ def _mutants_of(path: Path) -> Iterator[tuple[object, Mutant]]:
                     continue
                 relative = str(path.relative_to(ROOT))
                 line = lines[start[0] - 1]
+                if name == "core/ExceptionReplacer" and "." in line[start[1] : end[1]]:
+                    continue  # cosmic-ray 8.4 fails on dotted names
                 column = start[1] - (len(line) - len(line.lstrip()))
                 words = f"{relative}|{definitions.get(start[0], '')}|{name}|{line.strip()}|{column}"
                 seen[words] += 1

@@ -155,22 +155,13 @@ def _run_pytest(arguments: Sequence[str]) -> Tests:
     # The same examples for each mutant, and none kept: they would be tried again without the mutant.
     hypothesis.settings.register_profile("mutants", derandomize=True, database=None, deadline=None)
     tests = Tests()
-    tests.exit_code = int(
-        pytest.main(
-            [
-                "-q",
-                "--no-header",
-                "--tb=no",
-                "-W",
-                "ignore::pytest.PytestAssertRewriteWarning",
-                "--hypothesis-profile=mutants",
-                "-p",
-                "no:cacheprovider",
-                *arguments,
-            ],
-            plugins=[_Recorder(tests)],
-        )
-    )
+    options = ["-q", "--no-header", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning",
+               "--hypothesis-profile=mutants", "-p", "no:cacheprovider"]  # fmt: skip
+    try:
+        tests.exit_code = int(pytest.main([*options, *arguments], plugins=[_Recorder(tests)]))
+    except pytest.PytestUnraisableExceptionWarning:  # a coroutine that was never awaited, seen at the end
+        traceback.print_exc()
+        tests.exit_code = int(pytest.ExitCode.TESTS_FAILED)
     return tests
 
 

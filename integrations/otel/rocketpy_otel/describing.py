@@ -31,6 +31,8 @@ Attributes = dict[str, Value]
 
 _GROUP_PROPERTY: Final = "__SHARDINGKEY"
 _DELIVERY_PROPERTY: Final = "TIMER_DELIVER_MS"
+_MS_DIGITS_MAX: Final = 18
+"""A property has whatever its sender wrote; attributes are 64-bit numbers."""
 """Set by clients of 5.x."""
 
 
@@ -60,7 +62,7 @@ def message_attributes(message: Message | MessageExt) -> Attributes:
     if group := properties.get(_GROUP_PROPERTY):
         found[names.MESSAGE_GROUP] = group
     delivery = properties.get(_DELIVERY_PROPERTY, "")
-    if delivery.isdecimal():
+    if delivery.isdecimal() and len(delivery) <= _MS_DIGITS_MAX:
         found[names.DELIVERY_TIME] = int(delivery)
     return found
 

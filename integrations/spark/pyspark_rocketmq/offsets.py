@@ -29,6 +29,7 @@ __all__ = [
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+_QUEUE_DIGITS_MAX: Final = 9
 
 
 class QueueName(NamedTuple):
@@ -69,7 +70,8 @@ def from_json(value: object) -> Offsets:
     for topic, brokers in _items(value, "offsets"):
         for broker, queues in _items(brokers, topic):
             for queue_id, offset in _items(queues, f"{topic} {broker}"):
-                if not queue_id.isdecimal() or type(offset) is not int or offset < EARLIEST:
+                is_queue = queue_id.isdecimal() and len(queue_id) <= _QUEUE_DIGITS_MAX
+                if not is_queue or type(offset) is not int or not EARLIEST <= offset < 2**63:
                     raise ConfigInvalid(
                         f"{topic} {broker}: queue {queue_id!r} has offset {offset!r}; a queue is a number, "
                         "its offset one of 0 or more, -2 (earliest) or -1 (latest)"

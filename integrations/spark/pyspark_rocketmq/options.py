@@ -95,6 +95,7 @@ class Connection:
     access_key: str
     secret_key: str
     security_token: str
+    signature_version: int
     tls: bool
     tls_ca_file: str
     tls_cert_file: str
@@ -118,6 +119,7 @@ class Connection:
             access_key=options.text("accessKey"),
             secret_key=options.text("secretKey"),
             security_token=options.text("securityToken"),
+            signature_version=int(options.choice("signatureVersion", "1", ("1", "2"))),
             tls=options.flag("tls", default=False),
             tls_ca_file=options.text("tlsCaFile"),
             tls_cert_file=options.text("tlsCertFile"),
@@ -128,6 +130,12 @@ class Connection:
             raise ConfigInvalid("options accessKey and secretKey go together; one of them is missing")
         for name, value, needed, there in (
             ("securityToken", connection.security_token, "accessKey is not", connection.access_key),
+            (
+                "signatureVersion",
+                connection.signature_version == 2,
+                "accessKey is not",
+                connection.access_key,
+            ),
             ("tlsCaFile", connection.tls_ca_file, "tls is not true", connection.tls),
             ("tlsCertFile", connection.tls_cert_file, "tls is not true", connection.tls),
             ("tlsKeyFile", connection.tls_key_file, "tlsCertFile is not", connection.tls_cert_file),
@@ -151,6 +159,7 @@ class Connection:
                 access_key=self.access_key,
                 secret_key=self.secret_key,
                 security_token=self.security_token or None,
+                signature_version=1 if self.signature_version == 1 else 2,
             )
         return ClientConfig(
             namesrv=";".join(addresses),

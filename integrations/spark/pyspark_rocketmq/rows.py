@@ -14,11 +14,19 @@ from rocketpy.message import RESERVED_PROPERTIES
 __all__ = ["SCHEMA", "check_schema", "to_batch"]
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
+_TIME_MS_MIN: Final = -62_135_596_800_000
+_TIME_MS_MAX: Final = 253_402_300_799_999
+"""From the year 1 to the end of 9999, as Spark's timestamps."""
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 
 def _own_properties(message: MessageExt) -> list[tuple[str, str]]:
     return [pair for pair in message.properties.items() if pair[0] not in RESERVED_PROPERTIES]
+
+
+def _microseconds(time_ms: int) -> int | None:
+    """None for a time that no timestamp can have: it is whatever the producer says."""
+    return time_ms * 1000 if _TIME_MS_MIN <= time_ms <= _TIME_MS_MAX else None
 
 
 _COLUMNS: Final[dict[str, tuple[str, pa.DataType, Callable[[MessageExt], Any]]]] = {
@@ -34,8 +42,8 @@ _COLUMNS: Final[dict[str, tuple[str, pa.DataType, Callable[[MessageExt], Any]]]]
     "flag": ("int", pa.int32(), lambda message: message.flag),
     "sysFlag": ("int", pa.int32(), lambda message: message.sys_flag),
     "reconsumeTimes": ("int", pa.int32(), lambda message: message.reconsume_times),
-    "bornTimestamp": ("timestamp", _TIME, lambda message: message.born_timestamp * 1000),
-    "storeTimestamp": ("timestamp", _TIME, lambda message: message.store_timestamp * 1000),
+    "bornTimestamp": ("timestamp", _TIME, lambda message: _microseconds(message.born_timestamp)),
+    "storeTimestamp": ("timestamp", _TIME, lambda message: _microseconds(message.store_timestamp)),
 }
 """Name -> type as Spark spells it, Arrow's type, and the value of a message. Times in microseconds."""
 

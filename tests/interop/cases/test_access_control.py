@@ -9,12 +9,19 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from rocketpy import ClientConfig, Message, Producer, PullConsumer
 from rocketpy.config import Credentials
 from rocketpy.errors import BrokerError
 from tests.interop import probe
 from tests.interop.cluster import BINARY_HEADERS, Cluster
+from tests.interop.java_member import JavaMember
 from tests.interop.java_peer import JavaPeer, make_home
 from tests.interop.sides import Side, serve
 
@@ -33,6 +40,8 @@ accounts:
   topicPerms:
   - Orders=PUB|SUB
   - News=SUB
+  groupPerms:
+  - java-members=SUB
 - accessKey: operator
   secretKey: other-secret
   admin: true
@@ -104,7 +113,7 @@ def test_a_refusal_is_worded_alike(servers: Cluster, keys: str, topic: str, says
 
 async def test_our_client_sends_and_reads(servers: Cluster) -> None:
     """Our SDK could not be used where keys are asked for."""
-    keys = Credentials(access_key="application", secret_key="its-secret")  # noqa: S106
+    keys = Credentials(access_key="application", secret_key="its-secret")
     client = ClientConfig(namesrv=servers.namesrv.address, credentials=keys)
     async with Producer("p", client=client) as producer, PullConsumer("c", client=client) as consumer:
         result = await producer.send(Message("Orders", b"ours"))
@@ -112,10 +121,27 @@ async def test_our_client_sends_and_reads(servers: Cluster) -> None:
         assert [message.body for message in found.messages] == [b"ours"]
         with pytest.raises(BrokerError, match="No default permission for topic:News"):
             await producer.send(Message("News", b"x"), timeout_ms=3000)
-    stranger = replace(client, credentials=Credentials(access_key="application", secret_key="wrong"))  # noqa: S106
+    stranger = replace(client, credentials=Credentials(access_key="application", secret_key="wrong"))
     async with Producer("p", client=stranger) as producer:
         with pytest.raises(BrokerError, match="Check signature failed"):
             await producer.send(Message("Orders", b"x"), timeout_ms=3000)
+
+
+@pytest.mark.parametrize("order", ["false", "true"], ids=["concurrently", "in order"])
+def test_java_consumers_read_lock_and_send_back(servers: Cluster, order: str) -> None:
+    """A consumer of Java's could not join its group, or would lose the messages that it could not handle."""
+    mine = as_account(servers, APPLICATION)
+    home = servers.run / f"member-{order}"
+    arguments = (servers.namesrv.address, "java-members", "Orders", "AVG", order)
+    with servers.peer.running("Push", *arguments, home=home, properties=mine.java_properties):
+        member = JavaMember(home / "console.log")
+        marks = [f"{order}-{number}".encode() for number in range(8)]
+        later = [b"later"] * (order == "false")
+        steps = [{"how": "sync", "topic": "Orders", "body": body.hex()} for body in marks + later]
+        assert [answer.get("status") for answer in mine.produce(*steps)] == ["SEND_OK"] * len(steps)
+        probe.wait_until(lambda: set(marks) <= set(member.bodies()), "all messages", step_s=1)
+        if later:
+            probe.wait_until(lambda: member.bodies().count(b"later") == 2, "the retry", step_s=1)
 
 
 def test_operators_keep_the_accounts(servers: Cluster) -> None:
@@ -179,3 +205,39 @@ def test_java_clients_speak_tls(peer: JavaPeer, tmp_path: Path, side: Side) -> N
         steps = [{"how": "sync", "topic": "Sealed", "body": (b"x" * 50_000).hex()} for _ in range(4)]
         assert [answer.get("status") for answer in servers.produce(*steps)] == ["SEND_OK"] * 4
         probe.wait_until(lambda: len(servers.pull_all("Sealed")) == 4, "the messages", step_s=1)
+
+
+def test_java_clients_show_certificates(peer: JavaPeer, tmp_path: Path) -> None:
+    """With certificates for all clients RocketMQ's would be shut out, or let in without one."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name in ("127.0.0.1", "client"):
+        issued = authority.issue_cert(name)
+        issued.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+        key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        # Netty reads PKCS #8 only.
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (tmp_path / f"{name}.key").write_bytes(pem)
+    conf = tmp_path / "tls.properties"
+    conf.write_text(
+        f"tls.server.mode=permissive\ntls.server.certPath={tmp_path}/127.0.0.1.pem\n"
+        f"tls.server.keyPath={tmp_path}/127.0.0.1.key\ntls.server.need.client.auth=require\n"
+        f"tls.server.trustCertPath={tmp_path}/ca.pem\n"
+    )
+    settings = {"tls.config.file": conf}
+    stranger = {
+        "tls.enable": "true",
+        "tls.test.mode.enable": "false",
+        "tls.client.authServer": "true",
+        "tls.client.trustCertPath": f"{tmp_path}/ca.pem",
+    }
+    known = {
+        **stranger,
+        "tls.client.certPath": f"{tmp_path}/client.pem",
+        "tls.client.keyPath": f"{tmp_path}/client.key",
+    }
+    step = {"how": "sync", "topic": "Sealed", "body": b"x".hex()}
+    side = Side("Java client with a certificate", "our", "our", known)
+    with serve(side, peer, tmp_path / "known", conf=settings, names_conf=settings) as servers:
+        assert servers.produce(step)[0].get("status") == "SEND_OK"
+        assert replace(servers, java_properties=stranger).produce(step)[0].get("status") != "SEND_OK"

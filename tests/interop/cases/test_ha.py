@@ -7,8 +7,10 @@ HA_MESSAGES: how many are sent. The whole proof:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -138,6 +140,35 @@ def test_consumers_read_on_from_the_slave_and_come_back(
             probe.wait_until(lambda: min(len(set(ours)), len(set(theirs()))) == 150, "the others")
             probe.wait_until(lambda: reads_again(address, first.address), "reads from the master", step_s=1)
         probe.wait_until(lambda: log_of(first) == log_of(second), "equal logs", timeout_s=60)
+
+
+def test_idle_connections_keep_no_java_slave_out(
+    peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess
+) -> None:
+    """RocketMQ's slave says nothing for its first 5 s, just like connections that are opened to do harm."""
+    first = one_of_pair("our", peer, tmp_path, namesrv, slave=False).start(BOOT_S)
+    second = one_of_pair("java", peer, tmp_path, namesrv, slave=True)
+    with stopping([first, second]), contextlib.ExitStack() as opened:
+        asyncio.run(send_some(namesrv.address, 10, first_body=0))
+        for _ in range(64):
+            opened.enter_context(socket.create_connection(("127.0.0.1", first.port + 1)))
+        second.start(BOOT_S)
+        probe.wait_until(lambda: log_of(first) == log_of(second), "equal logs", timeout_s=60)
+
+
+def test_a_java_slave_gets_nothing_where_a_secret_is_asked_for(
+    peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess
+) -> None:
+    """An operator who mixes both makes would see neither why nothing is copied, nor by which slave."""
+    conf = {**CONF, "haSecret": "a long random text"}
+    first = new_broker("our", peer, tmp_path / "master", namesrv.address, conf=conf).start(BOOT_S)
+    second = one_of_pair("java", peer, tmp_path, namesrv, slave=True)
+    with stopping([first, second]):
+        asyncio.run(send_some(namesrv.address, 10, first_body=0))
+        second.start(BOOT_S)
+        said = "RocketMQ's slaves cannot join where haSecret is asked for"
+        probe.wait_until(lambda: said in first.logs(), "the refusal", timeout_s=60)
+        assert log_of(second) == b""
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,21 @@ def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
         yield server
 
 
+def test_javas_peers_and_one_with_a_secret_keep_apart(
+    peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess
+) -> None:
+    """An operator who mixes both makes would see a peer that takes no part, and not why."""
+    conf = {**CONF, "dLegerSecret": "a long random text"}  # which Java's brokers pass over
+    with LedgerGroup(tmp_path, namesrv.address, ("our", "java", "java"), peer, conf=conf) as group:
+        probe.wait_until(lambda: group.master() in ("n1", "n2"), "Java's peers to elect one", timeout_s=90)
+        ours = group.brokers["n0"]
+        for said in (
+            "does not know the handshake that dLegerSecret asks for: it is RocketMQ's, or has no secret",
+            "without the handshake that dLegerSecret asks for, which RocketMQ's peers do not know",
+        ):
+            probe.wait_until(lambda said=said: said in ours.logs(), said, timeout_s=30)  # type: ignore[misc]
+
+
 @pytest.mark.parametrize(
     "makes",
     [

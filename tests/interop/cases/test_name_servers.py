@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.integration.test_many_topics import COUNT, many_topics
 from tests.interop import probe
-from tests.interop.cluster import Cluster, cluster, stopping
+from tests.interop.cluster import Cluster, Make, cluster, name_server, new_broker, stopping
 from tests.interop.java_peer import JavaPeer
 from tests.interop.processes import DEFAULT_TOPIC, JavaBroker
 from tests.interop.sides import NAME_SERVERS, Side
@@ -127,6 +128,30 @@ def test_wiped_write_permission(servers: Cluster, tmp_path: Path) -> None:
         assert found is not None
         perms = {queue["brokerName"]: queue["perm"] & 2 for queue in found["queueDatas"]}
         assert perms == {"pair": 2, "wiped": 0}
+
+
+@pytest.mark.parametrize(
+    ("names_of", "broker_of", "compressed"),
+    [
+        ("java", "our", "false"),
+        ("java", "our", "true"),
+        ("our", "our", "false"),
+        ("our", "our", "true"),
+        ("our", "java", "true"),  # RocketMQ's other form would not fit a frame
+    ],
+)
+def test_many_topics(
+    peer: JavaPeer, tmp_path: Path, names_of: Make, broker_of: Make, compressed: str
+) -> None:
+    """A broker with 90,000 topics could not be registered, or some of its topics would have no route."""
+    many_topics(tmp_path / "store")
+    conf = {"compressedRegister": compressed, "storePathRootDir": str(tmp_path / "store")}
+    with name_server(peer, tmp_path, names_of) as names:
+        at = names.address
+        broker = new_broker(broker_of, peer, tmp_path / "broker", at, store=tmp_path / "store", conf=conf)
+        with stopping([broker.start()]):
+            probe.wait_until(lambda: probe.route(at, f"topic-{COUNT - 1}") is not None, "the last topic")
+            assert all(probe.route(at, f"topic-{number}") for number in range(0, COUNT, 9973))
 
 
 def kv(servers: Cluster) -> tuple[int, str | None]:

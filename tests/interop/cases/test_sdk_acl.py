@@ -19,9 +19,9 @@ pytestmark = pytest.mark.interop
 
 # RocketMQ 5.3 has no ACL 1.0 any more.
 SIDES = (OUR_SDK[0], OUR_SDK[1], NEWER[0])
-WRITER = Credentials(access_key="acl-writer", secret_key="12345678")  # noqa: S106
-READER = Credentials(access_key="acl-reader", secret_key="87654321")  # noqa: S106
-FORGER = Credentials(access_key="acl-writer", secret_key="87654321")  # noqa: S106
+WRITER = Credentials(access_key="acl-writer", secret_key="12345678")
+READER = Credentials(access_key="acl-reader", secret_key="87654321")
+FORGER = Credentials(access_key="acl-writer", secret_key="87654321")
 PLAIN_ACL = """
 accounts:
 - accessKey: acl-writer

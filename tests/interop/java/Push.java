@@ -1,3 +1,5 @@
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import com.alibaba.fastjson.JSONObject;
 import java.util.List;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
@@ -18,11 +20,10 @@ public final class Push {
     }
 
     public static void main(String[] args) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[1]);
+        AllocateMessageQueueStrategy strategy = Allocate.strategy(args[3]);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[1], Lines.hook(), strategy);
         consumer.setNamesrvAddr(args[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        AllocateMessageQueueStrategy strategy = Allocate.strategy(args[3]);
-        consumer.setAllocateMessageQueueStrategy(strategy);
         consumer.subscribe(args[2], "*");
         if (Boolean.parseBoolean(args[4])) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
@@ -32,12 +33,18 @@ public final class Push {
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 print(messages);
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                return isForLater(messages.get(0))
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
         consumer.start();
         Lines.print(new JSONObject().fluentPut("started", true));
         Thread.sleep(Long.MAX_VALUE);
+    }
+
+    /** A message whose body is "later" is sent back once. */
+    private static boolean isForLater(MessageExt message) {
+        return message.getReconsumeTimes() == 0 && new String(message.getBody(), UTF_8).equals("later");
     }
 
     private static void print(List<MessageExt> messages) {

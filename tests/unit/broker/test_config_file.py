@@ -148,7 +148,7 @@ def test_the_older_spelling_of_file_sizes_changes_nothing(
         ("autoCreateTopicEnable=yes", "true or false"),
         ("flushDiskType=SOMETIMES", "ASYNC_FLUSH, SYNC_FLUSH"),
         ("mappedFileSizeCommitLog=5", "it must be from"),
-        ("defaultTopicQueueNums=0", "1 to 10000"),
+        ("defaultTopicQueueNums=0", "1 to 1024"),
         ("brokerName=a b", "letters"),
         ("brokerName=..", "letters"),
         ("namesrvAddr=nonsense", "not understood"),

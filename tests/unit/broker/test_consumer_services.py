@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from rocketpy.errors import GroupInvalid
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import MessageQueue, SubscriptionGroupConfig
+from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.config import ConsumeConfig
 from rocketpy_broker.services.groups import SYSTEM_GROUPS, SubscriptionGroups
 from rocketpy_broker.services.locks import LOCK_MS, QueueLocks
 from rocketpy_broker.services.long_polling import HELD_PER_CHANNEL_MAX, HeldPull, PullHolds
@@ -19,6 +22,18 @@ from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.state_file import save_state
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(3)]
+
+
+NO_AUTO_CREATE = ConsumeConfig(auto_create_group=False)
+
+
+def groups_at(
+    path: Path, config: ConsumeConfig | None = None, disk: OsDisk | None = None
+) -> SubscriptionGroups:
+    """The groups that a file holds, to be loaded."""
+    return SubscriptionGroups(
+        path, Tasks("the test"), config or ConsumeConfig(), retry_queues_max=1024, disk=disk
+    )
 
 
 def test_a_lock_ends_a_minute_after_its_renewal() -> None:
@@ -50,6 +65,38 @@ def held(channel: str, offset: int = 5, deadline_ms: float = 100, queue_id: int 
     return HeldPull(channel, "T", queue_id, offset, deadline_ms, None)
 
 
+def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this locks of made-up queues could fill memory within the minute that they last."""
+    monkeypatch.setattr("rocketpy_broker.services.locks.LOCKS_MAX", 3)
+    locks = QueueLocks()
+    queues = [MessageQueue("T", "b", queue_id) for queue_id in range(5)]
+    assert locks.lock("g", "one", queues, 0) == queues[:3]
+    assert locks.lock("h", "one", queues, 0) == []
+    assert locks.lock("g", "one", queues, 1) == queues[:3]
+    locks.unlock("g", "one", queues[:1])
+    assert locks.lock("h", "one", queues, 1) == queues[:1]
+    locks.drop_expired(1 + LOCK_MS + 1)
+    assert len(locks) == 0
+    assert locks.lock("h", "one", queues, 0) == queues[:3]
+
+
+def test_locks_keep_no_long_names() -> None:
+    """One request of 16 MB would keep that for a minute: a thousand of them, all memory."""
+    locks, queue, long = QueueLocks(), MessageQueue("T", "b", 0), "x" * 1025
+    tracemalloc.start()
+    for number in range(2000):
+        name = f"{number}{long}"
+        assert locks.lock(name, "one", [queue], 0) == []
+        assert locks.lock("g", name, [queue], 0) == []
+        others = [MessageQueue(name, "b", 0), MessageQueue("T", name, 0)]
+        assert locks.lock("g", "one", others, 0) == []
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
+    assert len(locks) == 0
+    assert locks.lock("g", "one", [queue], 0) == [queue]
+
+
 def test_held_pulls_are_found_by_queue_time_and_channel() -> None:
     """Without this a pull would be answered twice, never, or to a connection that is gone."""
     holds = PullHolds()
@@ -79,7 +126,7 @@ def test_a_channel_holds_so_many_pulls() -> None:
 async def test_groups_are_made_and_kept(tmp_path: Path) -> None:
     """QUIRKS 49: without this a restart would forget what an operator set up."""
     path = tmp_path / "subscriptionGroup.json"
-    groups = SubscriptionGroups(path, auto_create=True)
+    groups = groups_at(path)
     groups.load()
     assert set(groups.names) == set(SYSTEM_GROUPS)
     await groups.save()
@@ -91,17 +138,67 @@ async def test_groups_are_made_and_kept(tmp_path: Path) -> None:
     assert not path.exists()
     await groups.save()
     assert path.exists()
-    groups.update(SubscriptionGroupConfig(group_name="h", consume_enable=False))
+    await groups.update(SubscriptionGroupConfig(group_name="h", consume_enable=False))
     with pytest.raises(GroupInvalid):
-        groups.update(SubscriptionGroupConfig(group_name="../h"))
-    again = SubscriptionGroups(path, auto_create=False)
+        await groups.update(SubscriptionGroupConfig(group_name="../h"))
+    again = groups_at(path, NO_AUTO_CREATE)
     again.load()
     assert again.version == groups.version
     assert again.find("h") == SubscriptionGroupConfig(group_name="h", consume_enable=False)
     assert again.find("unknown") is None
     assert again.find("CID_RMQ_SYS_TRANS") is not None
-    assert again.delete("h")
-    assert not again.delete("h")
+    assert await again.delete("h")
+    assert not await again.delete("h")
+
+
+async def test_groups_of_operators_and_of_a_master_at_the_same_moment(tmp_path: Path) -> None:
+    """Operators could make more groups than the limit; a slave kept what its master does not have."""
+    groups = groups_at(tmp_path / "groups.json", ConsumeConfig(groups_max=2))
+    updates = (groups.update(SubscriptionGroupConfig(group_name=name)) for name in "abac")
+    results = await asyncio.gather(*updates, return_exceptions=True)
+    assert [isinstance(result, GroupInvalid) for result in results] == [False, False, False, True]
+    assert {"a", "b"} <= set(groups.names)
+    master = groups_at(tmp_path / "master.json")
+    await master.update(SubscriptionGroupConfig(group_name="d"))
+    slave = groups_at(tmp_path / "slave.json")
+    changing = asyncio.create_task(slave.update(SubscriptionGroupConfig(group_name="e")))
+    await asyncio.sleep(0)
+    await slave.adopt(master.snapshot())
+    await changing
+    assert slave.snapshot() == master.snapshot()
+
+
+async def test_no_more_groups_than_the_limit(tmp_path: Path) -> None:
+    """Without this a client that names many groups could fill memory and the disk."""
+    groups = groups_at(tmp_path / "subscriptionGroup.json", ConsumeConfig(groups_max=2))
+    assert [groups.find(name) is not None for name in "abc"] == [True, True, False]
+    with pytest.raises(GroupInvalid, match="maxConsumerGroups is 2"):
+        await groups.update(SubscriptionGroupConfig(group_name="d"))
+    await groups.update(SubscriptionGroupConfig(group_name="a", consume_enable=False))
+    with pytest.raises(GroupInvalid, match="maxTopicQueues"):
+        await groups.update(SubscriptionGroupConfig(group_name="a", retry_queue_nums=1025))
+    fewer = groups_at(groups.path, ConsumeConfig(groups_max=1))
+    fewer.load()
+    assert {"a", "b"} <= set(fewer.names)
+
+
+async def test_no_more_offsets_than_the_limit(tmp_path: Path) -> None:
+    """Without this commits to made-up queues could fill memory, and make each save take seconds."""
+    offsets = ConsumerOffsets(tmp_path / "consumerOffset.json", offsets_max=3)
+    for queue_id in range(3):
+        offsets.commit("g", "T", queue_id, 1)
+    for group, queue_id in (("g", 3), ("h", 0)):
+        with pytest.raises(GroupInvalid, match="maxConsumerOffsets"):
+            offsets.commit(group, "T", queue_id, 1)
+    with pytest.raises(GroupInvalid, match="maxConsumerOffsets"):
+        offsets.clone("g", "h", "T")
+    offsets.commit("g", "T", 2, 9)
+    await offsets.save()
+    again = ConsumerOffsets(offsets.path, offsets_max=3)
+    again.load()
+    assert again.queues("g", "T") == {0: 1, 1: 1, 2: 9}
+    with pytest.raises(GroupInvalid):
+        again.commit("g", "T", 3, 1)
 
 
 async def test_offsets_are_written_as_java_writes_them(tmp_path: Path) -> None:
@@ -156,16 +253,16 @@ async def test_a_save_that_is_given_up_does_not_overwrite_the_next(tmp_path: Pat
 async def test_a_save_does_not_overwrite_what_an_operator_set_up_meanwhile(tmp_path: Path) -> None:
     """A group that mqadmin was told is changed would be as before at the next start."""
     path, disk = tmp_path / "subscriptionGroup.json", SlowDisk()
-    groups = SubscriptionGroups(path, auto_create=True, disk=disk)
+    groups = groups_at(path, disk=disk)
     groups.find("g")
     saving = asyncio.create_task(groups.save())
     await asyncio.to_thread(disk.begun.wait, 30)
     wanted = SubscriptionGroupConfig(group_name="h", consume_enable=False)
-    updating = asyncio.create_task(asyncio.to_thread(groups.update, wanted))
+    updating = asyncio.create_task(groups.update(wanted))
     await asyncio.wait({updating}, timeout=0.3)  # as far as it gets beside the save
     disk.may_go_on.set()
     await asyncio.gather(saving, updating)
-    again = SubscriptionGroups(path, auto_create=False)
+    again = groups_at(path)
     again.load()
     assert again.get("h") == wanted
     assert again.get("g") is not None
@@ -234,15 +331,15 @@ def test_totals_roll_over_at_midnight() -> None:
     assert (days.put_yesterday, days.put_today, days.got_yesterday, days.got_today) == (30, 70, 15, 20)
 
 
-def test_a_file_of_groups_from_java_is_read(tmp_path: Path) -> None:
+async def test_a_file_of_groups_from_java_is_read(tmp_path: Path) -> None:
     """Without this our broker could not take a store over from RocketMQ's."""
     path = tmp_path / "subscriptionGroup.json"
     text = b'{"dataVersion":{"counter":4,"timestamp":9},"subscriptionGroupTable":{"g":{"brokerId":0,'
     text += b'"consumeBroadcastEnable":true,"consumeEnable":true,"consumeFromMinEnable":true,"groupName":"g",'
     text += b'"notifyConsumerIdsChangedEnable":false,"retryMaxTimes":3,"retryQueueNums":2,'
     text += b'"whichBrokerWhenConsumeSlowly":1}}}'
-    save_state(SubscriptionGroups(path, auto_create=False)._disk, path, text)
-    groups = SubscriptionGroups(path, auto_create=False)
+    save_state(OsDisk(), path, text)
+    groups = groups_at(path)
     groups.load()
     found = groups.get("g")
     assert found is not None

@@ -17,6 +17,7 @@ from rocketpy.config import (
 )
 from rocketpy.consumer import asking, consuming, member, orderly, process_queue, pulling, sending_back
 from rocketpy.consumer.settings import ConsumeFrom, LitePullConfig, MemberConfig, MessageModel, PushConfig
+from rocketpy.producer import transaction
 from rocketpy.protocol import compression
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.frame import MAX_FRAME_BYTES
@@ -128,6 +129,7 @@ OURS: Final[dict[str, Row]] = {
     "messages of a poll": (LitePullConfig().poll_batch_size, 32),
     "handlers run in threads": (PUSH.threads, True),
     "compression level of all": (compression.DEFAULT_LEVEL, 5),
+    "largest half message inflated": (transaction._MAX_BODY_BYTES, 16 << 20),
     "largest body inflated": (compression.MAX_INFLATED_BYTES, 16 << 20),
     "a body inflates to at most": (compression.MAX_RATIO, 100),
     "header of a response": (ClientConfig().channel.max_header_bytes, MAX_FRAME_BYTES),

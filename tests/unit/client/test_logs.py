@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -83,3 +84,17 @@ def test_what_is_remembered_of_repeated_errors_is_bounded(caplog: pytest.LogCapt
     repeated.warning("999", "again")
     repeated.warning("0", "forgotten, so told again")
     assert len(caplog.records) == 1001
+
+
+def test_long_texts_of_peers_are_not_remembered(caplog: pytest.LogCaptureFixture) -> None:
+    """256 heartbeats with client ids of 15 MB would have kept 4 GB, whoever had sent them was gone."""
+    repeated = RepeatedLog(logging.getLogger("rocketpy.test"))
+    names = [f"{number} is {'long' * 1_000_000}" for number in range(3)]
+    tracemalloc.start()
+    for name in names:
+        repeated.warning(f"key {name}", "once")
+        repeated.warning(f"key {name}", "never")
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
+    assert [record.getMessage() for record in caplog.records] == ["once"] * 3

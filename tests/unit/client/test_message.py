@@ -170,6 +170,13 @@ def test_a_received_message_tells_whether_its_producer_waited(text: str, *, wait
     assert MessageExt(record, MessageQueue("T", "a", 0), b"x").wait_store is waits
 
 
+@pytest.mark.parametrize("text", ["9" * 5000, "-1", "", "x", "1.5"])
+def test_a_delay_level_that_is_none_is_no_error(text: str) -> None:
+    """Any sender could make consumers that look at it fail: Python reads no number of 5,000 digits."""
+    record = msgspec.structs.replace(golden_record(), properties=f"DELAY\x01{text}\x02".encode())
+    assert MessageExt(record, MessageQueue("T", "a", 0), b"x").delay_level == 0
+
+
 def test_a_message_of_the_real_broker_is_read() -> None:
     """What a Java producer sent would lose its tags, keys or place."""
     record = golden_record()

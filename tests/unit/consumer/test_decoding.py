@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from rocketpy.decoding import PulledMessages, decode_message, decode_messages, decode_pull
-from rocketpy.errors import ConfigInvalid, RecordCorrupt, TornTail
+from rocketpy.errors import ConfigInvalid, RecordCorrupt, RemoteProtocolError, TornTail
 from rocketpy.message import MessageExt, MessageQueue
 from rocketpy.protocol.checksum import body_checksum
 from rocketpy.protocol.record import encode_record, host_bytes
@@ -198,8 +198,16 @@ def test_the_package_of_a_compression_is_missing(monkeypatch: pytest.MonkeyPatch
 
 def test_checks_can_be_switched_off() -> None:
     """Who wants a damaged body rather than none could not have it."""
-    found = pull(BAD["damaged body"][0], BAD["wrong checksum"][0], verify=False)
-    assert (found.undecodable, bodies(found.messages)) == (0, [b"go?d body", b"body"])
+    for name, body in (("damaged body", b"go?d body"), ("wrong checksum", b"body")):
+        found = pull(BAD[name][0], verify=False)
+        assert (found.undecodable, bodies(found.messages)) == (0, [body])
+
+
+@pytest.mark.parametrize("offsets", [(4,), (5, 5), (6, 5), (5, 8), (5, 6, 100)])
+def test_offsets_that_were_not_asked_for_are_refused(offsets: tuple[int, ...]) -> None:
+    """A queue's progress would stand still, or lead back: handled messages are counted by their offsets."""
+    with pytest.raises(RemoteProtocolError, match="with messages at"):
+        pull(*(record(b"x", offset=offset) for offset in offsets))
 
 
 def test_the_end_to_end_checksum_is_verified() -> None:

@@ -10,6 +10,7 @@ from rocketpy_broker.dledger.ledger_view import LedgerView
 from rocketpy_broker.dledger.state_disk import StateFiles
 from rocketpy_broker.dledger.state_files import LedgerCheckpoint
 from rocketpy_broker.store import StoreConfig
+from rocketpy_broker.store.clock import Clock, system_clock
 from tests.unit.store.helpers import message, small_config
 
 __all__ = ["Solo"]
@@ -18,9 +19,12 @@ __all__ = ["Solo"]
 class Solo:
     """A store that leads its group of one, open."""
 
-    def __init__(self, root: Path, config: StoreConfig | None = None, *, term: int = 0) -> None:
+    def __init__(
+        self, root: Path, config: StoreConfig | None = None, *, term: int = 0, clock: Clock = system_clock
+    ) -> None:
         self.directory = root / "dledger-n0"
-        self.store = LedgerStore(small_config(root) if config is None else config, self.directory)
+        config = small_config(root) if config is None else config
+        self.store = LedgerStore(config, self.directory, clock=clock)
         self.report = self.store.open()
         self.view = LedgerView(self.store.ledger, self.store.ledger.data.segment_bytes)
         self.term = term

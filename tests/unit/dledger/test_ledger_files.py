@@ -1,12 +1,13 @@
 """The ledger's files on a real disk: Java's bytes, cuts, restarts, and what they are refused for."""
 
+import dataclasses
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from rocketpy.errors import DiskFull, FlushFailed, StoreDamaged, StoreError
-from rocketpy_broker.dledger.entry import Entry
+from rocketpy_broker.dledger.entry import Entry, encode_entry
 from rocketpy_broker.dledger.ledger_files import LedgerFiles
 from rocketpy_broker.dledger.ledger_view import LedgerView, Write
 from rocketpy_broker.dledger.state_files import LedgerCheckpoint, encode_checkpoint, seal
@@ -18,9 +19,9 @@ STORES = golden_data.store_names("dledger")
 SMALL = CommitLogConfig(segment_bytes=1024, reserve_bytes=0)
 
 
-def opened(directory: Path, *, disk: OsDisk | None = None) -> LedgerFiles:
+def opened(directory: Path, *, disk: OsDisk | None = None, config: CommitLogConfig = SMALL) -> LedgerFiles:
     """A ledger with files that are full after a few entries."""
-    files = LedgerFiles(directory, SMALL, disk=disk, index_file_bytes=320)
+    files = LedgerFiles(directory, config, disk=disk, index_file_bytes=320)
     files.open()
     return files
 
@@ -74,14 +75,16 @@ def test_what_java_wrote_is_opened_and_written_again_byte_for_byte(store: str, t
     assert contents(tmp_path / "ours", "index") == contents(again, "index") == contents(java, "index")
 
 
-def test_entries_survive_a_restart_and_files_roll(tmp_path: Path) -> None:
+@pytest.mark.parametrize("segment_bytes", [1024, 1100])
+def test_entries_survive_a_restart_and_files_roll(segment_bytes: int, tmp_path: Path) -> None:
     """Without this a peer would come back with fewer entries than it acknowledged."""
-    files = opened(tmp_path)
+    config = dataclasses.replace(SMALL, segment_bytes=segment_bytes)
+    files = opened(tmp_path, config=config)
     entries = grown(files, [bytes([65 + n]) * (n * 7 % 90) for n in range(60)])
     assert len(files.data.segments) > 3
     assert len(files.index.segments) > 3
     files.close()
-    again = opened(tmp_path)
+    again = opened(tmp_path, config=config)
     assert (again.begin_index, again.end_index) == (0, 59)
     assert [again.get(index) for index in range(60)] == entries
     more = grown(again, [b"more"] * 9, term=1)
@@ -103,6 +106,65 @@ def test_a_run_is_one_write_a_file(tmp_path: Path) -> None:
     calls.clear()
     grown(files, [b"x"] * 60)
     assert len(calls) == 2
+    files.close()
+
+
+class _Reading(OsDisk):
+    """Counts what is read."""
+
+    reads = 0
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        self.reads += 1
+        return super().pread(handle, size, position)
+
+
+def test_followers_at_different_places_do_not_read_everything_again(tmp_path: Path) -> None:
+    """Two followers that catch up would each make the leader read 128 KiB for every entry."""
+    config = CommitLogConfig(segment_bytes=1 << 20, reserve_bytes=0)
+    files = LedgerFiles(tmp_path, config)
+    files.open()
+    grown(files, [b"." * 900] * 1000)
+    files.close()
+    disk = _Reading()
+    files = LedgerFiles(tmp_path, config, disk=disk)
+    files.open()
+    disk.reads = 0
+    for index in range(500):
+        assert files.get(index).index == index
+        assert files.get(500 + index).index == 500 + index
+    assert disk.reads < 50
+    files.close()
+
+
+def test_each_entry_that_is_read_ahead_is_held_against_the_index(tmp_path: Path) -> None:
+    """An entry that is not the ledger's, as stale bytes are, would be sent to followers (I9)."""
+    files = opened(tmp_path)
+    entries = grown(files, [b"." * 60] * 8)
+    files.close()
+    files = opened(tmp_path)
+    _change(files.data.segments[0].path, entries[5].pos + 16, (7).to_bytes(8, "big"))  # its term
+    assert [files.get(index) for index in range(5)] == entries[:5]
+    with pytest.raises(StoreDamaged, match=f"what is at {entries[5].pos} is not entry 5"):
+        files.get(5)
+    assert files.get(6) == entries[6]
+    files.close()
+
+
+def test_a_start_after_a_kill_reads_only_what_is_not_flushed(tmp_path: Path) -> None:
+    """A peer with a large ledger would read all of it, for minutes, at each start after a crash."""
+    config = CommitLogConfig(segment_bytes=8 << 20, reserve_bytes=0)
+    files = LedgerFiles(tmp_path, config)
+    files.open()
+    for _ in range(5):
+        grown(files, [bytes(1 << 20)] * 10)
+    files.flush(thorough=True)
+    _kill(files)
+    files = LedgerFiles(tmp_path, config)
+    report = files.open()
+    assert files.end_index == 49
+    assert report.entries <= 34  # 16 to 32 MiB before the end, and the entry around each mark
+    assert report.notes == []
     files.close()
 
 
@@ -138,6 +200,20 @@ def test_what_is_cut_is_gone_from_both_kinds_of_file(tmp_path: Path) -> None:
     assert contents(tmp_path, "index")["00000000000000000320"] == (tmp_path / "index" / "00000000000000000320"
         ).read_bytes()[: 5 * 32].rstrip(b"\0")  # fmt: skip
     again.close()
+
+
+def test_what_was_written_just_now_is_in_memory_after_many_cuts(tmp_path: Path) -> None:
+    """What was cut would fill the memory's share: followers would be sent each new entry from the disk."""
+    disk = _Reading()
+    files = opened(tmp_path, disk=disk, config=CommitLogConfig(segment_bytes=8 << 20, reserve_bytes=0))
+    grown(files, [b"stays"])
+    for term in range(12):
+        entries = grown(files, [bytes([term]) * (3 << 20)], term=term)
+        disk.reads = 0
+        assert [files.get(0).body, files.get(1)] == [b"stays", *entries]
+        assert disk.reads == 0
+        files.apply(Write(is_reset=False, keep_until=0, entries=()))
+    files.close()
 
 
 def test_a_ledger_can_begin_anew_further_on(tmp_path: Path) -> None:
@@ -180,7 +256,9 @@ def test_expired_files_are_no_entries_any_more(tmp_path: Path) -> None:
     assert begin > 0
     view.expire(begin)
     assert view.find(begin - 1) is None
-    expired += files.take_expired_index()
+    expired_index = files.take_expired_index()
+    assert [segment.start for segment in expired_index] == list(range(0, begin * 32 // 320 * 320, 320))
+    expired += expired_index
     for segment in expired:
         segment.delete()
     files.close()
@@ -273,7 +351,10 @@ def test_what_a_kill_left_unflushed_is_written_and_flushed_again(tmp_path: Path)
     disk = _Watched()
     again = opened(tmp_path, disk=disk)
     assert again.end_index == 3
-    assert [offset for name, offset in disk.written if name == "data/0"] == [flushed]
+    offsets = [offset for name, offset in disk.written if name == "data/0"]
+    assert offsets[0] == min(offsets) == flushed
+    # Zeros behind the end too, where the file system has data: the disk may still hold what was cut.
+    assert offsets[1:] in ([], [again.data.max_offset])
     assert {"data/0", "index/0"} <= set(disk.flushed)
     again.close()
     disk = _Watched()
@@ -308,6 +389,19 @@ def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
     again.close()
 
 
+def test_an_operator_hears_why_a_tail_was_cut(tmp_path: Path) -> None:
+    """What a torn write left would be wiped as if it had been zeros, and nobody could look into it."""
+    files = opened(tmp_path)
+    last = grown(files, [b"." * 60] * 5)[-1]
+    _kill(files)
+    _change(tmp_path / "data" / f"{0:020d}", last.end_pos, b"\x55" * 20)
+    again = LedgerFiles(tmp_path, SMALL, index_file_bytes=320)
+    report = again.open()
+    again.close()
+    assert report.cut_bytes == 20
+    assert any(note.startswith(f"torn tail at {last.end_pos}: ") for note in report.notes), report.notes
+
+
 def test_damage_below_the_flushed_mark_is_refused(tmp_path: Path) -> None:
     """A peer that forgets what it acknowledged may elect a leader that never had it."""
     files = opened(tmp_path)
@@ -315,6 +409,17 @@ def test_damage_below_the_flushed_mark_is_refused(tmp_path: Path) -> None:
     files.close()
     _change(tmp_path / "data" / f"{0:020d}", 4 * 108, b"\x55")
     with pytest.raises(StoreDamaged, match="it was flushed up to 540"):
+        opened(tmp_path)
+
+
+def test_a_flushed_tail_that_is_gone_after_a_kill_is_refused(tmp_path: Path) -> None:
+    """What a peer acknowledged would be cut like a torn tail: only the marks tell one from the other."""
+    files = opened(tmp_path)
+    entries = grown(files, [b"." * 60] * 5)
+    files.flush(thorough=True)
+    _kill(files)
+    _change(tmp_path / "data" / f"{0:020d}", entries[3].pos, bytes(2 * entries[3].size))
+    with pytest.raises(StoreDamaged, match=f"it was flushed up to {entries[-1].end_pos}"):
         opened(tmp_path)
 
 
@@ -337,6 +442,49 @@ def test_damage_in_front_of_a_whole_entry_is_refused_without_a_mark(tmp_path: Pa
     _change(tmp_path / "data" / f"{0:020d}", 2 * 108, b"\x55")
     with pytest.raises(StoreDamaged, match="entry 3 follows at 324"):
         opened(tmp_path)
+
+
+def test_an_entry_behind_blocks_that_are_gone_is_found(tmp_path: Path) -> None:
+    """Entries that a group has acknowledged would be wiped as a torn tail, where a copy lost blocks."""
+    config = CommitLogConfig(segment_bytes=1 << 16, reserve_bytes=0)
+    files = LedgerFiles(tmp_path, config)
+    files.open()
+    grown(files, [b"." * (4096 - 48)] * 3)
+    files.close()
+    (tmp_path / "progress").unlink()
+    path = tmp_path / "data" / f"{0:020d}"
+    whole = path.read_bytes()
+    path.unlink()
+    with path.open("wb") as file:  # what is not written is a hole
+        file.write(whole[:4096])
+        file.seek(8192)
+        file.write(whole[8192:12288])
+        file.truncate(len(whole))
+    with pytest.raises(StoreDamaged, match="entry 2 follows at 8192"):
+        LedgerFiles(tmp_path, config).open()
+
+
+@pytest.mark.parametrize(
+    ("index", "term", "is_old"), [(2, 5, True), (1, 6, True), (4, 4, True), (4, 5, False), (4, 6, False)]
+)
+def test_what_cannot_follow_the_last_entry_is_left_over_from_a_cut(
+    index: int, term: int, is_old: bool, tmp_path: Path
+) -> None:
+    """Stale bytes would keep a peer from starting; or an acknowledged entry behind damage would be wiped."""
+    files = opened(tmp_path)
+    last = grown(files, [b"." * 60] * 3, term=5)[-1]
+    files.flush(thorough=True)
+    _kill(files)
+    behind = Entry.of(index, term, last.end_pos + 20, b"x")
+    _change(tmp_path / "data" / f"{0:020d}", last.end_pos, b"?" * 20 + encode_entry(behind))
+    if is_old:
+        again = opened(tmp_path)
+        assert again.end_index == 2
+        again.close()
+        assert b"?" not in (tmp_path / "data" / f"{0:020d}").read_bytes()
+    else:
+        with pytest.raises(StoreDamaged, match=f"entry {index} follows"):
+            opened(tmp_path)
 
 
 def test_marks_do_not_count_once_java_has_used_the_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from rocketpy_broker.dledger.entry import HEADER_BYTES, Entry
 from rocketpy_broker.dledger.ledger_store import LedgerStore
 from rocketpy_broker.dledger.ledger_view import Write
 from rocketpy_broker.store import (
+    CommitLogConfig,
     ConsumeQueueConfig,
     GetMessageStatus,
     MessageInner,
     MessageStore,
+    RecoveryConfig,
     RetentionConfig,
     StoreConfig,
 )
@@ -134,11 +137,13 @@ def test_messages_are_found_by_every_way_and_survive_restarts(tmp_path: Path) ->
 
 def test_the_checkpoint_has_the_times_of_what_is_stored(tmp_path: Path) -> None:
     """QUIRKS 67: with times of 0 a start would have to read everything."""
-    solo = Solo(tmp_path)
-    solo.put(*range(10))
+    times = iter(range(1_800_000_000_000, 1_900_000_000_000, 1000))
+    solo = Solo(tmp_path, clock=times.__next__)
+    receipts = [solo.store.append(message(number)) for number in range(10)]
+    solo.commit()
+    stored = receipts[-1].store_timestamp
     solo.close()
     checkpoint = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
-    stored = solo.store.log.last_store_timestamp
     assert (checkpoint.physic_timestamp, checkpoint.logics_timestamp) == (stored, stored)
     assert checkpoint.dispatched_offset == checkpoint.log_end == solo.store.committed_offset
 
@@ -153,6 +158,24 @@ def test_the_index_is_built_again_after_a_kill(tmp_path: Path) -> None:
         path.unlink()
     solo = Solo(tmp_path)
     assert len(solo.store.query_message("T", "k3", 5, 0, 1 << 62).records) == 1
+    solo.close()
+
+
+def test_a_start_after_a_kill_skips_files_that_are_dispatched(tmp_path: Path) -> None:
+    """A broker whose progress is unknown would read its whole ledger at each start."""
+    config = small_config(tmp_path, recovery=RecoveryConfig(use_progress=False))
+    time = [1_800_000_000_000]
+    solo = Solo(tmp_path, config, clock=lambda: time[0])
+    for number in range(1500):
+        time[0] += 1000
+        solo.put(number)
+    solo.store.flush(thorough=True)
+    solo.save_checkpoint()
+    assert len(solo.store.ledger.data.segments) > 4
+    solo.kill()
+    solo = Solo(tmp_path, config)
+    assert solo.report.scanned_from >= 2 * 65536
+    assert numbers(solo.store) == list(range(1500))
     solo.close()
 
 
@@ -203,6 +226,10 @@ def test_a_batch_is_an_entry_for_each_message(tmp_path: Path) -> None:
         solo.store.append_batch(message(0), BatchColumns([0] * 2, [bytes(3 << 20)] * 2, [b""] * 2))
     with pytest.raises(MessageTooLarge, match=f"record of {4 * (91 + 1) + (4 << 20)} bytes"):
         solo.store.append_batch(message(0), BatchColumns([0] * 4, [bytes(1 << 20)] * 4, [b""] * 4))
+    half = message(0)
+    half.sys_flag = MessageSysFlag.TRANSACTION_PREPARED
+    with pytest.raises(MessageInvalid, match="transactional"):
+        solo.store.append_batch(half, BatchColumns.of(entries))
     with pytest.raises(MessageInvalid):
         solo.store.append(MessageInner("T", 0, b"x", b"A\x01\0\x02"))
     assert solo.view.end_index == 4
@@ -222,6 +249,24 @@ def test_a_message_that_fits_into_no_file_is_refused(tmp_path: Path) -> None:
     solo.put(3, body=bytes(largest))
     assert numbers(solo.store) == [2, 3]
     solo.store.close()
+
+
+@pytest.mark.parametrize(
+    ("body_bytes", "property_bytes"),
+    [(100, 32768), (10_001, 10), (9000, 1500)],
+    ids=["names", "body", "both"],
+)
+def test_a_message_over_a_limit_is_refused(body_bytes: int, property_bytes: int, tmp_path: Path) -> None:
+    """Properties have two bytes for their length: a longer one would make the record unreadable."""
+    sizes = CommitLogConfig(segment_bytes=1 << 20, reserve_bytes=0, message_bytes_max=10_000)
+    if property_bytes > 10_000:
+        sizes = dataclasses.replace(sizes, message_bytes_max=100_000)
+    solo = Solo(tmp_path, small_config(tmp_path, commit_log=sizes))
+    with pytest.raises(MessageTooLarge):
+        solo.store.append(MessageInner("T", 0, bytes(body_bytes), b"A\x01" + b"x" * property_bytes + b"\x02"))
+    solo.put(1)
+    assert numbers(solo.store) == [1]
+    solo.close()
 
 
 def test_an_offset_inside_a_message_is_none(tmp_path: Path) -> None:
@@ -380,20 +425,22 @@ def plain(root: Path, count: int, *, clean: bool) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("clean", [True, False])
-def test_a_store_with_a_commit_log_goes_on_behind_it(clean: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("count", "clean"), [(200, True), (700, True), (700, False), (1100, True)])
+def test_a_store_with_a_commit_log_goes_on_behind_it(count: int, clean: bool, tmp_path: Path) -> None:
     """Whoever turns DLedger on would lose, or not find, all messages from before."""
-    plain(tmp_path, 700, clean=clean)
+    plain(tmp_path, count, clean=clean)
+    files = len(list((tmp_path / "commitlog").iterdir()))
     solo = Solo(tmp_path)
     divided = solo.store.ledger.start_pos
-    assert divided == 2 * 65536
-    solo.put(*range(700, 1100))
+    assert divided == files * 65536
+    assert files == {200: 1, 700: 2, 1100: 3}[count]
+    solo.put(*range(count, count + 400))
     for _ in range(2):
         store = solo.store
         assert solo.store.ledger.get(0).pos == divided
-        assert numbers(store) == list(range(1100))
+        assert numbers(store) == list(range(count + 400))
         assert store.min_physical_offset == 0
-        for number in (0, 699, 700, 1099):
+        for number in (0, count - 1, count, count + 399):
             assert len(store.query_message("T", f"k{number}", 5, 0, 1 << 62).records) == 1
         solo.save_checkpoint()
         solo.kill()
@@ -457,6 +504,7 @@ def test_a_java_brokers_directory_can_be_looked_into(
     last = [entry for file in recorded["data"] for entry in file["entries"] if "index" in entry][-1]
     summary = json.loads(text)["ledger"]
     assert (summary["beginIndex"], summary["endIndex"]) == (0, last["index"])
+    assert summary["endTerm"] == last["term"]
     assert f"currTerm={summary['term']}" in recorded["currterm"]
 
 
@@ -473,3 +521,44 @@ def test_damage_in_a_ledger_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     status, text = said(capsys, "check", tmp_path)
     assert status == 1
     assert f"damaged at {entry.pos}" in text
+
+
+def test_an_index_that_says_another_thing_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A peer would refuse single entries later, when a follower or a consumer asks for them."""
+    solo = Solo(tmp_path)
+    solo.put(*range(100))
+    solo.close()
+    with (solo.directory / "index" / f"{0:020d}").open("r+b") as file:
+        file.seek(50 * 32 + 31)
+        file.write(b"\7")  # the entry's term
+    status, text = said(capsys, "check", tmp_path)
+    assert status == 1
+    assert f"the index says another thing of entry 50 at {solo.store.ledger.get(50).pos}" in text
+
+
+def test_a_peer_that_never_had_an_entry_shows_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its place would be taken for that of a peer with one entry, or of a first term."""
+    solo = Solo(tmp_path)
+    solo.close()
+    (solo.directory / "index").mkdir()  # as Java leaves it
+    (tmp_path / "index").mkdir()
+    _, text = said(capsys, "stats", tmp_path)
+    shown = json.loads(text)["ledger"]
+    names = ("beginIndex", "endIndex", "endTerm", "committedIndex", "term", "votedFor")
+    assert [shown[name] for name in names] == [-1, -1, -1, -1, -1, None]
+
+
+def test_a_first_entry_counts_only_once_it_is_committed(tmp_path: Path) -> None:
+    """A peer that was killed before its first checkpoint would show what its group may replace."""
+    solo = Solo(tmp_path)
+    solo.store.append(message(0))
+    solo.store_entries()
+    solo.kill()
+    solo = Solo(tmp_path)
+    assert (solo.store.ledger.end_index, solo.store.log.committed_index) == (0, -1)
+    assert numbers(solo.store) == []
+    solo.close()

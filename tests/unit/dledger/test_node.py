@@ -138,6 +138,38 @@ def test_an_append_is_acknowledged_by_a_majority() -> None:
     assert bench.outcomes(done) == [Outcome(7, RaftResponseCode.SUCCESS, 0, 0)]
 
 
+def _followed(bench: Bench) -> list[Call]:
+    """Let n1 have one entry, then append three more; the calls that push these."""
+    bench.lead()
+    (compare,) = _pushed(bench, Propose(0, b"x"), PushType.COMPARE)
+    equal = PushEntryResponse(index=0, begin_index=0, end_index=0, term=0)
+    bench.do(Answered(compare.number, equal))
+    return [call for ticket in (1, 2, 3) for call in _pushed(bench, Propose(ticket, b"x"), PushType.APPEND)]
+
+
+def test_each_append_is_acknowledged_as_soon_as_a_majority_has_it() -> None:
+    """Under load no producer would hear anything, since the newest entry is never committed yet."""
+    bench = Bench()
+    calls = _followed(bench)
+    for ticket, call in enumerate(calls, 1):
+        done = bench.do(Answered(call.number, PushEntryResponse(index=ticket, end_index=ticket, term=0)))
+        assert bench.outcomes(done) == [Outcome(ticket, RaftResponseCode.SUCCESS, ticket, 49 * ticket)]
+
+
+def test_an_append_that_was_pushed_twice_does_not_start_a_comparison() -> None:
+    """A slow follower would be compared again, and sent all again, for each push that was repeated."""
+    bench = Bench()
+    calls = _followed(bench)
+    twice = PushEntryResponse(
+        code=RaftResponseCode.REPEATED_PUSH, index=2, begin_index=0, end_index=0, term=0
+    )
+    assert _pushed(bench, Answered(calls[1].number, twice), PushType.COMPARE) == []
+    bench.now += 600
+    assert _pushed(bench, Tick(), PushType.COMPARE) == []
+    done = bench.do(Answered(calls[0].number, PushEntryResponse(index=1, end_index=1, term=0)))
+    assert [outcome.ticket for outcome in bench.outcomes(done)] == [1]
+
+
 def test_an_append_that_no_majority_gets_ends() -> None:
     """A producer would wait for ever, or never be told to try another broker."""
     bench = Bench()
@@ -220,6 +252,20 @@ def test_who_waits_for_its_turn_keeps_it() -> None:
             bench.do(Answered(call.number, None))
         stood |= bool(calls)
     assert stood
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.25, 0.999])
+def test_peers_stand_at_times_that_chance_spreads(chance: float) -> None:
+    """Peers that always stand together share the votes each time: a group would have no leader for ever."""
+    bench = Bench(vote_interval_ms_min=300, vote_interval_ms_max=1300)
+    bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: chance, 0.0)
+    bench.do(Tick())  # it stands, and then a peer of a newer term does
+    bench.ask(VoteRequest(leader_id="n1", term=5))
+    stood: list[Call] = []
+    while not stood:
+        bench.now += 1
+        stood = [call for ready in bench.do(Tick()) for call in ready.calls]
+    assert bench.now == pytest.approx(300 + 1000 * chance, abs=1)
 
 
 def test_clients_ask_a_leader() -> None:
@@ -526,6 +572,55 @@ def test_a_compare_without_an_answer_is_repeated_after_a_pause() -> None:
     assert _pushed(bench, Tick(), PushType.COMPARE) == []
     bench.now = 800
     assert len(_pushed(bench, Tick(), PushType.COMPARE)) == 1
+
+
+def test_a_follower_with_more_entries_is_cut_before_it_gets_others() -> None:
+    """What an old leader left behind would meet each new entry, and never be cut: a copy less for ever."""
+    bench = Bench()
+    bench.lead()
+    (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
+    longer = PushEntryResponse(code=200, begin_index=0, end_index=3, index=0, term=0)
+    bench.node.step(Answered(compare.number, longer), bench.now)
+    pushes = [
+        call.message.type
+        for call in bench.node.take_ready().calls
+        if call.peer == "n1" and isinstance(call.message, PushEntryRequest)
+    ]
+    assert pushes == [PushType.TRUNCATE]
+
+
+def test_a_follower_that_lost_entries_is_asked_for_its_newest_first() -> None:
+    """A leader would look for the common end by halves, a round trip each, where one guess does."""
+    bench = Bench()
+    bench.lead()
+    (compare,) = _pushed(bench, Propose(0, b"x"), PushType.COMPARE)
+    same = PushEntryResponse(code=200, begin_index=0, end_index=0, index=0, term=0)
+    calls = _pushed(bench, Answered(compare.number, same), PushType.APPEND)
+    for number in range(1, 10):
+        calls += _pushed(bench, Propose(number, b"x"), PushType.APPEND)
+    lost = PushEntryResponse(code=406, begin_index=0, end_index=7, index=9, term=0)
+    (compare,) = _pushed(bench, Answered(calls[-1].number, lost), PushType.COMPARE)
+    (compare,) = _pushed(bench, Answered(compare.number, lost), PushType.COMPARE)
+    assert isinstance(compare.message, PushEntryRequest)
+    assert compare.message.entry is not None
+    assert compare.message.entry.index == 7
+
+
+@pytest.mark.parametrize(
+    ("code", "term", "role"),
+    [
+        (RaftResponseCode.EXPIRED_TERM, 9, Role.CANDIDATE),
+        (RaftResponseCode.EXPIRED_TERM, 0, Role.LEADER),
+        (RaftResponseCode.INCONSISTENT_STATE, 9, Role.LEADER),
+    ],
+)
+def test_a_leader_hears_from_a_push_that_its_term_is_over(code: int, term: int, role: Role) -> None:
+    """It would take messages that it cannot keep until its next heartbeat."""
+    bench = Bench()
+    bench.lead()
+    (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
+    bench.do(Answered(compare.number, PushEntryResponse(code=code, begin_index=-1, end_index=-1, term=term)))
+    assert bench.node.role is role
 
 
 def test_a_truncation_that_is_refused_leads_to_another_compare() -> None:

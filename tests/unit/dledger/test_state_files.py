@@ -1,7 +1,10 @@
 """Vote and checkpoint files that are damaged."""
 
+from pathlib import Path
+
 import pytest
 
+from rocketpy_broker.dledger.state_disk import StateFiles
 from rocketpy_broker.dledger.state_files import (
     LedgerCheckpoint,
     TermState,
@@ -9,8 +12,10 @@ from rocketpy_broker.dledger.state_files import (
     decode_term,
     encode_checkpoint,
     encode_term,
+    is_sealed,
     seal,
 )
+from rocketpy_broker.store.disk import OsDisk
 
 VOTE = seal(encode_term(TermState(12, "n1")))
 
@@ -21,6 +26,19 @@ def test_a_sealed_file_is_read_like_javas() -> None:
     assert VOTE.splitlines()[-1].startswith(b"# "), "Java must skip it"
     point = LedgerCheckpoint(7, 9)
     assert decode_checkpoint(seal(encode_checkpoint(point))) == point
+
+
+def test_what_java_saved_is_ours_once_it_is_loaded(tmp_path: Path) -> None:
+    """Marks of the ledger would be ignored at every start as another broker's, and each entry be read."""
+    term, point = TermState(12, "n1"), LedgerCheckpoint(7, 9)
+    (tmp_path / "currterm").write_bytes(encode_term(term))
+    (tmp_path / "checkpoint").write_bytes(encode_checkpoint(point))
+    for _ in range(2):
+        files = StateFiles(OsDisk(), tmp_path)
+        assert files.load_term(has_entries=True) == term
+        assert files.load_checkpoint() == point
+        assert is_sealed((tmp_path / "currterm").read_bytes())
+        assert is_sealed((tmp_path / "checkpoint").read_bytes())
 
 
 @pytest.mark.parametrize("at", range(VOTE.index(b"#")))

@@ -9,7 +9,16 @@ from rocketpy_broker.ha.master import Acked, Close, MasterLink, Poll, Received
 from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.ha.slave import SlaveLink
-from rocketpy_broker.ha.wire import CONTROL, REPORT, frame
+from rocketpy_broker.ha.wire import (
+    CONTROL,
+    REPORT,
+    Hello,
+    Join,
+    Welcome,
+    frame,
+    note_to_master,
+    note_to_slave,
+)
 from tests.unit.ha.logs import MemoryLog, Pair, sent
 
 TEXT = bytes(range(256)) * 64
@@ -110,6 +119,61 @@ def test_bytes_from_elsewhere_close_the_connection() -> None:
         assert isinstance(effect, Close)
 
 
+class CountingLog(MemoryLog):
+    """Counts writes."""
+
+    writes = 0
+
+    def append(self, offset: int, data: bytes) -> None:
+        self.writes += 1
+        super().append(offset, data)
+
+
+def test_what_comes_together_is_written_and_reported_once() -> None:
+    """A slave far behind would make 32 writes of a megabyte, and would not know that it is behind."""
+    log = CountingLog(min_offset=4096)
+    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    burst = b"".join(frame(4096 + at, TEXT[at : at + 100]) for at in range(0, 1000, 100))
+    assert sent(slave.step(Received(burst + frame(5096, b"tail")[:14]), 1)) == REPORT.pack(5096)
+    assert (log.writes, bytes(log.data)) == (1, TEXT[:1000])
+    assert slave.master_offset == 5096
+    assert sent(slave.step(Received(frame(5096, b"tail")[14:]), 2)) == REPORT.pack(5100)
+    assert (log.writes, bytes(log.data)) == (2, TEXT[:1000] + b"tail")
+
+
+@pytest.mark.parametrize("first_offset", [0, 4096])
+@pytest.mark.parametrize("second", [4195, 4197, 4096])
+def test_a_gap_between_frames_that_come_together_is_seen(second: int, first_offset: int) -> None:
+    """Frames of one piece would be joined as if nothing were missing; what came before is kept."""
+    log = MemoryLog(min_offset=first_offset)  # 0: it is empty, and begins where its master says
+    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    (effect,) = slave.step(Received(frame(4096, TEXT[:100]) + frame(second, b"xy") + frame(4198, b"z")), 1)
+    assert isinstance(effect, Close)
+    assert f"sends from {second}, the log here ends at 4196" in effect.reason
+    assert bytes(log.data) == TEXT[:100]
+
+
+def test_a_heartbeat_in_the_middle_of_a_burst_changes_nothing() -> None:
+    """A heartbeat has no body: it must be neither written nor taken for the end of what came."""
+    log = CountingLog()
+    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    slave.step(Received(frame(8192, b"ab") + frame(8194, b"") + frame(8194, b"cd")), 1)
+    assert (log.min_offset, bytes(log.data), log.writes) == (8192, b"abcd", 1)
+
+
+def test_a_slave_is_asked_for_its_place_again_by_heartbeats_only_now_and_then() -> None:
+    """Reports that say nothing new would double the load of an idle pair; none at all would end it."""
+    slave = SlaveLink(
+        MemoryLog(min_offset=4096), LinkSettings(notes=False, heartbeat_ms=1000), broker_name="b",
+        broker_id=1, nonce="", now_ms=0,
+    )  # fmt: skip
+    said = [now for now in range(0, 5001, 250) if slave.step(Poll(), now)]
+    assert said == [0, 1250, 2500, 3750, 5000]
+
+
 def test_a_slave_that_is_ahead_is_closed() -> None:
     """Without this a sync master would count messages as safe that this slave does not have (#3015)."""
     for first in ([], [REPORT.pack(100)]):
@@ -124,6 +188,75 @@ def test_a_slave_behind_the_masters_first_file_is_closed() -> None:
     """Without this it would hang, connected, and never get a byte."""
     master = MasterLink(MemoryLog(TEXT, min_offset=4096), PLAIN, "", 0)
     assert isinstance(master.step(Received(REPORT.pack(4095)), 1)[0], Close)
+
+
+@pytest.mark.parametrize(
+    ("begin", "size", "changed_at", "is_refused"),
+    [
+        (0, 16384, 16383, True),
+        (0, 16384, 12288, True),
+        (0, 16384, None, False),
+        (0, 4096, 0, True),  # all there is
+        (4096, 5000, 4999, False),  # the master has not all of the end
+        (4096, 5000, None, False),
+    ],
+)
+def test_a_log_that_ends_with_other_bytes_is_refused(
+    begin: int, size: int, changed_at: int | None, *, is_refused: bool
+) -> None:
+    """A copy of another log would be continued: its consumers would get other messages than its master's."""
+    copy = bytearray(TEXT[:size])
+    if changed_at is not None:
+        copy[changed_at] ^= 1
+    source = MemoryLog(TEXT[begin:], min_offset=begin, segment_bytes=1 << 20, epochs=ONE)
+    pair = Pair(source, MemoryLog(bytes(copy), segment_bytes=1 << 20, epochs=ONE))
+    pair.run()
+    if is_refused:
+        assert "ends with other bytes" in pair.closed[0].reason
+        assert any(close.is_final for close in pair.closed)
+        assert pair.target.data == copy
+    else:
+        assert pair.closed == []
+        assert pair.target.data == copy + TEXT[size:]
+
+
+def test_a_whole_copy_that_knows_no_epochs_is_taken() -> None:
+    """A copy that RocketMQ made would have to be emptied and copied again."""
+    pair = Pair(MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE), MemoryLog(TEXT, segment_bytes=1 << 20))
+    pair.run()
+    assert pair.closed == []
+    assert pair.master.received == len(TEXT)
+
+
+def test_a_slave_whose_good_part_has_expired_on_the_master_is_refused() -> None:
+    """It would connect again and again, and no operator would be told to empty its store."""
+    epochs = EpochState(epochs=(FIRST, Epoch(2, 3000, "new")), seen=2)
+    source = MemoryLog(TEXT, min_offset=4096, segment_bytes=1 << 20, epochs=epochs)
+    pair = Pair(source, MemoryLog(TEXT[:3500], segment_bytes=1 << 20, epochs=ONE))
+    pair.run()
+    why = "good up to 3000, this one begins at 4096"
+    assert [close.is_final for close in pair.closed if why in close.reason] == [False, True]
+    assert pair.target.max_offset == 3500
+
+
+@pytest.mark.parametrize("notes", [False, True])
+def test_a_slave_counts_from_its_first_report(*, notes: bool) -> None:
+    """A SYNC_MASTER would let senders wait for a slave of which it has not heard how far it has flushed."""
+    settings = LinkSettings(notes=notes, wants_flushed=True)
+    pair = Pair(MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE), MemoryLog(), settings)
+    progress = Progress(behind_bytes_max=1 << 30)
+    progress.add(pair.master, "here")
+    assert pair.slave.master_offset == -1
+    said = sent(pair.slave.step(Poll(), 0))
+    while not pair.master.is_copying:
+        heard = sent(pair.master.step(Received(said), 0))
+        if pair.master.is_copying:
+            break
+        said = sent(pair.slave.step(Received(heard), 0))
+    (state,) = progress.states(len(TEXT))
+    assert state.flushed == -1
+    assert progress.is_slave_ok(0) is not notes
+    assert pair.slave.master_offset == -1
 
 
 def test_what_a_loser_wrote_is_cut_to_the_common_prefix() -> None:
@@ -199,6 +332,70 @@ def test_a_plain_slave_gets_nothing_from_a_master_with_a_secret() -> None:
     """Without this the secret would be no more than a request."""
     master = MasterLink(MemoryLog(TEXT), LinkSettings(secret=KNOWN), "n", 0)
     assert isinstance(master.step(Received(REPORT.pack(0)), 1)[-1], Close)
+
+
+def test_a_proof_that_is_no_ascii_is_refused() -> None:
+    """A stranger could fill the log with tracebacks."""
+    master = MasterLink(MemoryLog(TEXT), LinkSettings(secret=KNOWN), "n", 0)
+    master.step(Received(REPORT.pack(CONTROL)), 1)
+    join = Join(
+        broker_name="b", broker_id=1, epochs=(), epoch_seen=0, max_offset=0, tail_bytes=0, tail_crc=0,
+        nonce="n", proof="é" * 64,
+    )  # fmt: skip
+    assert isinstance(master.step(Received(note_to_master(join)), 2)[-1], Close)
+
+
+def test_a_note_that_is_no_text_is_refused() -> None:
+    """Bytes that are no UTF-8 in the name of a note, or brackets without end, left a traceback each."""
+    for note in (
+        b'{"type":"jo\x9din"}',
+        b'{"type":"\xff"}',
+        b"[" * 100_000,
+        b'{"type":"join","epochs":' + b"[" * 99_000,
+    ):
+        master = MasterLink(MemoryLog(TEXT), LinkSettings(), "n", 0)
+        master.step(Received(REPORT.pack(CONTROL)), 1)
+        assert isinstance(master.step(Received(frame(CONTROL, note)), 2)[-1], Close)
+        slave = SlaveLink(MemoryLog(), LinkSettings(), broker_name="b", broker_id=1, nonce="s", now_ms=0)
+        slave.step(Poll(), 0)
+        assert isinstance(slave.step(Received(frame(CONTROL, note)), 1)[-1], Close)
+
+
+@pytest.mark.parametrize(
+    ("max_offset", "tail_bytes"), [(-1, 0), (100, -1), (100, -(2**63)), (50, 100), (len(TEXT), 1 << 17)]
+)
+def test_a_slave_that_shows_what_it_cannot_have_is_refused(max_offset: int, tail_bytes: int) -> None:
+    """A master would read from behind its log, or a gigabyte of it while nobody else is served."""
+    master = MasterLink(MemoryLog(TEXT * 16, epochs=ONE), LinkSettings(), "n", 0)
+    master.step(Received(REPORT.pack(CONTROL)), 1)
+    join = Join(
+        broker_name="b", broker_id=1, epochs=(FIRST,), epoch_seen=1, max_offset=max_offset,
+        tail_bytes=tail_bytes, tail_crc=0, nonce="n", proof="",
+    )  # fmt: skip
+    closed = master.step(Received(note_to_master(join)), 2)[-1]
+    assert isinstance(closed, Close)
+    assert "the slave shows" in closed.reason
+
+
+@pytest.mark.parametrize("log", [MemoryLog(), MemoryLog(TEXT, epochs=ONE)])
+@pytest.mark.parametrize("start", [-5, 2**63 - 1, 2**63])
+def test_a_master_that_begins_where_no_log_is_is_left(log: MemoryLog, start: int) -> None:
+    """A slave would make files of negative offsets, cut all that it has, or end with an overflow."""
+    slave = SlaveLink(log, LinkSettings(), broker_name="b", broker_id=1, nonce="s", now_ms=0)
+    slave.step(Poll(), 0)
+    slave.step(Received(note_to_slave(Hello("m", wants_proof=False))), 1)
+    welcome = Welcome(epochs=(FIRST,), start=start, wants_flushed=False, proof="")
+    assert isinstance(slave.step(Received(note_to_slave(welcome)), 2)[-1], Close)
+    assert (log.min_offset, log.cut_off) == (0, [])
+
+
+def test_a_copy_does_not_begin_at_the_end_of_64_bits() -> None:
+    """An empty slave of a senseless master ended with an overflow at its next report."""
+    log = MemoryLog()
+    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    assert isinstance(slave.step(Received(frame(2**63 - 1, b"x")), 1)[-1], Close)
+    assert log.is_empty
 
 
 def test_a_flushed_ack_counts_what_is_flushed() -> None:

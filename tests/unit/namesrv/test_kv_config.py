@@ -2,13 +2,14 @@
 
 import pytest
 
-from rocketpy_broker.namesrv.kv_config import KvConfig
+from rocketpy.errors import UsageError
+from rocketpy_broker.namesrv.kv_config import KvChange, KvConfig
 
 
 def test_what_was_put_is_found_again_after_a_restart() -> None:
     """Without this ordered topics would lose their configuration with the name server."""
     config = KvConfig()
-    config.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+    config.use(KvChange("ORDER_TOPIC_CONFIG", "T", "broker-a:4"))
     again = KvConfig.decode(config.encode())
     assert again.get("ORDER_TOPIC_CONFIG", "T") == "broker-a:4"
     assert again.namespace("ORDER_TOPIC_CONFIG") == {"T": "broker-a:4"}
@@ -19,9 +20,9 @@ def test_what_is_not_there_is_none() -> None:
     config = KvConfig()
     assert config.get("n", "k") is None
     assert config.namespace("n") is None
-    config.put("n", "k", "v")
-    config.delete("n", "k")
-    config.delete("m", "k")
+    config.use(KvChange("n", "k", "v"))
+    config.use(KvChange("n", "k", None))
+    config.use(KvChange("m", "k", None))
     assert config.get("n", "k") is None
     assert config.namespace("n") == {}
 
@@ -35,3 +36,36 @@ def test_rubbish_is_refused() -> None:
 def test_javas_file_is_read() -> None:
     """Without this a name server that takes over from Java's would forget its settings."""
     assert KvConfig.decode(b'{"configTable":{"N":{"k":"v"}}}').get("N", "k") == "v"
+
+
+def test_settings_are_bounded() -> None:
+    """Without this 25 values of 900 KB made the answers to registrations too large for every broker."""
+    config = KvConfig()
+
+    def check(value: str, reserved: int = 0) -> None:
+        change = KvChange("n", "k", value)
+        config.check(change, value_bytes_max=20, bytes_max=30, reserved=reserved)
+        config.use(change)
+
+    with pytest.raises(UsageError, match="22 bytes; the limit of maxKvValueBytes is 20"):
+        check("v" * 20)
+    check("v" * 18)
+    check("\u00fc" * 9)  # in place of the other
+    assert config.size == 20
+    with pytest.raises(UsageError, match="maxKvTotalBytes is 30"):
+        config.check(KvChange("m", "k", "v" * 9), value_bytes_max=20, bytes_max=30)
+    with pytest.raises(UsageError, match="would take 31 bytes"):
+        check("v" * 8, reserved=21)
+    assert config.encode([KvChange("n", "k", None)]) == b'{"configTable":{"n":{}}}'
+    assert KvConfig.decode(config.encode()).size == 20
+    config.use(KvChange("n", "k", None))
+    assert config.size == 1  # the namespace stays
+    for number in range(9):
+        config.check(KvChange(f"n{number}", "k", ""), value_bytes_max=20, bytes_max=30)
+        config.use(KvChange(f"n{number}", "k", ""))
+        config.use(KvChange(f"n{number}", "k", None))
+    assert config.size == 19
+    assert KvConfig.decode(config.encode()).size == 19
+    config.check(KvChange("n0", "k", "v" * 10), value_bytes_max=20, bytes_max=30)
+    config.use(KvChange("n0", "k", "v" * 10))
+    assert config.size == 30

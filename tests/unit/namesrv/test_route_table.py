@@ -211,3 +211,22 @@ def test_listings() -> None:
     assert table.topics_of_cluster("nowhere") == []
     assert table.system_topics() == (["C", "broker-a"], "h:1")
     assert table.cluster_info().cluster_addr_table == {"C": ["broker-a"]}
+
+
+def test_names_and_clusters_of_one_address_are_bounded() -> None:
+    """A client that registered many names, or clusters, with one address and no topics passed maxRoutes."""
+    table = RouteTable()
+    for number in range(5):
+        register(table, identity(f"b{number}"))
+    assert set(table.cluster_info().broker_addr_table) == {"b4"}
+    assert set(queues_of(table, "T")) == {"b4"}
+    assert table.entries == 3  # the broker, its cluster, its topic
+    register(table, identity("b4", broker_id=1, address="h:5"))
+    for number in range(5):
+        broker = identity("b4", cluster=f"D{number}")
+        assert table.count_new(broker, "T") == 1
+        register(table, broker)
+    assert table.entries == 4 + 5
+    table.drop_channel("channel")
+    assert table.entries == 0
+    assert not table.cluster_info().cluster_addr_table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.room import Room
 from rocketpy.results import SendResult
+from rocketpy.runtime.tasks import Tasks
 
 Q0, Q1 = (MessageQueue("T", "a", number) for number in range(2))
 
@@ -39,11 +41,15 @@ class Rig:
     def __post_init__(self) -> None:
         self.room = Room(1000, 1 << 30)
         preparer = Preparer(cast(Any, None), ProducerConfig(batch=self.config), bytes(4))
+        self.tasks = Tasks("the tester")
         self.accumulator = Accumulator(
-            self.config, self.room, preparer, self.batches.append, self.push, lambda: None
+            self.config, self.room, preparer, self.leave, self.push, lambda: None, self.tasks
         )
         self.topic = cast(Publisher, Topic("T"))
         self.pushed = asyncio.Event()
+
+    def leave(self, batch: OpenBatch) -> None:
+        self.batches.append(batch)
 
     def push(self) -> None:
         self.pushes += 1
@@ -94,6 +100,20 @@ async def test_a_batch_is_bounded_by_count_and_by_bytes() -> None:
         rig.add(b"%d" % number * 700)
     await asyncio.sleep(0)
     assert [len(bodies) for bodies in rig.bodies] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_no_batch_is_longer_than_its_bound(seed: int) -> None:
+    """A broker would refuse all messages of the batch."""
+    rng = random.Random(seed)
+    rig = Rig(BatchConfig(max_bytes=4000))
+    for _ in range(300):
+        rig.add(b"x" * rng.choice([1, 100, 500, 900, 3000, 5000]))
+    await asyncio.sleep(0)
+    assert sum(map(len, rig.bodies)) == 300
+    lengths = [sum(len(body) + 384 for body in bodies) for bodies in rig.bodies if len(bodies) > 1]
+    assert len(lengths) > 10
+    assert max(lengths) <= 4000
 
 
 async def test_given_queues_have_batches_of_their_own() -> None:
@@ -174,3 +194,19 @@ async def test_sends_with_about_the_same_time_travel_together(
     batch = OpenBatch(cast(Publisher, Topic("T")), None, first, wait=True)
     assert _join_times(batch, second) is together
     assert batch.timeout_ms == (max(first, second) if together else first)
+
+
+@pytest.mark.parametrize("linger_ms", [0, 1])
+async def test_a_bug_in_the_timer_fails_the_client(monkeypatch: pytest.MonkeyPatch, linger_ms: int) -> None:
+    """The event loop would log it, and the gathered sends would wait until their time-outs."""
+    failed = asyncio.Event()
+
+    def leave(_rig: Rig, _batch: OpenBatch) -> None:
+        raise ValueError("x")
+
+    monkeypatch.setattr(Rig, "leave", leave)
+    rig = Rig(BatchConfig(linger_ms=linger_ms))
+    rig.tasks.on_failure.append(lambda _failure: failed.set())
+    rig.add(b"a")
+    await failed.wait()
+    assert "Accumulator.flush" in str(rig.tasks.failure)

@@ -53,6 +53,14 @@ def test_an_answer_of_our_own_broker() -> None:
     )
 
 
+@pytest.mark.parametrize("queue_id", [0, 2])
+def test_an_answer_from_another_queue_than_was_asked_for(queue_id: int) -> None:
+    """An offset would be looked up in a queue that does not have the message."""
+    header = SendMessageResponseHeader(msg_id="A", queue_id=queue_id, queue_offset=3)
+    result = read_answer(Command(0, header=header), QUEUE, "mine")
+    assert result.queue == MessageQueue("GoldenTopic", "broker-a", queue_id)
+
+
 def test_a_recorded_batch_answer() -> None:
     """Messages of a batch would get each other's ids and offsets."""
     results = read_batch_answer(recorded("JSON/send.batch of 3 to q1"), QUEUE, ["x", "y", "z"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -61,17 +62,20 @@ async def running(script: Script | None = None) -> AsyncIterator[tuple[Producer,
 
 
 async def push_recorded(
-    broker: Peer, correlation_id: str, *, newer: bool = False, sys_flag: int = 0
+    broker: Peer, correlation_id: str, *, newer: bool = False, sys_flag: int = 0, host: str = ""
 ) -> Command:
     """Push the reply of the recording, for another request; return the client's answer.
 
     newer: as a broker of 4.9 writes the properties, without a separator at their end. sys_flag: bits to add.
+    host: of requester and broker, instead of those of the recording.
     """
     push = recorded(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)[0]
     header = push.header_as(ReplyMessageRequestHeader)
     properties = decode(header.properties or "")
     header.properties = (header.properties or "").replace(properties["CORRELATION_ID"], correlation_id)
     header.sys_flag |= sys_flag
+    if host:
+        header.born_host = header.store_host = host
     if newer:
         header.properties = header.properties.rstrip("\x02")
     command = Command.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, push.body)
@@ -108,6 +112,32 @@ async def test_a_reply_from_a_newer_broker() -> None:
         properties = decode(broker.sends[0].header_as(SendMessageRequestHeaderV2).properties or "")
         await push_recorded(broker, properties["CORRELATION_ID"], newer=True)
         assert (await asking).correlation_id == properties["CORRELATION_ID"]
+
+
+async def test_a_reply_tells_when_and_from_which_broker_it_came() -> None:
+    """A requester could not tell how long a reply was on its way, nor where the replier's broker is."""
+    async with running() as (producer, broker):
+        before = time.time_ns() // 1_000_000
+        asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=10_000))
+        await broker.until(lambda: len(broker.sends) == 1)
+        asked = decode(broker.sends[0].header_as(SendMessageRequestHeaderV2).properties or "")
+        await push_recorded(broker, asked["CORRELATION_ID"], host=f"/{broker.address.removeprefix('tcp://')}")
+        reply = await asking
+        after = time.time_ns() // 1_000_000
+    assert before <= int(reply.properties["ARRIVE_TIME"]) <= after
+    assert reply.queue.broker_name == "broker-a"
+
+
+async def test_a_reply_through_a_broker_without_an_ip_address() -> None:
+    """A reply by way of a broker in the same process would never be found."""
+    async with running() as (producer, broker):
+        asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=10_000))
+        await broker.until(lambda: len(broker.sends) == 1)
+        asked = decode(broker.sends[0].header_as(SendMessageRequestHeaderV2).properties or "")
+        await push_recorded(broker, asked["CORRELATION_ID"], host="memory://broker")
+        reply = await asking
+    assert reply.body == b"reply to question 1"
+    assert reply.store_host[1] == 0
 
 
 async def test_a_reply_that_cannot_be_decoded() -> None:

@@ -96,6 +96,13 @@ def test_a_given_queue_is_used_and_tried_once() -> None:
     assert ended(after(LOST, rules=FIXED)) is LOST
 
 
+def test_the_last_attempt_decides_whether_there_is_another() -> None:
+    """A message that a broker refused for good would be sent again after an earlier attempt was lost."""
+    busy, illegal = refused(ResponseCode.SYSTEM_ERROR), refused(ResponseCode.MESSAGE_ILLEGAL)
+    assert isinstance(after(busy, LOST), SendTo)
+    assert ended(after(busy, illegal)) is illegal
+
+
 def test_the_rest_of_a_batch_stays_in_its_queue() -> None:
     """One busy moment of a broker would leave a long batch half sent, or put its rest into another queue."""
     rules = SendRules(0, 3000, RetryConfig(), A0, follows=True)

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rocketpy import LocalTransactionState, Message, MessageExt, Producer, SendStatus
+from rocketpy import ClientConfig, LocalTransactionState, Message, MessageExt, Producer, SendStatus
+from rocketpy.client import ClientInstance
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command, decode_command
 from rocketpy.protocol.frame import FrameDecoder
@@ -18,7 +19,9 @@ from rocketpy.protocol.headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
+from rocketpy.protocol.message_id import message_id
 from rocketpy.protocol.properties import decode
+from rocketpy.protocol.record import host_bytes
 from rocketpy.transport import Channel
 from tests import golden_data
 from tests.integration.sdk_peers import Names, Peer
@@ -53,12 +56,13 @@ class Broker(Peer):
     def __init__(self, code: int = 0) -> None:
         super().__init__(self.answer)
         self.code = code
+        self.offset_id = OFFSET_ID
 
     def answer(self, channel: Channel, request: Command) -> Command:
         if request.code != RequestCode.SEND_MESSAGE_V2:
             return request.reply()
         return request.reply(
-            self.code, header=SendMessageResponseHeader(msg_id=OFFSET_ID, queue_id=0, queue_offset=5)
+            self.code, header=SendMessageResponseHeader(msg_id=self.offset_id, queue_id=0, queue_offset=5)
         )
 
     async def ends(self, count: int = 1) -> list[EndTransactionRequestHeader]:
@@ -231,6 +235,28 @@ async def test_the_end_of_a_message_whose_topic_has_no_route() -> None:
     assert (result.end_delivered, end.commit_or_rollback, end.commit_log_offset) == (True, 8, 3023)
 
 
+async def test_the_end_of_a_message_whose_broker_is_in_no_route() -> None:
+    """A message whose topic has moved meanwhile would stay unseen until its broker asks, a minute later."""
+    async with Broker() as broker, Names() as names:
+        names.routes["GoldenTopic"] = {"broker-a": broker.address}
+        broker.offset_id = message_id(host_bytes("127.0.0.1", int(broker.address.rpartition(":")[2])), 3023)
+        async with Producer("g", names.address) as producer:
+            client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
+
+            async def local(_half: Message) -> LocalTransactionState:
+                names.routes["GoldenTopic"] = {"broker-b": broker.address}
+                await client.route("GoldenTopic", fresh=True)
+                assert client.master_address("broker-a") is None
+                return COMMIT
+
+            result = await producer.send_in_transaction(
+                MESSAGE, local_transaction=local, check=lambda _: UNKNOWN
+            )
+            (end,) = await broker.ends()
+            await client.release()
+    assert (result.end_delivered, end.commit_or_rollback, end.commit_log_offset) == (True, 8, 3023)
+
+
 async def test_the_end_waits_for_the_broker_to_come_back() -> None:
     """A broker that restarts while a transaction commits would hide the message until it asks."""
     async with running() as (producer, broker):
@@ -255,6 +281,7 @@ async def test_the_end_waits_for_the_broker_to_come_back() -> None:
 async def test_the_end_goes_to_a_new_master() -> None:
     """After a fail-over the end would be sent to the dead master until its time is over."""
     async with Broker() as broker, Broker() as successor, Names() as names:
+        names.routes["Other"] = {"broker-b": "127.0.0.1:1"}
         names.routes["GoldenTopic"] = {"broker-a": broker.address}
         async with Producer("g", names.address) as producer:
 
@@ -287,6 +314,34 @@ async def test_the_end_cannot_be_delivered(
         )
     assert (result.state, result.end_delivered) == (state, False)
     assert f"ended as {state.name}, but this was not delivered to broker-a" in caplog.text
+
+
+async def test_the_end_is_sent_again_after_rising_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is away would be asked thousands of times a second, or a caller wait beyond its time."""
+    loop = asyncio.get_running_loop()
+    real_sleep, real_time = asyncio.sleep, loop.time
+    pauses: list[float] = []
+
+    async def sleep(delay: float, result: object = None) -> object:
+        if delay > 0:
+            pauses.append(delay)
+        return await real_sleep(0, result)
+
+    async with running() as (producer, broker):
+
+        async def local(_half: Message) -> LocalTransactionState:
+            await broker.close()
+            start = real_time()
+            monkeypatch.setattr(loop, "time", lambda: start + sum(pauses))  # no other time passes
+            monkeypatch.setattr(asyncio, "sleep", sleep)
+            return COMMIT
+
+        result = await producer.send_in_transaction(
+            MESSAGE, local_transaction=local, check=lambda _: UNKNOWN, timeout_ms=5000
+        )
+        monkeypatch.undo()
+    assert not result.end_delivered
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1, 1, 1, 0.45])
 
 
 async def test_what_is_no_state_is_unknown(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rocketpy.protocol.acl import SIGNATURE, Signer, signature, signed_content
+from rocketpy.protocol.acl import (
+    NONCE,
+    SIGNATURE,
+    SIGNATURE_V2,
+    SIGNED_AT,
+    Signer,
+    SignerV2,
+    signature,
+    signature_v2,
+    signed_content,
+    signed_content_v2,
+)
 from rocketpy.protocol.command import decode_command
 from rocketpy.protocol.frame import FrameDecoder
 from tests import golden_data
@@ -54,3 +67,44 @@ def test_a_security_token_travels_and_is_signed() -> None:
 def test_secrets_do_not_show() -> None:
     """A log line or a traceback with locals would hand out the account."""
     assert "secret" not in repr(Signer("key", "secret-text", "secret-token"))
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(st.dictionaries(TEXTS, TEXTS), st.binary(max_size=20), st.integers(0, 400))
+def test_version_2_covers_everything(fields: dict[str, str], body: bytes, code: int) -> None:
+    """A request could be changed on its way, or become another one by moving text between fields."""
+    signed = SignerV2("key", "secret").sign(fields, body, code=code)
+    content = signed_content_v2(code, "PYTHON", 333, signed, body)
+    assert signed[SIGNATURE_V2] == signature_v2(b"secret", content)
+    assert SIGNATURE not in signed or SIGNATURE in fields
+    more = {**signed, "more": "x"} if "more" not in signed else {**signed, "more": signed["more"] + "x"}
+    for other in (
+        signed_content_v2(code + 1, "PYTHON", 333, signed, body),
+        signed_content_v2(code, "JAVA", 333, signed, body),
+        signed_content_v2(code, "PYTHON", 334, signed, body),
+        signed_content_v2(code, "PYTHON", 333, more, body),
+        signed_content_v2(code, "PYTHON", 333, {**signed, NONCE: "other-1"}, body),
+        signed_content_v2(code, "PYTHON", 333, {**signed, SIGNED_AT: "1"}, body),
+        signed_content_v2(code, "PYTHON", 333, signed, body + b"x"),
+    ):
+        assert other != content
+
+
+def test_version_2_tells_fields_apart() -> None:
+    """RocketMQ's signature is the same when text moves from one field to the next."""
+    first, second = {"a": "12", "b": "3"}, {"a": "1", "b": "23"}
+    assert signed_content(first, b"") == signed_content(second, b"")
+    assert signed_content_v2(1, "PYTHON", 1, first, b"") != signed_content_v2(1, "PYTHON", 1, second, b"")
+    in_body = signed_content_v2(1, "PYTHON", 1, {}, b"{}")
+    assert in_body != signed_content_v2(1, "PYTHON", 1, {"": ""}, b"")
+
+
+def test_version_2_never_repeats_itself() -> None:
+    """The second of two equal requests would be refused as a replay."""
+    signer = SignerV2("key", "secret", now=lambda: 12.5)
+    signed = [signer.sign({}, b"") for _ in range(20)]
+    assert len({fields[NONCE] for fields in signed}) == 20
+    assert {fields[SIGNED_AT] for fields in signed} == {"12500"}
+    assert SignerV2("key", "secret").sign({}, b"")[NONCE] != SignerV2("key", "secret").sign({}, b"")[NONCE]

@@ -20,6 +20,7 @@ MESSAGES = [
 def test_bytes_are_javas() -> None:
     """QUIRKS 23: a Java broker would refuse or misread a batch of ours."""
     assert encode_batch(MESSAGES).hex() == BATCH["hex"]
+    assert b"".join(encode_batch_element(*message) for message in MESSAGES).hex() == BATCH["hex"]
     assert decode_batch(bytes.fromhex(BATCH["hex"])) == MESSAGES
     assert encode_batch([]) == b""
     assert decode_batch(b"") == []
@@ -55,6 +56,7 @@ def test_messages_of_one_size_are_split_where_each_ends(lengths: list[tuple[int,
         (struct.pack(">iiiiiH", 22, 0, 0, 0, 1, 0), "body length 1"),
         (struct.pack(">iiiiiH", 22, 0, 0, 0, -5, 0), "body length -5"),
         (struct.pack(">iiiiiH", 22, 0, 0, 0, 0, 7), "its parts have 29 bytes"),
+        (struct.pack(">iiiii3sH", 30, 0, 0, 0, 3, b"abc", 0) + bytes(5), "its parts have 25 bytes"),
         (encode_batch(MESSAGES) + b"x", "element 2: 1 bytes left"),
         (encode_batch([(0, b"abc", b"")] * 3)[:-1] + b"x" * 26, "element 2"),
         (struct.pack(">iiiii6s", 26, 0, 0, 0, 3, b"abc\0\1p") * 2 + bytes(26), "element 2: size 0"),
@@ -69,8 +71,12 @@ def test_lengths_that_contradict_each_other(data: bytes, reason: str) -> None:
 def test_properties_beyond_16_bits_are_refused() -> None:
     """QUIRKS 24: the length would wrap, and the broker would cut the batch at the wrong place."""
     assert len(encode_batch_element(0, b"", b"x" * 32767)) == 32789
+    too_long = (0, b"", b"x" * 32768)
     with pytest.raises(MessageTooLarge, match="32768 bytes, above 32767"):
-        encode_batch_element(0, b"", b"x" * 32768)
+        encode_batch_element(*too_long)
+    for batch in ([too_long], [MESSAGES[0], too_long], [too_long, MESSAGES[0]]):
+        with pytest.raises(MessageTooLarge, match="32768 bytes, above 32767"):
+            encode_batch(batch)
 
 
 @pytest.mark.parametrize(("body", "properties"), [(0, 0), (2, 0), (6, 6), (22, 22), (1000, 301)])

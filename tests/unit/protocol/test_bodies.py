@@ -182,6 +182,6 @@ def test_defaults_are_written_and_not_shared() -> None:
 
 def test_data_versions_move_on() -> None:
     """QUIRKS 14: a name server would not notice that a broker's topics changed."""
-    version = DataVersion(timestamp=5, counter=1)
-    assert version.next(9) == DataVersion(timestamp=9, counter=2)
-    assert version == DataVersion(timestamp=5, counter=1)
+    version = DataVersion(timestamp=5, counter=7)
+    assert version.next(9) == DataVersion(timestamp=9, counter=8)
+    assert version == DataVersion(timestamp=5, counter=7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgpack
 import msgspec
 import pytest
 from hypothesis import given
@@ -166,6 +167,22 @@ def test_json_that_is_no_header(header: bytes) -> None:
     """Hostile JSON would raise an error that nobody catches and take the connection's task down."""
     with pytest.raises(RemoteProtocolError):
         decode_command(Frame(CODEC_JSON, header, b"")).ext_fields()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {0: "1"}, {0: True}, {0: 2**31}, {1: None}, {1: -(2**31) - 1}, {2: 1.5}, {3: "1"}, {4: None},
+        {5: 7}, {5: b"\xff"}, {6: []}, {6: "x"}, {6: {"a": 1}}, {6: {1: "a"}}, {6: {"a": "b", "c": None}},
+    ],
+)  # fmt: skip
+def test_msgpack_that_is_no_header(changes: dict[int, object]) -> None:
+    """A number or a nested value would reach a handler as if it were a text."""
+    good: list[object] = [105, 1, 0, 395, 1, "remark", {"topic": "T"}]
+    assert decode_command(Frame(CODEC_MSGPACK, msgpack.packb(good), b"")).ext_fields() == {"topic": "T"}
+    bad = msgpack.packb([changes.get(number, value) for number, value in enumerate(good)])
+    with pytest.raises(RemoteProtocolError, match="msgpack header"):
+        decode_command(Frame(CODEC_MSGPACK, bad, b""))
 
 
 @given(st.binary(max_size=60), st.sampled_from(CODECS))

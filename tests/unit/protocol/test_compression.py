@@ -67,6 +67,14 @@ def test_the_byte_limit_holds_below_the_ratio() -> None:
         inflate(data, max_bytes=99_999)
 
 
+def test_the_largest_body_is_read() -> None:
+    """A message as large as a broker stores could not be read, or a larger one fill a consumer's memory."""
+    noise = random.Random(1).randbytes(1 << 20) * 16
+    assert decompress(zlib.compress(noise, 0), COMPRESSED) == noise
+    with pytest.raises(RemoteProtocolError, match="more than the 16777216 allowed"):
+        decompress(zlib.compress(noise + b"1", 0), COMPRESSED)
+
+
 def test_small_results_may_have_any_ratio() -> None:
     """A body of zeros that a Java producer deflated to a thousandth would be stored and never be readable."""
     assert inflate(compress(bytes(4 << 20))) == bytes(4 << 20)

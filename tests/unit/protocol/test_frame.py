@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -78,6 +79,32 @@ def test_the_limit_itself_is_allowed() -> None:
     body = b"x" * (1024 - 4 - 512)
     frame = Frame(0, b" " * 512, body)
     assert FrameDecoder(max_frame_bytes=1024, max_header_bytes=512).feed(encode_frame(*frame)) == [frame]
+
+
+@pytest.mark.parametrize(
+    ("length", "header_bytes", "fits"),
+    [(16 << 20, 1 << 20, True), ((16 << 20) + 1, 2, False), (16 << 20, (1 << 20) + 1, False)],
+)
+def test_the_usual_limits_are_rocketmqs(length: int, header_bytes: int, *, fits: bool) -> None:
+    """A hostile peer would make a server keep more than a frame of RocketMQ's size, or be refused one."""
+    decoder = FrameDecoder()
+    prefix = struct.pack(">iI", length, header_bytes)
+    if fits:
+        assert decoder.feed(prefix) == []
+    else:
+        with pytest.raises(RemoteProtocolError, match="above the limit"):
+            decoder.feed(prefix)
+
+
+def test_a_large_frame_in_small_pieces_is_copied_once() -> None:
+    """A message of several megabytes would take its receiver seconds, while all others wait."""
+    data = encode_frame(0, b"{}", bytes((16 << 20) - 100))
+    decoder = FrameDecoder()
+    started = process_time()
+    for start in range(0, len(data), 1024):
+        frames = decoder.feed(data[start : start + 1024])
+    assert [len(frame.body) for frame in frames] == [(16 << 20) - 100]
+    assert process_time() - started < 5, "it takes a twentieth of a second"
 
 
 def test_a_header_that_does_not_fit_24_bits_is_our_own_error() -> None:

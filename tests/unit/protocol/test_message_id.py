@@ -81,14 +81,20 @@ def test_an_id_of_last_month() -> None:
     assert unique_id_time_ms(unique_id, january_1) == january_1 - 1
 
 
-def test_the_generator_crosses_months_and_counts_on() -> None:
+@pytest.mark.parametrize("way", ["next", "take"])
+def test_the_generator_crosses_months_and_counts_on(way: str) -> None:
     """Ids would repeat after the first of a month, or when the clock is set back."""
     start = month_start_ms(1795253749550)
     generator = UniqueIdGenerator(bytes(16))
-    ids = [generator.next(now) for now in (start - 1, start, start, start - 1) for _ in range(15_000)]
+    times = (start - 1, start, start, start - 1)
+    if way == "next":
+        ids = [generator.next(now) for now in times for _ in range(15_000)]
+    else:
+        ids = [text for now in times for text in generator.take(now, 15_000)]
     assert len(set(ids)) == len(ids)
     assert {len(text) for text in ids} == {56}
     assert ids[15_000][-12:-4] == "00000000"
+    assert ids[0][:-4] == ids[45_000][:-4]
 
 
 def test_two_generators_differ() -> None:
@@ -114,4 +120,6 @@ def test_many_ids_of_one_moment_are_those_made_one_by_one() -> None:
     """Messages of one batch would share an id, or have ids of another form."""
     one, many = (UniqueIdGenerator(bytes(4), process=1, instance=2) for _ in range(2))
     singly = [one.next(1_700_000_000_000) for _ in range(70_000)]
-    assert many.take(1_700_000_000_000, 69_990) + many.take(1_700_000_000_000, 10) == singly
+    counts = [1, 3, 252, 256, 257, 511, 1000, 63_000, 4_000, 720]
+    assert sum(counts) == len(singly)
+    assert [text for count in counts for text in many.take(1_700_000_000_000, count)] == singly

@@ -216,8 +216,10 @@ def test_blank_records() -> None:
         record.encode_blank(7)
     with pytest.raises(RecordCorrupt, match="blank record of size 7"):
         record.peek(struct.pack(">iI", 7, BLANK_MAGIC))
-    with pytest.raises(TornTail, match="blank of size 9"):
-        record.peek(struct.pack(">iI", 9, BLANK_MAGIC))
+    for at in (0, 2):
+        assert record.peek(bytes(at) + blank, at)[:2] == (20, BLANK_MAGIC)
+        with pytest.raises(TornTail, match="blank of size 9"):
+            record.peek(bytes(at) + struct.pack(">iI", 9, BLANK_MAGIC), at)
     with pytest.raises(RecordCorrupt, match="magic 0xcbd43194"):
         record.decode(blank)
 
@@ -282,6 +284,29 @@ def test_what_the_format_cannot_hold_is_refused_before_it_is_written() -> None:
         make(queue_id=2**31)
 
 
+@pytest.mark.parametrize(
+    ("changes", "error", "reason"),
+    [
+        ({"topic": b"t" * 128}, TopicInvalid, "128 bytes, above 127"),
+        ({"properties": [b"", b"p" * 32768]}, MessageTooLarge, "32768 bytes, above 32767"),
+        ({"store_host": HOST_V6}, LocalProtocolError, "store host of 20 bytes, sysFlag 0x0 calls for 8"),
+        ({"sys_flag": 0x10}, LocalProtocolError, "born host of 8 bytes, sysFlag 0x10 calls for 20"),
+    ],
+)
+def test_what_the_format_cannot_hold_is_refused_in_a_batch_too(
+    changes: dict[str, Any], error: type[Exception], reason: str
+) -> None:
+    """A host that is cut, or a length that wraps, would make the log unreadable behind the batch."""
+    fields: dict[str, Any] = {
+        "topic": b"T", "queue_id": 0, "queue_offset": 0, "positions": [0, 100], "sizes": [100, 100],
+        "sys_flag": 0, "born_timestamp": 1, "born_host": HOST, "store_timestamp": 2, "store_host": HOST,
+        "reconsume_times": 0, "flags": [0, 0], "bodies": [b"x", b"y"], "properties": [b"", b""],
+    }  # fmt: skip
+    assert len(record.encode_records(**fields)) == 10
+    with pytest.raises(error, match=reason):
+        record.encode_records(**fields | changes)
+
+
 def test_hosts_as_bytes_and_text() -> None:
     """The born host would show another client than the one that sent."""
     assert record.host_bytes("192.0.2.2", 65535).hex() == "c00002020000ffff"
@@ -300,6 +325,69 @@ def test_properties_of_any_length_are_read_quickly(size: int) -> None:
     found = record.decode_packed(data * 2, "GoldenTopic")
     assert [type(one) for one in found] == [record.PackedRecord] * 2
     assert record.decode_all(data * 2) == [record.decode(data)] * 2
+
+
+@pytest.mark.parametrize("topic", ["T", "Topic", "GoldenTopic"])
+def test_properties_of_changing_lengths_are_read_quickly(topic: str) -> None:
+    """A consumer of messages whose properties differ would spend twice the time on them."""
+    sizes = (1, 2, 1, 0, 1, 255, 256, 1, 300)
+    written = [make(topic=topic.encode(), properties=b"p" * size) for size in sizes]
+    found = record.decode_packed(b"".join(written), topic)
+    assert [type(one) for one in found] == [record.PackedRecord] * len(sizes)
+    assert [one.properties for one in found] == [b"p" * size for size in sizes]
+
+
+@pytest.mark.parametrize("topics", ["AABBAA", "BBAABB"])
+def test_only_the_first_record_of_another_topic_is_read_slowly(topics: str) -> None:
+    """A reader of several topics, as of retries, would spend twice the time on all that follow."""
+    found = record.decode_packed(b"".join(make(topic=topic.encode()) for topic in topics))
+    assert [type(one) for one in found] == [Record, record.PackedRecord] * 3
+    assert "".join(one.topic for one in found) == topics
+
+
+@pytest.mark.parametrize("sys_flag", [0, 0x10, 0x20, 0x30])
+def test_records_of_a_batch_are_those_written_one_by_one(sys_flag: int) -> None:
+    """The messages of a batch would be stored with other bytes than messages sent singly."""
+    bodies = [b"", b"one", b"x" * 300]
+    texts = [PROPERTIES, b"", b"p" * 300]
+    written = [
+        make(sys_flag=sys_flag, flag=7 * number, queue_offset=42 + number, physical_offset=1000 * number,
+             body=body, properties=text)
+        for number, (body, text) in enumerate(zip(bodies, texts, strict=True))
+    ]  # fmt: skip
+    one = record.decode(written[0])
+    parts = record.encode_records(
+        b"GoldenTopic", one.queue_id, 42, [0, 1000, 2000], list(map(len, written)), sys_flag,
+        one.born_timestamp, one.born_host, one.store_timestamp, one.store_host, one.reconsume_times,
+        [0, 7, 14], bodies, texts,
+    )  # fmt: skip
+    assert b"".join(parts) == b"".join(written)
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("sys_flag", [0, 0x30])
+@pytest.mark.parametrize("behind", [b"", make(), record.encode_blank(50)])
+def test_what_can_be_read_of_a_damaged_record(behind: bytes, sys_flag: int, before: int) -> None:
+    """A consumer would be stuck at a damaged record, or be given bytes of the one behind it."""
+    sound = make(sys_flag=sys_flag)
+    body_at = sound.index(b"hello golden")
+
+    def salvaged(damaged: bytes) -> Record | None:
+        return record.salvage(bytes(before) + damaged + behind, before, "Asked")
+
+    wrong_body = salvaged(sound.replace(b"hello", b"jello"))
+    whole = record.decode(sound)
+    whole.body = b"jello golden"
+    assert wrong_body == whole
+    is_followed = not behind or behind == make()
+    for at, value in ((body_at - 1, 99), (body_at + 12, 99), (len(sound) - len(PROPERTIES) - 1, 99)):
+        wrong_length = sound[:at] + bytes([value]) + sound[at + 1 :]
+        found = salvaged(wrong_length)
+        assert (found is not None) is is_followed
+        if found is not None:
+            assert (found.topic, found.properties, found.body) == ("Asked", b"", wrong_length[body_at:])
+            assert (found.size, found.queue_offset) == (len(sound), 42)
+    assert salvaged(b"\0\0\0\1" + sound[4:]) is None
 
 
 @pytest.mark.parametrize("field", ["flag", "queue_id", "reconsume_times"])

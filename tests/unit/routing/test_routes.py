@@ -131,3 +131,10 @@ def test_a_member_without_a_role_is_read_last() -> None:
     assert member_to_read({-1: "c", 0: "a", 2: "b"}) == 0
     assert member_to_read({-1: "c", 3: "d", 2: "b"}) == 2
     assert member_to_read({-1: "c"}) == -1
+
+
+@pytest.mark.parametrize("count", ["9" * 5000, "4294967296", "-1", "", "x"])
+def test_an_order_configuration_with_a_senseless_count_is_refused(count: str) -> None:
+    """A name server could make producers fill their memory with queues."""
+    with pytest.raises(RemoteProtocolError, match="order configuration"):
+        publish_route("T", route(("b", 4, 4, 6), order=f"b:{count}"))

@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 from rocketpy.protocol.java import utf8_hash
-from rocketpy_broker.store import IndexConfig, MessageInner, MessageStore, RecoveryConfig
+from rocketpy_broker.store import CommitLogConfig, IndexConfig, MessageInner, MessageStore, RecoveryConfig
+from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.checker import check_store
+from rocketpy_broker.store.consume_queue import ConsumeQueue
+from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.index_hash import key_hashes, positive_hash
+from rocketpy_broker.store.log_scan import LogScan
 from rocketpy_broker.store.property_fields import PropertyFields, index_fields
-from tests.unit.store.helpers import index_content, kill, message, queue_content, small_config
+from rocketpy_broker.store.queue_table import QueueCursor
+from tests.unit.store.helpers import index_content, kill, message, put, queue_content, small_config
 
 _V4 = b"\x7f\x00\x00\x01\x00\x00\x12\x34"
 _PROPERTIES = (
@@ -115,6 +120,74 @@ def test_a_damaged_body_stops_the_fast_path(tmp_path: Path) -> None:
         assert store.max_offset_in_queue("T", 0) == 11
 
 
+def _one_by_one(store: MessageStore, numbers: range) -> tuple[bytes, list[int]]:
+    """A log of these messages, put into two queues in turn, and where each of its records starts."""
+    starts = [store.put_message(message(n, queue_id=n % 2)).physical_offset for n in numbers]
+    store.dispatch()
+    return store.read_log(0, store.max_physical_offset) or b"", starts
+
+
+def _learned(store: MessageStore, root: Path) -> tuple[BulkScan, list[ConsumeQueue]]:
+    """A scan that knows both queues, which are empty."""
+    bulk = BulkScan(store.dispatcher, None, 0, check_crc=True, before=lambda: None)
+    queues = [ConsumeQueue(OsDisk(), root, "T", queue_id, 1000) for queue_id in range(2)]
+    for queue in queues:
+        bulk.learn(QueueCursor("T", queue.queue_id), queue)
+    return bulk, queues
+
+
+def test_plain_records_are_all_taken_at_once(tmp_path: Path) -> None:
+    """The start after a crash would take three times as long."""
+    with MessageStore(small_config(tmp_path)) as store:
+        data, _ = _one_by_one(store, range(100))
+        bulk, queues = _learned(store, tmp_path / "again")
+        assert bulk.take(data, 0, 0) == len(data)
+        bulk.flush()
+        for queue in queues:
+            assert list(queue.units()) == list(store.queues.queues["T", queue.queue_id].units())
+            queue.files.close()
+        assert (bulk.records, bulk.rebuilt) == (100, 100)
+
+
+def test_plain_records_are_taken_wherever_they_are_in_a_file(tmp_path: Path) -> None:
+    """Behind the first four megabytes of each file, recovery would take three times as long."""
+    config = small_config(tmp_path, commit_log=CommitLogConfig(segment_bytes=7 << 20, reserve_bytes=0))
+    with MessageStore(config) as store:
+        for number in range(200):
+            put(store, number, queue_id=number % 2, body=bytes(50_000))
+        bulk, queues = _learned(store, tmp_path / "again")
+        assert list(LogScan(store.commit_log.files, 0, bulk=bulk)) == []
+        bulk.flush()
+        assert bulk.records == 200
+        for queue in queues:
+            assert list(queue.units()) == list(store.queues.queues["T", queue.queue_id].units())
+            queue.files.close()
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (0, b"\x7f\xff\xff\xff"), (0, bytes(4)), (4, b"?"), (8, b"?"), (12, b"\0\0\0\2"), (27, b"\xff"),
+        (35, b"\xff"), (39, b"\x10"), (39, b"\x04"), (39, b"\x3c"),
+        (84, b"\xff\xff\xff\xff"), (84, b"\0\0\xff\xff"),
+        (88, b"?"), (95, b"\x02"), (96, b"U"), (97, b"\xff"), (100, b"\0"), (-1, b"x"),
+    ],
+)  # fmt: skip
+def test_the_fast_way_stops_at_what_is_unusual(tmp_path: Path, at: int, value: bytes) -> None:
+    """Recovery would put a damaged record, or one of no queue, into a queue without looking at it."""
+    with MessageStore(small_config(tmp_path)) as store:
+        data, starts = _one_by_one(store, range(30))
+        start, end = starts[20:22]
+        assert data[start + 95 : start + 97] == b"\1T"  # behind the body
+        place = start + at if at >= 0 else end + at
+        bulk, queues = _learned(store, tmp_path / "again")
+        assert bulk.take(data[:place] + value + data[place + len(value) :], 0, 0) == start
+        bulk.flush()
+        assert [queue.next_offset for queue in queues] == [10, 10]
+        for queue in queues:
+            queue.files.close()
+
+
 def test_hashes_of_many_keys_are_java_s_of_each() -> None:
     chooser = random.Random(1)
     for _ in range(400):
@@ -134,6 +207,16 @@ def test_hashes_of_many_keys_are_java_s_of_each() -> None:
             topics = topics[:1] * count
         expected = [positive_hash(utf8_hash(topic + key)) for topic, key in zip(topics, keys, strict=True)]
         assert key_hashes([utf8_hash(topic) for topic in topics], keys) == expected
+
+
+def test_the_hash_that_has_no_positive_number() -> None:
+    """One key in four billion could not be stored, and would stop the dispatch of all messages."""
+    key = b"polygenelubricants"
+    assert utf8_hash(key) == -(2**31)
+    for count in (1, 2, 30):
+        assert key_hashes([0] * count, [key] * count) == [0] * count
+        for other in (b"other", b"long" * 50):
+            assert key_hashes([0] * (count + 1), [*[key] * count, other])[:count] == [0] * count
 
 
 def test_fields_read_by_a_learned_pattern_are_those_read_with_care() -> None:

@@ -128,6 +128,9 @@ def test_recovery_finds_the_end_by_the_first_empty_unit(tmp_path: Path) -> None:
     assert (again.next_offset, again.max_physical_offset) == (47, 5700)
     again.destroy()
     assert not (tmp_path / "T" / "3").exists()
+    assert again.put(9000, 100, 7, 23)
+    assert (again.min_offset, again.next_offset) == (23, 24)
+    again.files.close()
 
 
 @pytest.mark.parametrize(("file", "end"), [(1, 45), (2, 23), (3, 33), (4, 43)])
@@ -186,6 +189,26 @@ def test_a_run_of_units_is_put_as_each_of_them_would_be(
     assert list(run.units()) == list(single.units())
     assert (run.next_offset, run.max_physical_offset) == (single.next_offset, single.max_physical_offset)
     run.files.close()
+    single.files.close()
+
+
+@pytest.mark.parametrize("count", [0, 5])
+@pytest.mark.parametrize("start", [3, 5, 8])
+def test_units_that_were_packed_are_put_as_each_of_them_would_be(
+    tmp_path: Path, count: int, start: int
+) -> None:
+    """A queue that is rebuilt would number its messages from another one on."""
+    packed, single = (queue_of(tmp_path / name, count) for name in ("packed", "single"))
+    units = [(2000 + 100 * number, 91 + number, 7 * number) for number in range(6)]
+    packed.put_many([UNIT.pack(*unit) for unit in units], start)
+    for number, unit in enumerate(units, start):
+        single.put(*unit, number)
+    assert list(packed.units()) == list(single.units())
+    assert (packed.next_offset, packed.max_physical_offset) == (
+        single.next_offset,
+        single.max_physical_offset,
+    )
+    packed.files.close()
     single.files.close()
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from rocketpy.errors import FlushFailed, StoreError
 from rocketpy_broker.store import CommitLogConfig, FlushConfig, FlushDiskType, MessageStore
-from rocketpy_broker.store.checkpoint import Checkpoint
+from rocketpy_broker.store.checkpoint import CHECKPOINT_BYTES, Checkpoint
+from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.driver import StoreDriver
 from rocketpy_broker.store.segment_queue import SegmentQueue
 from tests.background import Bug, assert_logged, kill
@@ -59,6 +61,89 @@ async def test_dispatch_is_not_put_off_while_many_records_wait(tmp_path: Path) -
     driver.schedule_dispatch()
     await asyncio.sleep(0)
     assert store.dispatcher.waiting == 0
+    await driver.close()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_dispatch_is_not_put_off_for_a_message_that_is_awaited(tmp_path: Path, place: int) -> None:
+    """A long-polling consumer would get its message late when other messages arrived with it."""
+    store = MessageStore(small_config(tmp_path))
+    driver = StoreDriver(store)
+    await driver.start()
+    driver.awaited = {("T", 7)}
+    for number in range(3):
+        store.put_message(message(number, queue_id=7 if number == place else 1))
+    driver.schedule_dispatch(delay_s=3600)
+    await asyncio.sleep(0)
+    assert store.dispatcher.waiting == 0
+    store.put_message(message(3, queue_id=1))
+    driver.schedule_dispatch(delay_s=3600)
+    await asyncio.sleep(0)
+    assert store.dispatcher.waiting == 1
+    store.put_message(message(4, queue_id=7))
+    driver.schedule_dispatch(delay_s=3600)
+    await asyncio.sleep(0)
+    assert store.dispatcher.waiting == 0
+    await driver.close()
+
+
+class GatedDisk(OsDisk):
+    """Files of the log are made, or the checkpoint is written, only while the gate is open."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = 0
+
+    def _pass(self, kind: str) -> None:
+        if kind == self.kind:
+            self.waiting += 1
+            assert self.gate.wait(20)
+            self.waiting -= 1
+
+    def create(self, path: Path, size: int) -> int:
+        """See `Disk`."""
+        if path.parent.name == "commitlog":
+            self._pass("log file")
+        return super().create(path, size)
+
+    def pwrite(self, handle: int, data: bytes, position: int) -> None:
+        """See `Disk`."""
+        if len(data) == CHECKPOINT_BYTES:
+            self._pass("checkpoint")
+        super().pwrite(handle, data, position)
+
+
+@pytest.mark.parametrize("kind", ["log file", "checkpoint"])
+async def test_a_pause_waits_for_the_threads_at_work(tmp_path: Path, kind: str) -> None:
+    """A slave would cut its log while a thread makes the next file, or notes how far the log is flushed."""
+    disk = GatedDisk(kind)
+    config = small_config(tmp_path, flush=FlushConfig(commit_log_interval_ms=60_000))
+    store = MessageStore(config, disk=disk)
+    driver = StoreDriver(store)
+    await driver.start()
+    store.put_message(message(0))  # makes the first file, on the loop's thread
+    disk.gate.clear()
+    while kind == "log file" and store.max_physical_offset < 60_000:
+        store.put_message(message(0, body=b"x" * 1000))
+        driver.schedule_dispatch()
+        await asyncio.sleep(0)
+    store.put_message(message(1))
+    await driver.flush()
+    await until(lambda: disk.waiting > 0)
+    paused: list[int] = []
+
+    async def pause() -> None:
+        async with driver.paused():
+            paused.append(disk.waiting)
+
+    pausing = asyncio.create_task(pause())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    disk.gate.set()
+    await pausing
+    assert paused == [0]
     await driver.close()
 
 
@@ -115,16 +200,22 @@ async def test_a_write_that_cannot_be_undone_is_told_as_a_failed_flush_is(tmp_pa
 
 
 async def test_sync_flush_shows_only_what_is_flushed(tmp_path: Path) -> None:
-    """Consumers would get messages that power loss takes back."""
-    flush = FlushConfig(disk_type=FlushDiskType.SYNC_FLUSH, commit_log_interval_ms=60_000)
+    """Consumers would get messages that power loss takes back, or wait in vain for those that are safe."""
+    flush = FlushConfig(
+        disk_type=FlushDiskType.SYNC_FLUSH, commit_log_interval_ms=60_000, consume_queue_interval_ms=60_000
+    )
     store = MessageStore(small_config(tmp_path, flush=flush))
     driver = StoreDriver(store)
     await driver.start()
     store.put_message(message(1))
     store.dispatch()
     assert store.max_offset_in_queue("T", 0) == 0
+    heard: list[tuple[str, int, int]] = []
+    store.set_arrival_listener(lambda *news: heard.append(news))
     await driver.flush()
-    await until(lambda: store.max_offset_in_queue("T", 0) == 1)
+    await until(lambda: bool(heard))
+    assert heard == [("T", 0, 1)]
+    assert store.max_offset_in_queue("T", 0) == 1
     await driver.close()
 
 
@@ -142,6 +233,37 @@ async def test_the_flushed_mark_follows_every_flush(tmp_path: Path) -> None:
         assert flushed == store.max_physical_offset
         checkpoint = tmp_path / "checkpoint"
         await until(lambda: Checkpoint.decode(checkpoint.read_bytes()).flushed_offset == flushed)  # noqa: B023
+    await driver.close()
+
+
+@pytest.mark.parametrize(
+    ("pages", "thorough_ms", "flushed"),
+    [(0, 60_000, True), (4, 60_000, False), (4, 1, True), (1, 60_000, True)],
+)
+async def test_few_pages_wait_for_more_but_not_for_ever(
+    tmp_path: Path, pages: int, thorough_ms: int, *, flushed: bool
+) -> None:
+    """The setting flushCommitLogLeastPages would save no flush, or keep the last messages from the disk."""
+    flush = FlushConfig(
+        commit_log_interval_ms=1,
+        commit_log_least_pages=pages,
+        commit_log_thorough_ms=thorough_ms,
+        consume_queue_interval_ms=60_000,
+    )
+    store = MessageStore(small_config(tmp_path, flush=flush))
+    driver = StoreDriver(store)
+    await driver.start()
+    store.put_message(message(1))
+    await driver.flush()
+    await driver.flush()  # after one that the driver has perhaps begun by itself
+    store.put_message(message(2, body=bytes(4096 * 3 // 2)))
+    if flushed:
+        await until(lambda: store.flushed_offset == store.max_physical_offset)
+    else:
+        await asyncio.sleep(0.05)  # fifty intervals
+        assert driver.health().unflushed_bytes > 4096
+        store.put_message(message(3, body=bytes(3 * 4096)))
+        await until(lambda: store.flushed_offset == store.max_physical_offset)
     await driver.close()
 
 

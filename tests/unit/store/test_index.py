@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import errno
+from datetime import datetime
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from rocketpy.errors import StoreDamaged
+from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy.protocol.java import string_hash
 from rocketpy_broker.store import IndexConfig
 from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.index_file import IndexFile
 from rocketpy_broker.store.index_hash import positive_hash
-from rocketpy_broker.store.index_service import IndexService, index_file_name
+from rocketpy_broker.store.index_service import IndexQueryResult, IndexService, index_file_name
 from tests.crash.disk import Operation, RecordingDisk
 
 FOREVER = 1 << 62
@@ -132,6 +134,62 @@ def test_damaged_file_and_all_behind_it_are_rebuilt(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("garbage", [-1, -(2**31), 3, 2**31 - 1])
+@pytest.mark.parametrize("hashes", [(17, 25), (17, 25, 25), (15, 25)])
+def test_a_slot_that_leads_nowhere_costs_no_other_key(
+    tmp_path: Path, garbage: int, hashes: tuple[int, ...]
+) -> None:
+    """After power loss, keys of other slots would not be found any more, or a query would not end."""
+    contents = []
+    for way in ("one by one", "together"):
+        file = IndexFile(OsDisk(), tmp_path / way, 10, 50)
+        file.create(None)
+        file.put([5], 100, 1000)
+        file.put([7], 200, 1000)
+        file.write_entries()
+        file.write_slots()
+        file.close()
+        with file.path.open("r+b") as opened:
+            opened.seek(40 + 4 * 5)
+            opened.write(garbage.to_bytes(4, "big", signed=True))
+        file = IndexFile(OsDisk(), tmp_path / way, 10, 50)
+        file.load()
+        offsets = [300 + number for number in range(len(hashes))]
+        times = [61_000 * (number + 1) for number in range(len(hashes))]
+        if way == "together":
+            file.put_many(hashes, offsets, times)
+        else:
+            for key_hash, offset, stored_ms in zip(hashes, offsets, times, strict=True):
+                file.put([key_hash], offset, stored_ms)
+        assert file.find(7, 9, 0, FOREVER) == [200]
+        for key_hash in hashes:
+            expected = [at for one, at in zip(hashes, offsets, strict=True) if one == key_hash]
+            assert file.find(key_hash, 9, 0, FOREVER) == expected[::-1]
+        contents.append(file.entries())
+        file.close()
+    assert contents[0] == contents[1]
+
+
+def test_a_disk_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A query would end with an error that no handler expects, and without the file's name."""
+
+    class Broken(OsDisk):
+        def pread(self, handle: int, size: int, position: int) -> bytes:
+            raise OSError(errno.EIO, "no such sector")
+
+    service = service_of(tmp_path)
+    service.put(b"T", b"", b"k", 1, 1000)
+    service.finish()
+    service.close()
+    with pytest.raises(StoreError, match=rf"{service.files[0].path}: .*no such sector"):
+        IndexFile(Broken(), service.files[0].path, 100, 400).load()
+
+
+def test_an_index_without_files_finds_nothing(tmp_path: Path) -> None:
+    """A client would be told that the index of a new broker was updated."""
+    assert service_of(tmp_path).query("T", "k", 10, 0, FOREVER) == IndexQueryResult([], 0, 0)
+
+
 def test_empty_index_takes_no_space(tmp_path: Path) -> None:
     """Every new broker would take 420 MB."""
     file = IndexFile(OsDisk(), tmp_path / "f", 5_000_000, 20_000_000)
@@ -164,6 +222,7 @@ def test_names_go_up_even_when_the_clock_does_not(tmp_path: Path) -> None:
         index.put(b"T", b"", b"k", number, 1000)
     names = [file.path.name for file in index.files]
     assert names[0] == index_file_name(1_700_000_000_000)
+    assert names[0] == f"{datetime.fromtimestamp(1_700_000_000):%Y%m%d%H%M%S}000"  # noqa: DTZ006 as in Java
     assert [int(name) - int(names[0]) for name in names] == [0, 1, 2, 3]
     index.close()
 

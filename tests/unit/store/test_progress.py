@@ -11,7 +11,8 @@ import pytest
 from rocketpy_broker.store import IndexConfig, MessageStore, RecoveryConfig, StoreConfig
 from rocketpy_broker.store.checker import check_store
 from rocketpy_broker.store.checkpoint import Checkpoint, Progress
-from tests.unit.store.helpers import index_content, kill, put, queue_content, small_config
+from tests.crash.disk import RecordingDisk
+from tests.unit.store.helpers import index_content, kill, message, put, queue_content, small_config
 
 
 def _config(root: Path, entries: int = 5000, **changes: Any) -> StoreConfig:
@@ -89,3 +90,39 @@ def test_progress_under_a_wrong_checksum_is_ignored() -> None:
     assert Checkpoint.decode(page) == checkpoint
     assert Checkpoint.decode(page[:100] + b"\x01" + page[101:]).progress is None
     assert Checkpoint.decode(page[:7] + b"\x09" + page[8:]).progress is None
+
+
+def test_the_checkpoint_has_the_time_of_the_newest_message(tmp_path: Path) -> None:
+    """A Java broker would read more of the log than it has to, or begin behind what is not flushed."""
+    times = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))
+    store = MessageStore(_config(tmp_path), clock=lambda: next(times))
+    store.open()
+    for number in range(5):
+        store.append(message(number))
+    store.write_out()
+    store.dispatch()
+    newest = store.store_timestamp("T", 0, 4)
+    store.flush(thorough=True)
+    checkpoint = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
+    assert (checkpoint.physic_timestamp, checkpoint.logics_timestamp) == (newest, newest)
+    assert newest > store.store_timestamp("T", 0, 0)
+    store.close()
+
+
+def test_files_that_were_flushed_are_there_after_power_loss() -> None:
+    """The whole index would be built again from a log that may have gigabytes."""
+    root = Path("/store")
+    disk = RecordingDisk()
+    store = MessageStore(_config(root, 100), disk=disk)
+    store.open()
+    try:
+        for number in range(200):
+            put(store, number, queue_id=number % 2)
+        store.flush(thorough=True)
+        left = disk.after_power_loss(None)
+        for directory in ("index", "commitlog", "consumequeue/T/0", "consumequeue/T/1"):
+            names = disk.list_dir(root / directory)
+            assert names
+            assert left.list_dir(root / directory) == names, directory
+    finally:
+        kill(store)

@@ -200,3 +200,14 @@ def test_sums_follow_what_is_written() -> None:
     assert sums.get(1000) == (abc.covered, abc.crc)
     sums.cut(1002)
     assert sums.get(1000) is None
+    sums.know(1000, 1000, 7)
+    sums.cut(2000)
+    assert sums.get(1000) == (1000, 7)
+    sums.cut(1999)
+    assert sums.get(1000) is None
+
+
+def test_a_queue_at_a_senseless_place_keeps_no_store_from_a_clean_stop() -> None:
+    """One damaged queue offset in the log made each stop end with an overflow, and look like a kill."""
+    good = FileSum("T", 0, 0, 20, 1)
+    assert decode_sums(encode_sums([FileSum("T", 1, 2**66, 20, 1), good], 77), 77) == [good]

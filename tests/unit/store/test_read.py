@@ -75,6 +75,10 @@ def test_batches_end_at_counts_and_bytes(tmp_path: Path) -> None:
     assert store.get_message("T", 0, 0, 32).count == 8
     assert store.get_message("T", 0, 20, 32).count == 1
     assert store.get_message("T", 0, 0, 32, max_bytes=500).count == 3
+    three = sum(unit[2] for unit in list(store.queues.queues["T", 0].units())[:3])
+    for codes in (None, {string_hash(f"Tag{number}") for number in range(3)}):
+        for size, count in ((three, 3), (three - 1, 2)):
+            assert store.get_message("T", 0, 0, 32, max_bytes=size, tag_codes=codes).count == count
     big = store.get_message("T", 0, 23, 32)
     assert (big.status, big.count, len(big.chunks[0]) > 5000) == (S.FOUND, 1, True)
     assert store.get_message("T", 0, 0, 0).count == 1, "4.6.0 gives the first one always"
@@ -167,6 +171,11 @@ def test_tags_are_filtered_by_code(store: MessageStore) -> None:
         b"body 1", b"body 4", b"body 7"
     ]  # fmt: skip
     assert (result.status, result.next_begin_offset, result.count) == (S.FOUND, 9, 3)
+    for begin in range(9):
+        result = store.get_message("T", 0, begin, 32, tag_codes={string_hash("Tag1"), string_hash("Tag2")})
+        flags = [record.flag for chunk in result.chunks for record in decode_all(chunk)]
+        assert flags == [number for number in range(begin, 9) if number % 3]
+        assert (result.status, result.next_begin_offset) == (S.FOUND, 9)
     nothing = store.get_message("T", 0, 0, 32, tag_codes={12345})
     assert (nothing.status, nothing.next_begin_offset, nothing.chunks) == (S.NO_MATCHED_MESSAGE, 9, [])
     store.close()
@@ -211,6 +220,23 @@ def test_removed_records_are_skipped(tmp_path: Path) -> None:
     assert (result.status, first.physical_offset) == (S.FOUND, 4096)
     removing = store.get_message("T", 0, 0, 1)
     assert (removing.status, removing.next_begin_offset) == (S.MESSAGE_WAS_REMOVING, 2)
+    store.close()
+
+
+@pytest.mark.parametrize("tag_codes", [None, {string_hash(f"Tag{number}") for number in range(3)}])
+def test_a_gap_in_a_queue_is_skipped(store: MessageStore, tag_codes: set[int] | None) -> None:
+    """A consumer would be stuck at numbers that no message has, as if they were damaged."""
+    put(store, *range(3))
+    store.table["T", 0].next_offset = 7
+    put(store, *range(7, 10))
+    found: list[int] = []
+    offset = 0
+    while offset < 10:
+        result = store.get_message("T", 0, offset, 32, tag_codes=tag_codes)
+        found += [record.flag for chunk in result.chunks for record in decode_all(chunk)]
+        assert result.next_begin_offset > offset
+        offset = result.next_begin_offset
+    assert found == [0, 1, 2, 7, 8, 9]
     store.close()
 
 
@@ -327,6 +353,34 @@ def test_listener_hears_of_each_queue_that_grew_once_a_run(store: MessageStore) 
     store.close()
 
 
+def test_a_listener_that_reads_has_nothing_dispatched_twice(store: MessageStore) -> None:
+    """A message that a held pull waits for would be in the key index twice, and be found twice."""
+    ends: list[int] = []
+    store.set_arrival_listener(lambda topic, at, _: ends.append(store.max_offset_in_queue(topic, at)))
+    receipts = [store.append(message(number)) for number in range(3)]
+    store.write_out()
+    assert store.dispatch() == 3
+    assert store.index is not None
+    found = store.index.query("T", "all", 10, 0, 1 << 62).offsets
+    assert sorted(found) == [receipt.physical_offset for receipt in receipts]
+    assert ends
+    store.close()
+
+
+def test_dispatch_ends_before_the_first_record_that_must_wait(tmp_path: Path) -> None:
+    """With SYNC_FLUSH, consumers would get a message of which power loss can still take the end."""
+    with MessageStore(small_config(tmp_path)) as store:
+        ends = []
+        for number in range(40):
+            receipt = store.put_message(message(number, body=b"x" * (7 * number)))
+            ends.append(receipt.physical_offset + receipt.size)
+        for number, end in enumerate(ends):
+            store.dispatcher.run(end - 1)
+            assert store.dispatcher.waiting == 40 - number
+            assert store.dispatcher.run(end) == 1
+        assert len(bodies(store)) == 40
+
+
 def test_delayed_messages_have_their_due_time_in_the_queue(store: MessageStore) -> None:
     """Delayed messages would be delivered at once or never."""
     receipt = store.put_message(
@@ -359,3 +413,21 @@ def test_properties_are_read_as_java_reads_them(
 ) -> None:
     """A message would be indexed under another key than in a Java broker."""
     assert index_fields(properties) == fields
+
+
+def test_a_search_that_takes_too_long_ends_behind_what_it_looked_at(store: MessageStore) -> None:
+    """A filter that is slow would hold up everybody else, or its consumer would look at the same again."""
+    put(store, *range(10))
+    seen = 0
+
+    def refuse(_: bytes) -> bool:
+        nonlocal seen
+        seen += 1
+        return False
+
+    result = store.get_message("T", 0, 0, 32, accepts=refuse, is_over=lambda: seen >= 4)
+    assert (result.status, result.next_begin_offset, seen) == (S.NO_MATCHED_MESSAGE, 4, 4)
+    result = store.get_message("T", 0, 4, 32, accepts=refuse, is_over=lambda: True)
+    assert (result.status, result.next_begin_offset, seen) == (S.NO_MATCHED_MESSAGE, 5, 5)
+    found = store.get_message("T", 0, 5, 32, accepts=lambda _: True, is_over=lambda: True)
+    assert (found.status, found.next_begin_offset, found.count) == (S.FOUND, 6, 1)

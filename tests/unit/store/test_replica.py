@@ -124,6 +124,18 @@ def test_a_backlog_survives_a_crash(master: MessageStore, tmp_path: Path) -> Non
     master.close()
 
 
+def test_a_backlog_is_worked_off_in_pieces(master: MessageStore, tmp_path: Path) -> None:
+    """Consumers of a slave that has caught up would never get what came in the rush."""
+    with MessageStore(small_config(tmp_path / "slave")) as slave:
+        backlog = Backlog(slave, rush_bytes=1)
+        ReplicaLog(slave, backlog).append(0, log_bytes(master))
+        while left := backlog.size:
+            backlog.work()
+            assert backlog.size < left
+        assert queue_bytes(slave) == queue_bytes(master)
+    master.close()
+
+
 def test_a_copy_may_begin_later(master: MessageStore, tmp_path: Path) -> None:
     """Without this a slave could not follow a master whose first files have expired."""
     with MessageStore(small_config(tmp_path / "slave")) as slave:

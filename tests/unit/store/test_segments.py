@@ -118,6 +118,39 @@ def test_truncating_deletes_and_wipes_what_lies_behind(tmp_path: Path) -> None:
     files.close()
 
 
+@pytest.mark.parametrize(
+    "pieces", [[(0, 50_000)], [(9_000, 1), (20_000, 9_000)], [(30_000, 4_096), (49_999, 1)], [(50_000, 0)]]
+)
+def test_whatever_lies_behind_the_end_is_wiped(tmp_path: Path, pieces: list[tuple[int, int]]) -> None:
+    """A piece of an old record would be left there, and be taken for a message by a later recovery."""
+    files = SegmentQueue(OsDisk(), tmp_path, 50_000)
+    segment = files.add_segment()
+    for position, size in pieces:
+        segment.write(position, b"C" * size)
+    segment.wrote = 50_000
+    content = segment.read(0, 50_000)
+    wiped = files.truncate(9_000)
+    assert segment.read(0, 50_000) == content[:9_000] + bytes(41_000)
+    assert wiped >= content.count(b"C", 9_000)
+    files.close()
+
+
+def test_a_file_is_closed_once_nobody_needs_it(tmp_path: Path) -> None:
+    """A broker with many queues would run out of open files."""
+    files = log_of(tmp_path, 100, 100, 30)
+    first, second, _ = files.segments
+    assert (files.open_files, files.rest()) == (3, 3), "nothing is flushed"
+    for segment in files.segments:
+        segment.flushed = segment.wrote
+        segment.flushed_changes = segment.changes
+    first.hold()
+    assert (files.rest(), files.open_files) == (1, 1)
+    assert second.read(0, 3) == b"CCC"
+    first.release()
+    assert (files.rest(), files.open_files) == (0, 0)
+    files.close()
+
+
 def test_spare_file_is_used_or_deleted(tmp_path: Path) -> None:
     """A file made ahead would be leaked, or made twice."""
     files = log_of(tmp_path, 100)

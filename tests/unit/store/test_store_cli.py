@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rocketpy_broker.cli import main
-from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store import IndexConfig, MessageStore
+from rocketpy_broker.store.inspection import StoredFiles
 from tests.golden_data import GOLDEN
-from tests.unit.store.helpers import kill, put, small_config
+from tests.unit.store.helpers import index_content, kill, put, small_config
 
 
 def unpacked(root: Path, name: str) -> Path:
@@ -58,7 +59,8 @@ def test_check_of_a_killed_store_counts_what_the_next_start_adds(
     put(store, *range(30, 40))
     kill(store)
     assert main(["store", "check", str(tmp_path)]) == 0
-    assert "missing at the end; the next start adds them" in capsys.readouterr().out
+    out = capsys.readouterr().out  # ten units; three keys of each message
+    assert "130 units and index entries are missing at the end; the next start adds them" in out
     with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(90)
         file.write(b"?")
@@ -115,6 +117,26 @@ def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert summary["commitLog"]["minOffset"] == 131072
     assert summary["stoppedCleanly"]
     assert all(queue["maxOffset"] > queue["minOffset"] for queue in summary["queues"].values())
+
+
+@pytest.mark.parametrize(("slots", "entries"), [(30, 100), (100, 400)])
+def test_index_files_are_read_whatever_their_sizes(tmp_path: Path, slots: int, entries: int) -> None:
+    """`store check` would call every index file of a broker with other sizes damaged, or read none of it."""
+    written = small_config(tmp_path, index=IndexConfig(slots=slots, entries=entries))
+    with MessageStore(written) as store:
+        put(store, *range(20))
+        assert store.index is not None
+        expected = [index_content(file) for file in store.index.files]
+    for config in (written, small_config(tmp_path, index=IndexConfig())):
+        if config is not written and entries != 4 * slots:
+            continue
+        handles = set(Path("/proc/self/fd").iterdir())
+        files = StoredFiles(config)
+        assert [index_content(file) for file in files.index_files] == expected
+        assert len(list(files.scan(0))) == 20
+        assert files.problems == []
+        files.close()
+        assert set(Path("/proc/self/fd").iterdir()) == handles, "files were left open"
 
 
 def test_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,151 @@
+"""Listening TCP ports: accept connections, a few at a time, and hand them over.
+
+asyncio's own accept loop takes as many connections at once as the backlog is long, and logs a traceback for
+each that it has no file descriptor for. This one takes few, and says once what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+from rocketpy.errors import InvariantError
+from rocketpy.repeated import RepeatedLog
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport.base import Address, ChannelOptions, host_limit
+from rocketpy.transport.either import readable
+from rocketpy.transport.tls import tls_reason
+
+__all__ = ["TcpListener", "listening_sockets"]
+
+log = logging.getLogger("rocketpy.transport")
+
+Adopt = Callable[[socket.socket], Coroutine[Any, Any, None]]
+"""Makes an accepted socket a connection. Closes it when it raises: asyncio does once it has taken it over."""
+
+_BACKLOG: Final = 1024
+_AT_ONCE: Final = 4
+"""Connections accepted before those that were are handed over: until then each takes a descriptor unseen."""
+_PAUSE_S: Final = 0.2
+"""After a failure: connections end meanwhile, and give descriptors back."""
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_UNFINISHED_SHARE: Final = 4
+"""Connections whose first byte or TLS handshake is awaited: at most one for so many of maxConnections."""
+
+
+async def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """Listen at every address of a host. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, _, _, _, where in dict.fromkeys(found):
+            # IPv4 of "::" has an entry of its own.
+            listening = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+            sockets.append(listening)
+            listening.setblocking(False)
+    except OSError:
+        for listening in sockets:
+            listening.close()
+        raise
+    return sockets
+
+
+class TcpListener:
+    """Accepts connections of its sockets until `close`.
+
+    adopt: see `Adopt`. While it runs, a connection is unfinished; of too many, the oldest is closed.
+    """
+
+    def __init__(
+        self, scheme: str, sockets: list[socket.socket], adopt: Adopt, options: ChannelOptions
+    ) -> None:
+        self._scheme = scheme
+        self._sockets = sockets
+        self._adopt = adopt
+        self._options = options
+        self._unfinished: dict[asyncio.Task[None], str] = {}  # with the hosts that they are from
+        self._unfinished_max = max(_AT_ONCE, options.max_connections // _UNFINISHED_SHARE)
+        self._limited_log = RepeatedLog(log)
+        self.tasks: Final = Tasks(f"the listener at {self.address}")
+        for listening in sockets:
+            self.tasks.spawn(self._accept(listening), "accept")
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, with its real port."""
+        name = self._sockets[0].getsockname()
+        return Address(self._scheme, name[0], name[1])
+
+    async def close(self) -> None:
+        """Accept no more."""
+        await self.tasks.close()
+        for listening in self._sockets:
+            listening.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        # Not by sock_accept: what that has accepted is lost when it is cancelled at the same time.
+        while True:
+            try:
+                await readable(listening)
+                for _ in range(_AT_ONCE):
+                    connection, peer = listening.accept()
+                    self._take(connection, str(peer[0]))
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                pass
+            except OSError as error:  # those that are open are served on
+                self._tell(error)
+                await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(0)
+
+    def _take(self, connection: socket.socket, host: str) -> None:
+        limit = host_limit(host, self._options)
+        if limit is not None and sum(host == other for other in self._unfinished.values()) >= limit:
+            connection.close()
+            return
+        if len(self._unfinished) >= self._unfinished_max:
+            oldest = next(iter(self._unfinished))
+            del self._unfinished[oldest]
+            oldest.cancel()
+        task = self.tasks.spawn(self._adopted(connection, host), f"connection of {host}")
+        self._unfinished[task] = host
+        task.add_done_callback(partial(self._finished, connection))
+
+    def _finished(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        self._unfinished.pop(task, None)
+        if task.cancelled():
+            connection.close()  # perhaps it was cancelled before it began
+
+    async def _adopted(self, connection: socket.socket, host: str) -> None:
+        try:
+            await self._adopt(connection)
+        except ssl.SSLError as error:
+            _cut(error)
+            reason = tls_reason(error)
+            self._limited_log.warning(f"{host} {reason}", "TLS handshake with %s failed: %s", host, reason)
+        except OSError as error:  # TimeoutError is one
+            _cut(error)
+            reason = str(error) or type(error).__name__
+            log.info("the connection from %s ended before its first request: %s", host, reason)
+        except InvariantError:
+            raise
+        except Exception:  # noqa: BLE001 - one client must not take down the port of all others
+            self._limited_log.exception("adopt", "a connection could not be accepted")
+
+    def _tell(self, error: OSError) -> None:
+        text = "cannot accept connections at %s: %s; those that are open are served on"
+        if error.errno in _NO_DESCRIPTOR:
+            text += ", and others wait until one ends. Raise the limit of open files (ulimit -n)"
+        self._limited_log.error(str(error.errno), text, self.address, os.strerror(error.errno or 0))
+
+
+def _cut(error: BaseException) -> None:
+    """Free what a failed TLS handshake took, 256 KiB: asyncio's frames and the error refer to each other."""
+    error.__traceback__ = None

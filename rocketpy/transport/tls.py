@@ -1,0 +1,344 @@
+"""TLS of one end: its certificate, key and trusted authorities in files, and words for what goes wrong.
+
+The files are looked at again while the process runs. New connections use what they hold then; files that
+cannot be used change nothing, and are reported.
+
+Source: TlsHelper, FileWatchService of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rocketpy.errors import ConfigInvalid
+
+__all__ = ["Tls", "TlsFiles", "certificate_names", "context_of", "ending_hint", "tls_reason"]
+
+log = logging.getLogger("rocketpy.transport")
+
+_LOOK_S: Final = 1.0
+"""How often the files are looked at, at most."""
+_FIELDS: Final = ("cert_path", "key_path", "key_password_file", "trust_cert_path")
+_UNFIT: Final = {
+    9: "is not valid yet: it begins at a later time than this machine's",
+    10: "has expired",
+    26: "is not made for this end: its extended key usage lacks server or client authentication",
+}
+"""What makes our own certificate useless, by OpenSSL's number of the verification error."""
+_PARTIAL_CHAIN: Final = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
+_BEGIN_KEY: Final = "PRIVATE KEY-----"
+
+
+class TlsFiles:
+    """A certificate, its key and trusted authorities, in PEM files that may be replaced at any time.
+
+    cert_path: the certificate and those that lead to its authority; clients may have none. key_path: its key;
+    None: in the same file. key_password: for an encrypted key; key_password_file: a file that holds it.
+    trust_cert_path: the authorities whose certificates are trusted. None: for a client those that the system
+    trusts, for a server none. server: which end it is. verify_mode: whether a server asks clients for a
+    certificate. names: what errors call these fields, where users know them by other names.
+
+    Raises ConfigInvalid, naming the field and the file.
+    """
+
+    def __init__(
+        self,
+        *,
+        cert_path: str | os.PathLike[str] | None = None,
+        key_path: str | os.PathLike[str] | None = None,
+        key_password: str | None = None,
+        key_password_file: str | os.PathLike[str] | None = None,
+        trust_cert_path: str | os.PathLike[str] | None = None,
+        server: bool = False,
+        verify_mode: ssl.VerifyMode = ssl.CERT_NONE,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        given = (cert_path, key_path, key_password_file, trust_cert_path)
+        self._paths = {
+            name: Path(path) for name, path in zip(_FIELDS, given, strict=True) if path is not None
+        }
+        self._password = key_password
+        self._is_server = server
+        self.verify_mode: Final = verify_mode if server else ssl.CERT_REQUIRED
+        """Whether peers must show a certificate: CERT_REQUIRED, CERT_OPTIONAL or CERT_NONE."""
+        self._names = names or {}
+        self._signature = self._look()
+        self._changing: object = None
+        """The files as they were at the last look, while they are others than those in use."""
+        self._looked_at = time.monotonic()
+        self._context = self._load()
+        self._problem = ""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For a new connection: what the files hold, or held before they could no longer be used."""
+        if time.monotonic() - self._looked_at >= _LOOK_S:
+            self.refresh()
+        return self._context
+
+    @property
+    def problem(self) -> str:
+        """Why the files are not used as they are now; empty when they are."""
+        if time.monotonic() - self._looked_at >= _LOOK_S:
+            self.refresh()
+        return self._problem
+
+    def refresh(self) -> None:
+        """Load files that have changed, once two looks in a row found them the same.
+
+        Certificate and key are often written one after the other. Files with a problem are loaded again and
+        again: a certificate may not be valid yet, or a key not be readable until its owner is changed.
+        """
+        self._looked_at = time.monotonic()
+        found = self._look()
+        if found == self._signature and not self._problem:
+            self._changing = None
+        elif found != self._changing:
+            self._changing = found
+        else:
+            self._signature, self._changing = found, None
+            self._reload()
+
+    def _reload(self) -> None:
+        shown = ", ".join(map(str, self._paths.values()))
+        try:
+            self._context = self._load()
+        except (ConfigInvalid, OSError, ValueError) as error:  # the files may change while they are read
+            if str(error) != self._problem:
+                log.error("TLS: new connections go on with the former certificates: %s", error)
+            self._problem = str(error)
+        else:
+            self._problem = ""
+            log.warning("TLS: new connections use what %s now hold", shown)
+
+    def _look(self) -> tuple[object, ...]:
+        return tuple(map(_signature, self._paths.values()))
+
+    # -- loading ------------------------------------------------------------------------------
+
+    def _load(self) -> ssl.SSLContext:
+        if self._is_server:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._load_trust(context)
+            context.verify_mode = self.verify_mode
+        elif "trust_cert_path" in self._paths:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            self._load_trust(context)
+        else:
+            context = ssl.create_default_context()
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if "cert_path" in self._paths:
+            self._load_own(context)
+        elif "key_path" in self._paths:
+            raise ConfigInvalid(
+                f"{self._named('key_path')} needs {self._name('cert_path')}, which is not set"
+            )
+        return context
+
+    def _load_trust(self, context: ssl.SSLContext) -> None:
+        if "trust_cert_path" not in self._paths:
+            return
+        self._read("trust_cert_path", _BEGIN, "certificate")
+        try:
+            context.load_verify_locations(self._paths["trust_cert_path"])
+        except ssl.SSLError as error:
+            raise self._invalid(
+                "trust_cert_path", f"holds no certificate that can be read: {error}"
+            ) from None
+        ends = [str(authority["notAfter"]) for authority in context.get_ca_certs()]
+        if ends and all(ssl.cert_time_to_seconds(end) < time.time() for end in ends):
+            raise self._invalid(
+                "trust_cert_path", f"holds only certificates that have expired, at {max(ends)}"
+            )
+
+    def _load_own(self, context: ssl.SSLContext) -> None:
+        key = "key_path" if "key_path" in self._paths else "cert_path"
+        self._read("cert_path", _BEGIN, "certificate")
+        self._read(key, _BEGIN_KEY, "private key")
+        asked = False
+
+        def password() -> str:
+            nonlocal asked
+            asked = True
+            return self._password_of(key)
+
+        try:
+            context.load_cert_chain(self._paths["cert_path"], self._paths[key], password)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                cert = self._named("cert_path")
+                raise ConfigInvalid(
+                    f"{self._named(key)} is not the key of the certificate in {cert}"
+                ) from None
+            if asked:
+                raise self._invalid(key, f"cannot be opened with the password given: {error}") from None
+            raise self._invalid("cert_path", f"and {self._named(key)} cannot be used: {error}") from None
+        except ValueError as error:  # a password longer than OpenSSL takes
+            raise self._invalid(key, f"cannot be opened with the password given: {error}") from None
+        self._judge(key)
+
+    def _password_of(self, key: str) -> str:
+        if self._password is not None:
+            return self._password
+        if "key_password_file" not in self._paths:
+            raise self._invalid(
+                key,
+                f"is encrypted: set {self._name('key_password_file')} to a file that holds its password",
+            )
+        return self._read("key_password_file", "", "").rstrip("\r\n")
+
+    def _judge(self, key: str) -> None:
+        """Let OpenSSL judge our certificate as a peer will, by a handshake in memory."""
+        mine = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        peer.check_hostname = False
+        judge = peer if self._is_server else mine
+        other = mine if self._is_server else peer
+        other.verify_mode = ssl.CERT_NONE
+        judge.verify_mode = ssl.CERT_REQUIRED
+        judge.verify_flags |= _PARTIAL_CHAIN
+        judge.load_verify_locations(cadata=_first_certificate(self._paths["cert_path"]))
+        for context in (mine, peer):
+            context.load_cert_chain(
+                self._paths["cert_path"], self._paths[key], lambda: self._password_of(key)
+            )
+        try:
+            _shake_hands(mine, peer)
+        except ssl.SSLCertVerificationError as error:
+            if error.verify_code in _UNFIT:
+                raise self._invalid(
+                    "cert_path", f"holds a certificate that {_UNFIT[error.verify_code]}"
+                ) from None
+        except ssl.SSLError as error:
+            raise self._invalid("cert_path", f"cannot be used: {error}") from None
+
+    def _read(self, name: str, begin: str, what: str) -> str:
+        try:
+            text = self._paths[name].read_text("utf-8", "replace")
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise self._invalid(name, f"cannot be read: {reason}") from None
+        if begin not in text:
+            raise self._invalid(name, f"is not PEM with a {what}")
+        return text
+
+    def _name(self, field: str) -> str:
+        return self._names.get(field, field)
+
+    def _named(self, field: str) -> str:
+        return f"{self._name(field)} {self._paths[field]}"
+
+    def _invalid(self, field: str, problem: str) -> ConfigInvalid:
+        return ConfigInvalid(f"{self._named(field)} {problem}")
+
+
+Tls = ssl.SSLContext | TlsFiles
+"""How an end does TLS."""
+
+
+def context_of(tls: Tls) -> ssl.SSLContext:
+    """Return the context for a new connection."""
+    return tls.context if isinstance(tls, TlsFiles) else tls
+
+
+def _signature(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _first_certificate(path: Path) -> str:
+    """An end's own certificate, which comes before those of authorities."""
+    text = path.read_text("ascii", "replace")
+    return text[text.index(_BEGIN) : text.index(_END) + len(_END)] + "\n"
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Raises SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_side=False),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while ends:
+        for end in list(ends):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            ends.remove(end)
+
+
+# -- peers ------------------------------------------------------------------------------------
+
+
+def certificate_names(transport: asyncio.BaseTransport) -> frozenset[str]:
+    """Return the names in the peer's verified certificate, in small letters; empty without one.
+
+    These are the host names and IP addresses in subjectAltName, or the common name if it has none of them.
+    """
+    certificate: dict[str, Any] = transport.get_extra_info("peercert") or {}
+    alternatives = certificate.get("subjectAltName", ())
+    names = [name for kind, name in alternatives if kind in ("DNS", "IP Address")]
+    if not names:
+        pairs = (pair for part in certificate.get("subject", ()) for pair in part)
+        names = [value for kind, value in pairs if kind == "commonName"]
+    return frozenset(name.lower() for name in names)
+
+
+_WITHOUT_AUTHORITY: Final = (18, 19, 20, 21)
+"""OpenSSL's numbers of: self-signed, or by an authority that is not there."""
+_UNTRUSTED: Final = "no authority that is trusted here has signed it"
+_NO_TLS: Final = "the peer speaks no TLS"
+_NO_CLIENT_CERTIFICATE: Final = (
+    "the server asks for a client certificate: set cert_path and key_path of TlsFiles"
+)
+_NOT_TRUSTED: Final = "the peer does not trust the certificate that this end shows"
+_REASONS: Final = {
+    "WRONG_VERSION_NUMBER": _NO_TLS,
+    "HTTP_REQUEST": _NO_TLS,
+    "RECORD_LAYER_FAILURE": _NO_TLS,
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client shows no certificate, and one is required",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": _NO_CLIENT_CERTIFICATE,
+    "TLSV1_ALERT_UNKNOWN_CA": f"{_NOT_TRUSTED}: its authority is unknown there",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate that this end shows has expired",
+    "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_TRUSTED,
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_TRUSTED,
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": _NOT_TRUSTED,
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the peer refuses the handshake: it may ask for a client certificate",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "the peer does not speak this version of TLS",
+}
+
+
+_NOT_ANSWERED: Final = (
+    "; it had answered nothing yet: it may ask for a client certificate, or not trust the one shown; its log "
+    "says which"
+)
+"""With TLS 1.3 a client hears of that only after its first request, and often not at all."""
+
+
+def ending_hint(transport: asyncio.BaseTransport | None) -> str:
+    """What to add when a connection ends on which the peer has answered nothing; empty without TLS."""
+    is_tls = transport is not None and transport.get_extra_info("ssl_object") is not None
+    return _NOT_ANSWERED if is_tls else ""
+
+
+def tls_reason(error: BaseException) -> str:
+    """Return why TLS with a peer failed; other errors than ssl's in their own words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = _UNTRUSTED if error.verify_code in _WITHOUT_AUTHORITY else error.verify_message
+        return f"the peer's certificate is refused: {why}"
+    if isinstance(error, ssl.SSLError):
+        return _REASONS.get(getattr(error, "reason", None) or "", "") or error.strerror or str(error)
+    return str(error) or type(error).__name__

@@ -1,0 +1,165 @@
+"""A small HTTP server for metrics and probes: GET and HEAD of a few pages, one request a connection.
+
+It is part of the server's event loop, so that an answer shows that the loop runs. Plain HTTP without a
+password: keep it to this machine, or put a proxy in front of it. It is bounded in bytes, seconds and
+connections. A client that sends slowly loses its place to the next one, so slow clients keep no probe out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from rocketpy.repeated import RepeatedLog
+from rocketpy.runtime.tasks import Tasks
+
+__all__ = ["HttpServer", "Page"]
+
+log = logging.getLogger("rocketpy.broker.metrics")
+
+_HEAD_BYTES_MAX: Final = 8192
+_REQUEST_S_MAX: Final = 5.0
+"""From the connection to its end: request and response."""
+_CONNECTIONS_MAX: Final = 32
+"""With one more, the oldest is closed: a scraper or a prober needs a few milliseconds."""
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+class Page(NamedTuple):
+    """A response. status: code and reason."""
+
+    status: str
+    body: bytes
+    content_type: str = _TEXT
+
+
+class HttpServer:
+    """Serves `pages`: path -> what makes the page. port: 0 for any free one; `address` has the real one.
+
+    Pages may be added while it runs.
+    """
+
+    def __init__(self, host: str, port: int, tasks: Tasks) -> None:
+        self.pages: dict[str, Callable[[], Page]] = {}
+        self._host = host
+        self._port = port
+        self._tasks = tasks
+        self._server: asyncio.Server | None = None
+        self._connections: dict[_Connection, None] = {}
+        self._limited_log = RepeatedLog(log)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        if self._server is None or not self._server.sockets:
+            return self._host, self._port
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def start(self) -> None:
+        """Listen. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: _Connection(self), self._host, self._port)
+        except OSError as error:
+            raise OSError(error.errno, f"metricsPort {self._port}: {error.strerror}") from None
+        log.info("%s at http://%s:%d", ", ".join(self.pages), *self.address)
+
+    async def close(self) -> None:
+        """Stop; open connections are cut."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            for connection in list(self._connections):
+                connection.abort()
+            await server.wait_closed()
+
+    # -- for connections ------------------------------------------------------------------------
+
+    def opened(self, connection: _Connection) -> asyncio.TimerHandle:
+        """Take a connection; returns the timer of its end."""
+        if len(self._connections) >= _CONNECTIONS_MAX:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.abort()
+        self._connections[connection] = None
+        loop = asyncio.get_running_loop()
+        return loop.call_later(_REQUEST_S_MAX, self._tasks.run, connection.abort)
+
+    def closed(self, connection: _Connection) -> None:
+        """Forget a connection."""
+        self._connections.pop(connection, None)
+
+    def page(self, method: str, path: str) -> Page:
+        """Return the response to a request."""
+        if method not in ("GET", "HEAD"):
+            return Page("405 Method Not Allowed", b"GET and HEAD only\n")
+        make = self.pages.get(path)
+        if make is None:
+            return Page("404 Not Found", f"pages: {' '.join(self.pages)}\n".encode())
+        try:
+            return make()
+        except Exception:  # noqa: BLE001 - it is logged, and must not look like a server that is not there
+            self._limited_log.exception(path, "page %s failed", path)
+            return Page("500 Internal Server Error", b"failed; see the server's log\n")
+
+
+class _Connection(asyncio.Protocol):
+    """One request and its response."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._head = bytearray()
+        self._is_answered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Part of asyncio.Protocol."""
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+            self._timer = self._server.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of asyncio.Protocol."""
+        if self._is_answered:
+            return  # read and dropped, or closing would reset the connection before the peer has the response
+        self._head += data
+        if b"\r\n\r\n" in self._head:
+            self._answer()
+        elif len(self._head) > _HEAD_BYTES_MAX:
+            self._respond(Page("431 Request Header Fields Too Large", b"the request is too long\n"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Part of asyncio.Protocol."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.closed(self)
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _answer(self) -> None:
+        line, _, _ = bytes(self._head).partition(b"\r\n")
+        words = line.split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            self._respond(Page("400 Bad Request", b"GET /path HTTP/1.1 is expected\n"))
+            return
+        method, target = words[0].decode("latin-1"), words[1].decode("latin-1")
+        self._respond(self._server.page(method, target.partition("?")[0]), is_head=method == "HEAD")
+
+    def _respond(self, page: Page, *, is_head: bool = False) -> None:
+        self._is_answered = True
+        self._head.clear()
+        if self._transport is None:
+            return
+        head = (
+            f"HTTP/1.1 {page.status}\r\nContent-Type: {page.content_type}\r\n"
+            f"Content-Length: {len(page.body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode("latin-1") + (b"" if is_head else page.body))
+        self._transport.write_eof()

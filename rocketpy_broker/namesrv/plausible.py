@@ -1,0 +1,62 @@
+"""What a name server takes for a broker's registration. Pure.
+
+RocketMQ takes any numbers and names. A route with 2,147,483,647 queues makes its clients build a list of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rocketpy.errors import ConfigInvalid, UsageError
+from rocketpy.protocol.bodies import TopicConfig
+from rocketpy.routing import QUEUES_MAX
+from rocketpy.transport import Address
+from rocketpy_broker.namesrv.route_table import BrokerIdentity
+
+__all__ = ["check_registration"]
+
+_NAME_CHARACTERS_MAX: Final = 255
+_PERM_MAX: Final = 7
+_BROKER_ID_MIN: Final = -1
+"""Of a DLedger peer without a role."""
+
+
+def check_registration(
+    broker: BrokerIdentity, ha_address: str, topics: Iterable[TopicConfig], filter_servers: Iterable[str]
+) -> None:
+    """Raise UsageError, saying what is wrong, for a registration that no broker sends."""
+    for what, name in (("cluster", broker.cluster), ("broker", broker.name)):
+        _check_name(what, name)
+    if broker.broker_id < _BROKER_ID_MIN:
+        raise UsageError(f"broker {broker.name} has the id {broker.broker_id}; -1 is the lowest")
+    for address in (broker.address, *filter_servers, *([ha_address] if ha_address else [])):
+        _check_address(broker.name, address)
+    for topic in topics:
+        _check_topic(topic)
+
+
+def _check_name(what: str, name: str) -> None:
+    if not 1 <= len(name) <= _NAME_CHARACTERS_MAX or not name.isprintable() or " " in name:
+        raise UsageError(
+            f"{what} {name[:200]!r} has {len(name)} characters; 1 to {_NAME_CHARACTERS_MAX} printable ones "
+            "without blanks are expected"
+        )
+
+
+def _check_address(broker_name: str, address: str) -> None:
+    try:
+        Address.parse(address)
+    except ConfigInvalid as error:
+        raise UsageError(f"broker {broker_name}: {str(error)[:300]}") from None
+
+
+def _check_topic(topic: TopicConfig) -> None:
+    name = topic.topic_name
+    _check_name("topic", name)
+    for count in (topic.read_queue_nums, topic.write_queue_nums):
+        if not 0 <= count <= QUEUES_MAX:
+            raise UsageError(f"topic {name} has {count} queues; 0 to {QUEUES_MAX} are possible")
+    if not 0 <= topic.perm <= _PERM_MAX:
+        raise UsageError(f"topic {name} has the permission {topic.perm}; 0 to {_PERM_MAX} are possible")

@@ -1,0 +1,107 @@
+"""Which requests signed with version 2 came before: a nonce is taken once.
+
+A nonce is ``session-number``. A signer numbers its requests one after the other, so for each session it is
+enough to remember the highest number that came, and which of the 1,024 below it did, as IPsec does (RFC
+4303). Memory does not grow with the requests: 4,096 sessions an account, about 400 bytes each.
+
+A session is forgotten when all that it signed is too old to be taken. Where an account has too many, the one
+that was silent for longest goes, and its time is kept: from then on new sessions of this account must be
+younger. After a restart the server remembers nothing, and so takes only what was signed after its start.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = ["LATE_MS_MAX", "SESSIONS_MAX", "ReplayGuard"]
+
+LATE_MS_MAX: Final = 300_000
+"""How far the clocks of signer and server may be apart, with the time on the way."""
+SESSIONS_MAX: Final = 4096
+"""Of one account."""
+_NUMBERS: Final = 1024
+"""How far below the highest number one may be: requests of one signer may overtake each other by so much."""
+_MASK: Final = (1 << _NUMBERS) - 1
+_NONCE_CHARACTERS_MAX: Final = 64
+
+
+@dataclass(slots=True)
+class _Session:
+    """seen: bit n is set when number `highest - n` came. newest_ms: the latest time that it signed."""
+
+    highest: int
+    seen: int
+    newest_ms: int
+
+
+@dataclass(slots=True)
+class _Account:
+    """Sessions, the one that was silent for longest first. floor_ms: new ones must be younger."""
+
+    floor_ms: int
+    sessions: OrderedDict[str, _Session] = field(default_factory=OrderedDict)
+
+
+class ReplayGuard:
+    """The memory of one server. start_ms: since when it is there, in ms since 1970."""
+
+    def __init__(self, start_ms: int) -> None:
+        self._start_ms = start_ms
+        self._accounts: dict[str, _Account] = {}
+
+    def objection(self, access_key: str, nonce: str, signed_ms: int, now_ms: int) -> str | None:
+        """Why a request is refused; None for one that is new, which then is known. Its signature is right."""
+        if abs(now_ms - signed_ms) > LATE_MS_MAX:
+            return (
+                f"The request was signed {abs(now_ms - signed_ms) / 1000:.0f} s "
+                f"{'before' if signed_ms < now_ms else 'after'} this server's time, "
+                f"{LATE_MS_MAX // 1000} s are allowed; set the clocks"
+            )
+        if signed_ms < self._start_ms:
+            return "The request was signed before this server started; sign it again, or set the clocks"
+        session, _, digits = nonce.rpartition("-")
+        try:
+            number = int(digits, 16)
+        except ValueError:
+            number = -1
+        if number < 0 or not session or len(nonce) > _NONCE_CHARACTERS_MAX:
+            return "The nonce of the request is not of the form session-number"
+        account = self._accounts.get(access_key)
+        if account is None:
+            account = self._accounts[access_key] = _Account(self._start_ms)
+        known = account.sessions.get(session)
+        if known is None:
+            return _open(account, session, number, signed_ms, now_ms)
+        account.sessions.move_to_end(session)
+        return _take(known, number, signed_ms)
+
+
+def _open(account: _Account, session: str, number: int, signed_ms: int, now_ms: int) -> str | None:
+    sessions = account.sessions
+    while sessions:
+        oldest = next(iter(sessions.values()))
+        if oldest.newest_ms + LATE_MS_MAX >= now_ms:
+            break
+        sessions.popitem(last=False)
+    if len(sessions) >= SESSIONS_MAX:
+        _, oldest = sessions.popitem(last=False)
+        account.floor_ms = max(account.floor_ms, oldest.newest_ms + 1)
+    if signed_ms < account.floor_ms:
+        return "The request may be an old one: the account has too many signers; sign it again"
+    sessions[session] = _Session(number, 1, signed_ms)
+    return None
+
+
+def _take(known: _Session, number: int, signed_ms: int) -> str | None:
+    ahead = number - known.highest
+    if ahead > 0:
+        known.seen = (known.seen << ahead if ahead < _NUMBERS else 0) & _MASK | 1
+        known.highest = number
+    elif -ahead >= _NUMBERS or known.seen >> -ahead & 1:
+        return "The request came before: a signature is taken once"
+    else:
+        known.seen |= 1 << -ahead
+    known.newest_ms = max(known.newest_ms, signed_ms)
+    return None

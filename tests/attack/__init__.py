@@ -1,0 +1,1 @@
+"""Attacks servers with hostile connections while good clients work: `make attack`."""

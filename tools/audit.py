@@ -1,0 +1,73 @@
+"""Asks a vulnerability service about every package in requirements.lock: python -m tools.audit PIP_AUDIT.
+
+Exit status: 0 none known, or no service was reached, which is said; 1 a vulnerability is known, or a package
+was not audited although others were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from tools.locked import ROOT, read_lock
+
+__all__ = ["NOT_RUN", "report"]
+
+NOT_RUN: Final = "audit: not run: no vulnerability service"
+
+
+def report(found: dict[str, Any] | None) -> tuple[int, list[str]]:
+    """The exit status and the lines for what pip-audit found; None: it had no answer."""
+    dependencies = [] if found is None else found["dependencies"]
+    skipped = [one["name"] for one in dependencies if "skip_reason" in one]
+    if len(skipped) == len(dependencies):  # a mirror without advisories skips every package
+        return 0, [NOT_RUN]
+    lines = [f"audit: {name} was not audited" for name in skipped]
+    for one in dependencies:
+        for known in one.get("vulns", ()):
+            fixed = ", ".join(known["fix_versions"]) or "no version"
+            lines.append(f"audit: {one['name']} {one['version']}: {known['id']}, fixed in {fixed}")
+    audited = len(dependencies) - len(skipped)
+    lines.append(f"audit: {audited} packages audited, {len(lines)} problems")
+    return int(len(lines) > 1), lines
+
+
+def main() -> int:
+    """Run pip-audit; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pip_audit", type=Path)
+    parser.add_argument("--service", choices=("pypi", "osv"), default="pypi")
+    options = parser.parse_args()
+    lock = read_lock((ROOT / "requirements.lock").read_text("utf-8"))
+    # Without markers: whatever the platform, all of it is looked at.
+    pinned = "".join(f"{name}=={version}\n" for name, version in sorted({one[:2] for one in lock}))
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(pinned)
+        file.flush()
+        command = [
+            str(options.pip_audit), "--requirement", file.name, "--no-deps", "--disable-pip",
+            "--format", "json", "--progress-spinner", "off", "--vulnerability-service", options.service,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    if not done.stdout.strip() and not _is_unreachable(done.stderr):
+        sys.stderr.write(done.stderr)
+        return 1
+    status, lines = report(json.loads(done.stdout) if done.stdout.strip() else None)
+    sys.stdout.write("\n".join(lines) + "\n")
+    return status
+
+
+def _is_unreachable(errors: str) -> bool:
+    """Whether pip-audit ended because no service could be reached."""
+    return any(
+        name in errors for name in ("ConnectionError", "ConnectTimeout", "ReadTimeout", "ServiceError")
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
