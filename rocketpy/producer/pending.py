@@ -22,16 +22,20 @@ from rocketpy.producer.requests import SendTemplate, head_text
 from rocketpy.producer.retry import Attempt, SendRules, copy_of
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.command import Command
+from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy.results import SendResult
 
 __all__ = [
     "BatchRequest",
     "BatchSend",
+    "HalfSend",
     "LoneSend",
     "OneMessage",
     "OnewaySend",
     "Owner",
     "Pending",
+    "ReplyMessage",
+    "ReplySend",
     "SingleSend",
     "fail_all",
 ]
@@ -219,6 +223,27 @@ class SingleSend(OneMessage[SendResult]):
 
 class LoneSend(SingleSend):
     """One message that never travels with others, whatever the settings say."""
+
+
+class HalfSend(SingleSend):
+    """A half message: the bits in its sysFlag say so, beside the properties. Never part of a batch."""
+
+    flags = MessageSysFlag.TRANSACTION_PREPARED
+
+
+class ReplyMessage(Message):
+    """A reply, made by `create_reply_message`. Give it to `Producer.send`."""
+
+    __slots__ = ()
+
+
+class ReplySend(SingleSend):
+    """A reply: its request code makes the broker push it. Never part of a batch."""
+
+    @property
+    def template(self) -> SendTemplate:
+        """Makes its requests."""
+        return self.publisher.reply
 
 
 class OnewaySend(OneMessage[None]):

@@ -32,8 +32,7 @@ from rocketpy.errors import (
 )
 from rocketpy.message import REPLY_TOPIC_SUFFIX, Message, MessageExt
 from rocketpy.namespace import unwrap
-from rocketpy.producer.pending import SingleSend
-from rocketpy.producer.requests import SendTemplate
+from rocketpy.producer.pending import ReplyMessage
 from rocketpy.protocol import properties as names
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode
@@ -46,18 +45,12 @@ from rocketpy.results import SendResult
 from rocketpy.runtime.tasks import joined
 from rocketpy.transport import Channel
 
-__all__ = ["Replies", "ReplyMessage", "ReplySend", "Requests", "create_reply_message"]
+__all__ = ["Replies", "Requests", "create_reply_message"]
 
 log = logging.getLogger("rocketpy.producer")
 
 _REPLY_TYPE: Final = "reply"
 _NOWHERE: Final = host_bytes("0.0.0.0", 0)  # noqa: S104 - an address to show, not to listen at
-
-
-class ReplyMessage(Message):
-    """A reply, made by `create_reply_message`. Give it to `Producer.send`."""
-
-    __slots__ = ()
 
 
 def create_reply_message(
@@ -85,15 +78,6 @@ def create_reply_message(
         raise MessageInvalid(f"message {request.message_id} is no request: it has no {', '.join(missing)}")
     reply = Message(f"{cluster}{REPLY_TOPIC_SUFFIX}", body, tags=tags, keys=keys)
     return ReplyMessage.with_reserved(reply, {names.PROPERTY_MESSAGE_TYPE: _REPLY_TYPE, **copied})
-
-
-class ReplySend(SingleSend):
-    """A reply: its request code makes the broker push it. Never part of a batch."""
-
-    @property
-    def template(self) -> SendTemplate:
-        """Makes its requests."""
-        return self.publisher.reply
 
 
 Send = Callable[[Message, int], Coroutine[Any, Any, SendResult]]

@@ -14,13 +14,18 @@ from rocketpy.hooks import SendEvent
 from rocketpy.message import Message, check_message
 from rocketpy.namespace import wrap
 from rocketpy.producer.batching import check_batch, messages_of
-from rocketpy.producer.pending import OneMessage, OnewaySend, SingleSend
+from rocketpy.producer.pending import (
+    HalfSend,
+    OneMessage,
+    OnewaySend,
+    ReplyMessage,
+    ReplySend,
+    SingleSend,
+)
 from rocketpy.producer.preparing import BatchPart
 from rocketpy.producer.publisher import Publisher
-from rocketpy.producer.request_reply import ReplyMessage, ReplySend
 from rocketpy.producer.selecting import submit_selected
 from rocketpy.producer.sending import Engine
-from rocketpy.producer.transaction import HalfSend
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.compression import compress_if_worth
 from rocketpy.results import SendResult

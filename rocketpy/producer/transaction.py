@@ -33,7 +33,6 @@ from rocketpy.errors import (
 from rocketpy.hooks import SettleEvent
 from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue, check_message
 from rocketpy.namespace import unwrap
-from rocketpy.producer.pending import SingleSend
 from rocketpy.protocol import properties as names
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.command import Command
@@ -48,7 +47,6 @@ from rocketpy.settling import Settlers
 from rocketpy.transport import Channel
 
 __all__ = [
-    "HalfSend",
     "LocalTransaction",
     "LocalTransactionState",
     "TransactionCheck",
@@ -63,7 +61,6 @@ log = logging.getLogger("rocketpy.producer")
 M = TypeVar("M", Message, MessageExt)
 T = TypeVar("T")
 
-_PREPARED: Final = MessageSysFlag.TRANSACTION_PREPARED
 _MAX_BODY_BYTES: Final = 16 << 20
 _PAUSE_MIN_S: Final = 0.05
 """Pause before the end of a transaction is sent again; it doubles up to the longest."""
@@ -118,12 +115,6 @@ class Half(NamedTuple):
 
 SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[str, str]]]]
 """Sends a message as `HalfSend`, with a time-out in ms; returns also what listeners have added to it."""
-
-
-class HalfSend(SingleSend):
-    """A half message: the bits in its sysFlag say so, beside the properties. Never part of a batch."""
-
-    flags = _PREPARED
 
 
 class Transactions:

@@ -9,8 +9,7 @@ from rocketpy.errors import RecordCorrupt
 from rocketpy.protocol.record import RecordView, peek
 from rocketpy_broker.dledger.entry import HEADER_BYTES, Entry
 from rocketpy_broker.dledger.entry_scan import EntryScan, accept_any
-from rocketpy_broker.store.bulk_scan import BulkScan
-from rocketpy_broker.store.log_scan import LogScan, LogTail, problem_of
+from rocketpy_broker.store.log_scan import BulkReader, LogScan, LogTail, problem_of
 from rocketpy_broker.store.segment_queue import SegmentQueue
 
 __all__ = ["EntryRecordScan", "check_record", "record_of"]
@@ -51,7 +50,7 @@ class EntryRecordScan:
         until: int,
         *,
         check_crc: bool = True,
-        bulk: BulkScan | None = None,
+        bulk: BulkReader | None = None,
     ) -> None:
         self._old = old
         self._data = data

@@ -42,14 +42,13 @@ from rocketpy_broker.dledger.entry import HEADER_BYTES, Entry
 from rocketpy_broker.dledger.entry_records import EntryRecordScan, record_of
 from rocketpy_broker.dledger.joined_files import JoinedFiles
 from rocketpy_broker.dledger.ledger_files import LedgerFiles
-from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.busy import PendingFull
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.clock import Clock
 from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
 from rocketpy_broker.store.disk import Disk
 from rocketpy_broker.store.flush import FlushPlan
-from rocketpy_broker.store.log_scan import LogTail
+from rocketpy_broker.store.log_scan import BulkReader, LogTail
 from rocketpy_broker.store.message_log import RecordScan
 from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.queue_table import QueueTable
@@ -154,7 +153,7 @@ class LedgerLog:
         is_old = segment in self._old.segments
         return peek_message(segment.read(0 if is_old else HEADER_BYTES, _HEAD_BYTES))
 
-    def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkScan | None) -> RecordScan:
+    def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
         """To where entries are known to be committed: only what is, was ever dispatched."""
         until = max(self._end_of(self.committed_index), dispatched)
         data = self._ledger.data

@@ -31,14 +31,13 @@ from rocketpy.protocol.record import (
     read_start,
 )
 from rocketpy.protocol.sysflag import MessageSysFlag
-from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.clock import Clock
 from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
 from rocketpy_broker.store.disk import Disk, store_error
 from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.log_end import check_end, cut
-from rocketpy_broker.store.log_scan import LogScan, LogTail
+from rocketpy_broker.store.log_scan import BulkReader, LogScan, LogTail
 from rocketpy_broker.store.message_log import RecordScan
 from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.queue_table import QueueTable
@@ -124,7 +123,7 @@ class CommitLog:
         """Only its fields are checked."""
         return peek_message(segment.read(0, 1 << 16))
 
-    def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkScan | None) -> RecordScan:
+    def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
         """To the end of the log, wherever queues end."""
         return LogScan(self.files, start, check_crc=check_crc, bulk=bulk)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from rocketpy.errors import RecordCorrupt, TopicInvalid, TornTail
 from rocketpy.protocol.record import (
@@ -14,12 +14,11 @@ from rocketpy.protocol.record import (
     peek,
     read_start,
 )
-from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.log_files import LogFiles
 from rocketpy_broker.store.queue_table import check_topic
 from rocketpy_broker.store.segment import Segment
 
-__all__ = ["SECTOR_BYTES", "LogScan", "LogTail", "find_record", "has_lost_sector", "problem_of"]
+__all__ = ["SECTOR_BYTES", "BulkReader", "LogScan", "LogTail", "find_record", "has_lost_sector", "problem_of"]
 
 _WINDOW_BYTES: Final = 4 << 20
 _TAIL_BYTES: Final = 16 << 20
@@ -46,6 +45,18 @@ class LogTail:
             self.offset, self._newer = self._newer, boundary
 
 
+class BulkReader(Protocol):
+    """Reads the plain records of a buffer faster than `LogScan`; `BulkScan` in recovery is one."""
+
+    last_store_timestamp: int
+
+    def take(self, window: bytes, at: int, base: int) -> int:
+        """Take records from `window[at:]` on; return where the first record starts that was not taken.
+
+        base: physical offset of the window's first byte. Raises DiskFull, StoreError.
+        """
+
+
 class LogScan:
     """Iterates over the records from `start` on, each checked.
 
@@ -55,7 +66,7 @@ class LogScan:
     """
 
     def __init__(
-        self, files: LogFiles, start: int, *, check_crc: bool = True, bulk: BulkScan | None = None
+        self, files: LogFiles, start: int, *, check_crc: bool = True, bulk: BulkReader | None = None
     ) -> None:
         self._files = files
         self._check_crc = check_crc

@@ -12,12 +12,11 @@ from typing import Protocol
 from rocketpy.errors import RecordCorrupt, StoreError
 from rocketpy.protocol.batch import BatchColumns
 from rocketpy.protocol.record import RecordView
-from rocketpy_broker.store.bulk_scan import BulkScan
 from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.config import RecoveryConfig
 from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.log_files import LogFiles
-from rocketpy_broker.store.log_scan import LogTail
+from rocketpy_broker.store.log_scan import BulkReader, LogTail
 from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.recovery_report import RecoveryReport
 from rocketpy_broker.store.segment import Segment
@@ -61,7 +60,7 @@ class MessageLog(Protocol):
     def first_record(self, segment: Segment) -> RecordView | None:
         """Return the record with which a file begins; None when it begins with none."""
 
-    def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkScan | None) -> RecordScan:
+    def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
         """Read records from there on, where a file or a record begins.
 
         dispatched: some queue has a record that ends there.
