@@ -1,4 +1,8 @@
-"""A name server and brokers of a DLedger group in this process, with short times."""
+"""A name server and brokers of a DLedger group in this process, which elects only when a test wants that.
+
+A leader may be silent for a minute, since a busy machine or a slow disk holds this process up for seconds.
+Where a leader is stopped, or loses its majority, the clock of the group's peers leaps over that minute.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from rocketpy import ClientConfig, Producer, ProducerConfig
 from rocketpy.transport import Address
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config import ListenConfig, NamesrvConfig
 from rocketpy_broker.config_file import load_broker_config
+from rocketpy_broker.dledger.events import Tick
 from rocketpy_broker.namesrv import NameServer
 from rocketpy_broker.replicas import find_places
+from tests.waiting import LIMIT_S
 
 _NUMBERS = itertools.count()
 Settings = Mapping[str, str]
@@ -29,19 +36,32 @@ SETTINGS = {
     "enableDLegerCommitLog": "true",
     "dLegerGroup": "raft",
     "dLegerHeartbeatMillis": "100",
-    "dLegerHeartbeatsMissed": "15",
+    "dLegerHeartbeatsMissed": "600",
     "dLegerVoteMillisMin": "50",
     "dLegerVoteMillisMax": "250",
 }
 
 
 class LedgerGroup:
-    """What a test has. Peers meet over memory://, clients over sockets."""
+    """What a test has. Peers meet over memory://, clients over sockets.
 
-    def __init__(self, root: Path, namesrv: NameServer, size: int, sync_ms: int, roleless_ms: int) -> None:
+    commit_wait_ms: how long a leader waits for a majority before it asks senders to try again.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        namesrv: NameServer,
+        size: int,
+        sync_ms: int,
+        roleless_ms: int,
+        commit_wait_ms: int = 60_000,
+    ) -> None:
         self.root = root
         self._sync_ms = sync_ms
         self._roleless_ms = roleless_ms
+        self._commit_wait_ms = commit_wait_ms
+        self._leapt_ms = 0.0
         self.namesrv_address = str(namesrv.address)
         number = next(_NUMBERS)
         self.names = [f"n{peer}" for peer in range(size)]
@@ -61,13 +81,36 @@ class LedgerGroup:
         config = load_broker_config(overrides=given)
         ha = replace(config.ha, sync_interval_ms=self._sync_ms)
         registration = replace(config.registration, roleless_ms=self._roleless_ms)
-        broker = Broker(replace(config, ha=ha, registration=registration))
+        dledger = replace(config.dledger, commit_wait_ms=self._commit_wait_ms)
+        broker = Broker(replace(config, ha=ha, registration=registration, dledger=dledger))
+        broker.ledger.peer._now_ms = self.now_ms  # type: ignore[method-assign] # a clock that can leap
         await broker.start()
         self.running[name] = broker
         return broker
 
     async def stop(self, name: str) -> None:
-        await self.running.pop(name).close()
+        """Stop one of the brokers. When it leads, the others elect at once."""
+        broker = self.running.pop(name)
+        is_master = broker.is_master
+        await broker.close()
+        if is_master:
+            self.end_silence()
+
+    def now_ms(self) -> float:
+        """The time of the peers."""
+        return asyncio.get_running_loop().time() * 1000 + self._leapt_ms
+
+    def end_silence(self) -> None:
+        """Let the time pass for which followers wait for their leader, and a leader for its majority."""
+        peers = [broker.ledger.peer for broker in self.running.values()]
+        self._leapt_ms += max((peer.settings.silence_ms + 1 for peer in peers), default=0)
+        for peer in peers:  # all of them now: one that still follows refuses its vote for as long again
+            peer._step(Tick())
+
+    def producer(self, client: ClientConfig | None = None) -> Producer:
+        """A producer whose sends have a minute, too."""
+        config = ProducerConfig(send_timeout_ms=60_000)
+        return Producer("g", namesrv=self.namesrv_address, config=config, client=client)
 
     def masters(self) -> list[Broker]:
         return [broker for broker in self.running.values() if broker.is_master]
@@ -75,7 +118,7 @@ class LedgerGroup:
     async def master(self) -> Broker:
         """The master, once there is one that the name server knows."""
         namesrv = [Address.parse(self.namesrv_address)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while True:
                 known = [address for _, id_, address in await find_places(namesrv) if id_ == 0]
                 masters = self.masters()
@@ -98,20 +141,22 @@ async def ledger_group(
     settings: Settings = _NONE,
     sync_ms: int = 10_000,
     roleless_ms: int = 10_000,
+    commit_wait_ms: int = 60_000,
 ) -> AsyncIterator[LedgerGroup]:
     """A group that runs; settings are broker.conf keys of every broker.
 
     sync_ms: how often slaves copy topics, groups and offsets. roleless_ms: when a broker without a role
-    registers. RocketMQ has both fixed.
+    registers. commit_wait_ms: see `LedgerGroup`. RocketMQ has all three fixed.
     """
     namesrv = NameServer(NamesrvConfig(listen=ListenConfig(address=Address("tcp", "127.0.0.1", 0))))
     await namesrv.start()
-    made = LedgerGroup(root, namesrv, size, sync_ms, roleless_ms)
+    made = LedgerGroup(root, namesrv, size, sync_ms, roleless_ms, commit_wait_ms)
     try:
         for name in made.names:
             await made.start(name, settings)
         yield made
     finally:
-        for name in list(made.running):
-            await made.stop(name)
+        # The leader first, while the others take what it still has to store.
+        for broker in sorted(made.running.values(), key=lambda broker: not broker.is_master):
+            await broker.close()
         await namesrv.close()

@@ -32,8 +32,8 @@ from rocketpy_broker import EmbeddedCluster, cli
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.handlers.committed import PC_BUSY
 from rocketpy_broker.replicas import find_places
-from tests.integration.ha_pair import until
 from tests.integration.ledger_group import ledger_group
+from tests.waiting import LIMIT_S, until
 
 
 def bodies_of(broker: Broker, topic: str = "T") -> set[bytes]:
@@ -59,7 +59,7 @@ async def send(producer: Producer, *bodies: bytes) -> None:
 
 async def test_messages_are_on_every_broker(tmp_path: Path) -> None:
     """A broker that is gone would take its messages with it."""
-    async with ledger_group(tmp_path) as group, Producer("g", namesrv=group.namesrv_address) as producer:
+    async with ledger_group(tmp_path) as group, group.producer() as producer:
         await group.master()
         bodies = {b"%d" % number for number in range(300)}
         await send(producer, *bodies)
@@ -68,7 +68,7 @@ async def test_messages_are_on_every_broker(tmp_path: Path) -> None:
 
 async def test_the_first_message_of_a_topic_is_answered_when_it_is_committed(tmp_path: Path) -> None:
     """It was committed before its sender waited for that: an error came, and the message was stored twice."""
-    async with ledger_group(tmp_path, 1) as group, Producer("g", namesrv=group.namesrv_address) as producer:
+    async with ledger_group(tmp_path, 1) as group, group.producer() as producer:
         master = await group.master()
         topics = [f"New{number}" for number in range(10)]
         for topic in topics:
@@ -83,12 +83,12 @@ async def test_a_leader_that_stops_waits_for_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each stop of a leader would tell senders that messages are uncertain which its group has."""
-    async with ledger_group(tmp_path, 1) as group, Producer("g", namesrv=group.namesrv_address) as producer:
+    async with ledger_group(tmp_path, 1, commit_wait_ms=500) as group, group.producer() as producer:
         master = await group.master()
         await send(producer, b"before")
         ledger, held = master.ledger, list[int]()
         assert ledger._waiters is not None
-        monkeypatch.setattr(ledger._waiters, "_timeout_s", 60)
+        monkeypatch.setattr(ledger._waiters, "_timeout_s", LIMIT_S)
         committed = ledger.committed
         monkeypatch.setattr(ledger, "committed", held.append)
         sending = asyncio.create_task(send(producer, b"last"))
@@ -103,7 +103,7 @@ async def test_a_leader_that_stops_waits_for_its_group(
 
 async def test_the_next_master_has_what_was_acknowledged_and_takes_more(tmp_path: Path) -> None:
     """Every stop of a master would lose messages, or stop those who send (I1)."""
-    async with ledger_group(tmp_path) as group, Producer("g", namesrv=group.namesrv_address) as producer:
+    async with ledger_group(tmp_path) as group, group.producer() as producer:
         first = await group.master()
         old = {b"%d" % number for number in range(100)}
         await send(producer, *old)
@@ -148,8 +148,8 @@ async def test_a_follower_refuses_as_a_slave_does(tmp_path: Path) -> None:
 
 async def test_without_a_majority_sends_end_in_time_with_a_code_to_try_again(tmp_path: Path) -> None:
     """A producer would wait for its own time-out, and not know that another broker may do (4.6.0's codes)."""
-    settings = {"dLegerPendingMax": "3", "dLegerHeartbeatsMissed": "60"}
-    async with ledger_group(tmp_path, settings=settings) as group:
+    settings = {"dLegerPendingMax": "3"}
+    async with ledger_group(tmp_path, settings=settings, commit_wait_ms=500) as group:
         master = await group.master()
         await ask(master, Command.request(RequestCode.SEND_MESSAGE_V2, header(), b"x"))
         for broker in group.slaves():
@@ -172,7 +172,7 @@ async def test_roles_reach_the_name_server(tmp_path: Path) -> None:
         own = {name: broker.advertised_address for name, broker in group.running.items()}
         wanted = {0: own.pop(group.name_of(master))} | {int(name[1:]) + 1: own[name] for name in own}
         namesrv = [Address.parse(group.namesrv_address)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             for pause_s in itertools.repeat(0.05):
                 found = {id_: address for _, id_, address in await find_places(namesrv)}
                 if found == wanted:
@@ -190,7 +190,7 @@ def contains(part: dict[int, str], told: dict[int, str]) -> bool:
 
 
 async def until_told(namesrv: str, condition: Callable[[dict[int, str]], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         for pause_s in itertools.repeat(0.02):
             if condition(await addresses(namesrv)):
                 return
@@ -202,7 +202,7 @@ async def test_consumers_find_survivors_that_restarted_without_a_majority(tmp_pa
     async with ledger_group(tmp_path, 5, roleless_ms=200) as group:
         namesrv = group.namesrv_address
         bodies = {b"%d" % number for number in range(20)}
-        async with Producer("g", namesrv=namesrv) as producer:
+        async with group.producer() as producer:
             await group.master()
             await send(producer, *bodies)
         await until(lambda: all(bodies_of(broker) == bodies for broker in group.running.values()))
@@ -258,7 +258,7 @@ async def test_batches_delays_and_transactions(tmp_path: Path) -> None:
     settings = {"messageDelayLevel": "1s 2s", "transactionTimeOut": "200", "transactionCheckInterval": "300"}
     async with ledger_group(tmp_path, settings=settings) as group:
         first = await group.master()
-        async with Producer("g", namesrv=group.namesrv_address) as producer:
+        async with group.producer() as producer:
             batch = [Message("T", b"batch %d" % number) for number in range(5)]
             await producer.send_batch(batch)
             delayed = [Message("T", b"delayed %d" % number, delay_level=2) for number in range(5)]
@@ -276,11 +276,12 @@ async def test_who_led_and_stops_tells_of_no_failure(
     settings = {"messageDelayLevel": "1s 1h", "transactionCheckInterval": "100000"}
     async with ledger_group(tmp_path, settings=settings) as group:
         master = await group.master()
-        async with Producer("g", namesrv=group.namesrv_address) as producer:
+        async with group.producer() as producer:
             await producer.send(Message("T", b"late", delay_level=1))
             await until(lambda: master.deferred.delay.waiting() == {1: 0})
         for name in [name for name, broker in group.running.items() if broker is not master]:
             await group.stop(name)
+        group.end_silence()
         await until(lambda: not master.is_master)
         await group.stop(group.name_of(master))
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -289,7 +290,7 @@ async def test_who_led_and_stops_tells_of_no_failure(
 
 async def test_consumers_go_on_with_the_next_master(tmp_path: Path) -> None:
     """A group of consumers would start anew, or stop, at each change."""
-    async with ledger_group(tmp_path) as group, Producer("g", namesrv=group.namesrv_address) as producer:
+    async with ledger_group(tmp_path) as group, group.producer() as producer:
         seen: list[bytes] = []
 
         async def handle(message: MessageExt) -> None:
@@ -305,7 +306,7 @@ async def test_consumers_go_on_with_the_next_master(tmp_path: Path) -> None:
             await group.stop(group.name_of(first))
             await group.master()
             await send(producer, b"b")
-            await until(lambda: b"b" in seen, 60)
+            await until(lambda: b"b" in seen)
 
 
 async def test_offsets_and_groups_are_the_next_masters_too(tmp_path: Path) -> None:
@@ -335,7 +336,7 @@ async def test_the_next_master_asks_about_open_transactions(tmp_path: Path) -> N
     client = ClientConfig(route_refresh_ms=200, heartbeat_ms=200)
     async with ledger_group(tmp_path, settings=settings) as group:
         first = await group.master()
-        async with Producer("g", namesrv=group.namesrv_address, client=client) as producer:
+        async with group.producer(client) as producer:
             await producer.send_in_transaction(
                 Message("T", b"half"),
                 local_transaction=lambda _: LocalTransactionState.UNKNOWN,
@@ -382,6 +383,7 @@ async def test_the_command_tells_of_a_group(tmp_path: Path, capsys: pytest.Captu
         assert {report["peer"]: report["role"] for report in reports}[name] == "leader"
         for other in [other for other in group.running if other != name]:
             await group.stop(other)
+        group.end_silence()
         await until(lambda: group.running[name].ledger.is_slave)
         assert await run(*status) == 1
         assert await run("dledger", "transfer") == 2

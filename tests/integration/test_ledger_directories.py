@@ -9,9 +9,9 @@ from rocketpy_broker.broker import Broker
 from rocketpy_broker.dledger.ledger_store import LedgerStore
 from rocketpy_broker.store import MessageStore
 from tests import golden_data
-from tests.integration.ha_pair import until
 from tests.integration.ledger_group import ledger_group
 from tests.unit.store.helpers import put, queue_content, small_config
+from tests.waiting import until
 
 
 async def send(producer: Producer, topic: str, count: int) -> None:
@@ -39,7 +39,7 @@ async def test_a_group_goes_on_with_the_directories_of_a_java_group(tmp_path: Pa
         golden_data.extract_store(f"{name}-final", tmp_path / name)
     recorded = golden_data.parsed("n0-final")["dledger"]["data"]
     count = len([entry for file in recorded for entry in file["entries"] if "index" in entry])
-    async with ledger_group(tmp_path) as group, Producer("g", namesrv=group.namesrv_address) as producer:
+    async with ledger_group(tmp_path) as group, group.producer() as producer:
         master = await group.master()
         assert count_of(master, "RaftTopic") == count
         await send(producer, "RaftTopic", 200)
@@ -60,7 +60,7 @@ async def test_a_store_becomes_a_group(tmp_path: Path) -> None:
         master = await group.master()
         assert count_of(master, "T") == 700
         assert ledger(master).ledger.start_pos == 2 * 65536
-        async with Producer("g", namesrv=group.namesrv_address) as producer:
+        async with group.producer() as producer:
             await send(producer, "T", 300)
         assert count_of(master, "T") == 1000
 
@@ -70,7 +70,7 @@ async def test_an_empty_peer_joins_a_group_whose_first_entries_have_expired(tmp_
     settings = {"fileReservedTime": "0"}
     async with (
         ledger_group(tmp_path, settings=settings) as group,
-        Producer("g", namesrv=group.namesrv_address) as producer,
+        group.producer() as producer,
     ):
         await group.master()
         await send(producer, "T", 700)
@@ -84,7 +84,7 @@ async def test_an_empty_peer_joins_a_group_whose_first_entries_have_expired(tmp_
         await group.start(gone, settings)
         await send(producer, "T", 50)
         joined, led = ledger(group.running[gone]), ledger(other)
-        await until(lambda: joined.log.committed_index == led.log.committed_index >= 749, 30)
+        await until(lambda: joined.log.committed_index == led.log.committed_index >= 749)
         assert joined.ledger.begin_index in begins
         for store in (joined, led):
             store.dispatch()
@@ -104,7 +104,7 @@ async def test_a_queue_that_is_empty_goes_on_with_its_numbers_on_a_peer_that_joi
     settings = {"fileReservedTime": "0"}
     async with (
         ledger_group(tmp_path, settings=settings, sync_ms=50) as group,
-        Producer("g", namesrv=group.namesrv_address) as producer,
+        group.producer() as producer,
     ):
         first = await group.master()
         await send(producer, "U", 40)
@@ -117,7 +117,7 @@ async def test_a_queue_that_is_empty_goes_on_with_its_numbers_on_a_peer_that_joi
         ends = {queue_id: first.store.max_offset_in_queue("U", queue_id) for queue_id in range(4)}
         assert sum(ends.values()) == 40
         joined = await group.start(late, settings)
-        await until(lambda: joined._ends is not None and joined._ends.knows("U"), 30)
+        await until(lambda: joined._ends is not None and joined._ends.knows("U"))
         await group.stop(other)
         await send(producer, "T", 10)  # which the other one lacks, and so cannot lead
         await group.stop(group.name_of(first))
