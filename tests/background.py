@@ -11,6 +11,7 @@ import pytest
 
 from rocketpy.errors import InvariantError, RocketError, TaskFailed
 from rocketpy.runtime.tasks import Tasks
+from tests.waiting import LIMIT_S
 
 __all__ = ["Bug", "assert_logged", "kill", "running"]
 
@@ -27,7 +28,7 @@ def running(pattern: str, *owners: Tasks) -> list[asyncio.Task[Any]]:
 async def kill(pattern: str, *owners: Tasks) -> None:
     """Raise a Bug in the one task with such a name, at the place where it waits then."""
     [task] = running(pattern, *owners)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while _waits_for(task) is None:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
     waits_for = _waits_for(task)

@@ -26,9 +26,9 @@ from rocketpy_broker.dledger.peer import Peer, PeerState
 from rocketpy_broker.dledger.settings import RaftSettings
 from rocketpy_broker.store import CommitLogConfig
 from tests.crash.disk import RecordingDisk
-from tests.integration.ha_pair import until
 from tests.integration.raft_group import FAST
 from tests.interop.processes import free_port
+from tests.waiting import until
 
 __all__ = ["PowerCuts"]
 
@@ -104,13 +104,13 @@ class PowerCuts:
         for member in self._members.values():
             await member.peer.start()
         try:
-            await until(lambda: self._ready() is not None, 60)
+            await until(lambda: self._ready() is not None)
             self._look()
             if not cut:
                 return
             load = [asyncio.create_task(self._append()) for _ in range(_SENDERS)]
             count = len(self.acked) + self.random.randrange(1, 400)
-            await until(lambda: len(self.acked) >= count or any(task.done() for task in load), 60)
+            await until(lambda: len(self.acked) >= count or any(task.done() for task in load))
             self._cut()
             for task in load:
                 task.cancel()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from rocketpy_broker.broker import Broker
 from rocketpy_broker.config import ListenConfig, NamesrvConfig
 from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.namesrv import NameServer
+from tests.waiting import until
 
 SMALL = {
     "brokerName": "pair",
@@ -74,13 +74,6 @@ async def pair(root: Path) -> AsyncIterator[Pair]:
         for broker in list(it.running):
             await it.stop(broker)
         await namesrv.close()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for something to become true."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what it waits for has no event of its own
-            await asyncio.sleep(0.01)
 
 
 async def caught_up(master: Broker, *slaves: Broker) -> None:

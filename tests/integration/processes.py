@@ -8,6 +8,8 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 
+from tests.waiting import LIMIT_S
+
 COMMAND = (sys.executable, "-m", "rocketpy_broker.cli")
 
 
@@ -15,7 +17,7 @@ async def start(*arguments: str) -> tuple[Process, str]:
     """A server's process, and the address in the line that says it is ready."""
     process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         line = (await process.stdout.readline()).decode()
     assert " ready at " in line, (line, await process.communicate())
     return process, line.split()[-1]
@@ -24,7 +26,7 @@ async def start(*arguments: str) -> tuple[Process, str]:
 async def stop(process: Process, number: int = signal.SIGTERM) -> int:
     """Its exit status after a signal."""
     process.send_signal(number)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         await process.communicate()
     assert process.returncode is not None
     return process.returncode
@@ -35,6 +37,6 @@ async def output_of(*arguments: str, **environment: str) -> tuple[int | None, st
     process = await asyncio.create_subprocess_exec(
         *COMMAND, *arguments, stdout=PIPE, stderr=STDOUT, env={**os.environ, **environment}
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         output, _ = await process.communicate()
     return process.returncode, output.decode()

@@ -19,9 +19,9 @@ from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.disk import OsDisk
 from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.segment import Segment
-from tests.integration.ha_pair import until
 from tests.interop.processes import free_port
 from tests.sim.raft_disk import RaftDisk
+from tests.waiting import until
 
 FILE_BYTES = 65536
 FAST: Mapping[str, int] = {

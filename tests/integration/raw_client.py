@@ -8,6 +8,7 @@ from rocketpy.protocol.command import Command, decode_command, encode_command
 from rocketpy.protocol.frame import FrameDecoder
 from rocketpy.protocol.headers import Header
 from rocketpy.transport import Address
+from tests.waiting import LIMIT_S
 
 
 class RawClient:
@@ -26,7 +27,7 @@ class RawClient:
     async def call_frame(self, frame: bytes) -> Command:
         """The answer to one frame. Requests of the server that come before it are left to `next`."""
         self.writer.write(frame)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while not (answers := [command for command in self.received if command.is_response]):
                 await self._read()
         self.received.remove(answers[0])
@@ -38,7 +39,7 @@ class RawClient:
 
     async def next(self) -> Command:
         """The next frame that comes in."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while not self.received:
                 await self._read()
         return self.received.pop(0)

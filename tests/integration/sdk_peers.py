@@ -14,6 +14,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
 from rocketpy.transport import Channel, Server, serve
+from tests.waiting import LIMIT_S
 
 Script = Callable[[Channel, Command], Command | bytes | None]
 
@@ -79,7 +80,7 @@ class Peer:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds after some request; at most 10 s."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while not condition():
                 self._news.clear()
                 await self._news.wait()

@@ -44,6 +44,7 @@ from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PERMISSIONS
 from tests.integration.raw_client import RawClient
 from tests.mqproducer.place import eventually
+from tests.waiting import LIMIT_S
 
 ACCOUNTS = """
 globalWhiteRemoteAddresses: []
@@ -317,7 +318,7 @@ async def test_a_stranger_cannot_hold_a_connection(tmp_path: Path) -> None:
         request.ext = APP.sign(header.ext_fields(), b"x")
         assert (await known.call_frame(encode_command(request))).code == 0
         assert is_refused(await stranger.call(code, header, b"x"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             assert await stranger.reader.read() == b""
         assert (await known.call_frame(encode_command(request))).code == 0
         for client in (stranger, known):

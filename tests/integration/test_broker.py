@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,7 @@ from rocketpy_broker import Broker, EmbeddedCluster, NameServer, NamesrvConfig, 
 from rocketpy_broker.config import ListenConfig
 from rocketpy_broker.store.batch_saver import NotYetSaved
 from tests.integration.raw_client import RawClient
+from tests.waiting import LIMIT_S, until
 
 SMALL = {"mappedFileSizeCommitLog": "1048576", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
 
@@ -80,13 +81,6 @@ async def pull(
 
 async def records(client: RawClient, **where: object) -> list[Record]:
     return decode_all((await pull(client, **where)).body)  # type: ignore[arg-type] # from a dict
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that happens in this process."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what it waits for has no event
-            await asyncio.sleep(0.01)
 
 
 async def test_a_message_comes_back_as_it_was_sent(client: RawClient) -> None:
@@ -178,7 +172,7 @@ async def test_a_oneway_send_is_stored_and_not_answered(client: RawClient) -> No
     request.flag = FLAG_ONEWAY
     client.writer.write(encode_command(request))
     await client.writer.drain()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while (await client.call(30, GetMaxOffsetRequestHeader(topic="T", queue_id=0))).ext_fields() != {
             "offset": "1"
         }:
@@ -326,7 +320,7 @@ async def route(cluster: EmbeddedCluster, topic: str) -> TopicRouteData | None:
 
 async def has_route(cluster: EmbeddedCluster, topic: str, brokers: int = 1) -> None:
     """Wait until so many brokers serve a topic."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             found = await route(cluster, topic)
             if (0 if found is None else len(found.broker_datas)) == brokers:

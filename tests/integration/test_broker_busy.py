@@ -17,9 +17,9 @@ from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.store.busy import StoreBusy
-from tests.integration.ha_pair import until
 from tests.integration.raw_client import RawClient
 from tests.unit.store.faulty_disk import FaultyDisk
+from tests.waiting import LIMIT_S, until
 
 
 class HangingDisk(FaultyDisk):
@@ -83,7 +83,7 @@ async def test_a_failing_fsync_ends_acknowledgement(tmp_path: Path) -> None:
         refused = await send(client)
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "flush failed" in (refused.remark or "")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             assert isinstance(await running.wait_failed(), FlushFailed)
         health = running.health()
         assert not health.is_serving
@@ -109,7 +109,7 @@ async def test_a_flush_that_takes_too_long_is_said_to_those_who_wait_for_it(tmp_
         assert (await send(client, "WAIT\x01false\x02")).code == 0
         assert running.store.flushed_offset < running.store.max_physical_offset
         disk.is_free.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while running.store.max_offset_in_queue("T", 0) < 2:  # noqa: ASYNC110 - nothing tells when
                 await asyncio.sleep(0.01)
         assert running.store.flushed_offset == running.store.max_physical_offset
@@ -166,7 +166,7 @@ async def test_a_store_that_cannot_keep_up_answers_system_busy(tmp_path: Path) -
         if answer.code != 0:  # unless the watch has looked meanwhile
             assert answer.code == ResponseCode.SYSTEM_BUSY
             assert "[TIMEOUT_CLEAN_QUEUE]broker busy" in (answer.remark or "")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while (await send(client)).code != 0:  # noqa: ASYNC110 - nothing tells when
                 await asyncio.sleep(0)
     await running.close()

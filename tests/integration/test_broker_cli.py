@@ -17,6 +17,7 @@ from rocketpy.protocol.headers import SendMessageRequestHeaderV2 as SendHeader
 from rocketpy_broker.store import MessageStore, StoreConfig
 from tests.integration.processes import output_of, start, stop
 from tests.integration.raw_client import RawClient
+from tests.waiting import LIMIT_S
 
 DEV = ("dev", "--listen", "127.0.0.1:0", "--set", "listenPort=0")
 """Name server and broker at free ports."""
@@ -75,7 +76,7 @@ async def test_dev_takes_settings() -> None:
 async def broker_of(process: Process) -> str:
     """The address of the broker that `dev` has started, from its second line."""
     assert process.stdout is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         return (await process.stdout.readline()).decode().split()[-1]
 
 
@@ -107,7 +108,7 @@ async def test_dev_names_an_address_that_is_not_this_machines(host: str, problem
         "--set", f"bindAddress={host}", "--set", "insecure=true", stdout=PIPE, stderr=PIPE,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             _, errors = await process.communicate()
     finally:
         if process.returncode is None:
@@ -135,7 +136,7 @@ async def test_a_broker_without_a_name_server_says_so(
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     process, _ = await start("broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path))
     process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         _, errors = await process.communicate()
     assert errors.decode().count("set namesrvAddr (--namesrv) or NAMESRV_ADDR") == 1
 
@@ -150,7 +151,7 @@ async def test_a_second_broker_of_one_name_is_told_so(tmp_path: Path) -> None:
     again, _ = await start(*common, "--store", str(tmp_path / "3"))
     said = f"another broker with brokerName=broker-a and brokerId=0 runs at {first_address}, as name server"
     assert again.stderr is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         assert said in (await again.stderr.readline()).decode()
     for process in (again, other, first):
         process.send_signal(signal.SIGTERM)
@@ -187,7 +188,7 @@ async def test_logs_as_json_lines_without_bodies(tmp_path: Path) -> None:
     async with Producer("g", address) as producer:
         await producer.send(Message("T", b"a secret body", properties={"p": "a secret too"}))
     process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         _, errors = await process.communicate()
     lines = [json.loads(line) for line in errors.decode().splitlines()]
     assert lines
@@ -202,7 +203,7 @@ async def test_a_wrong_start_says_why(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "rocketpy_broker.cli", "broker", "-c", str(conf), stdout=PIPE, stderr=PIPE
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         _, errors = await process.communicate()
     assert process.returncode == 1
     assert errors.decode() == f"rocketpy-broker: {conf}:1: listenPort=none: a whole number is expected\n"
@@ -240,7 +241,7 @@ async def test_a_background_task_that_ends_ends_the_server(tmp_path: Path, comma
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _WITH_A_BUG, command, *arguments, stdout=PIPE, stderr=PIPE
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         _, output = await process.communicate()
     errors = output.decode()
     assert process.returncode == 1

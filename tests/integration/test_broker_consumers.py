@@ -35,7 +35,8 @@ from rocketpy.protocol.java import tags_code
 from rocketpy.protocol.record import decode_all
 from rocketpy_broker import Broker, EmbeddedCluster
 from tests.integration.raw_client import RawClient
-from tests.integration.test_broker import SMALL, until
+from tests.integration.test_broker import SMALL
+from tests.waiting import until
 
 SUSPEND = 2
 WITH_SUBSCRIPTION = 4

@@ -29,6 +29,7 @@ from rocketpy_broker import EmbeddedCluster
 from rocketpy_broker.store import MessageStore
 from tests.golden_data import manifest, parsed
 from tests.integration.raw_client import RawClient
+from tests.waiting import LIMIT_S
 
 SETTINGS = {
     "brokerFastFailureEnable": "false",  # on a machine with much else to do it would refuse sends
@@ -86,7 +87,7 @@ async def records(client: RawClient, topic: str = "T", queue_id: int = 0, offset
 
 async def arrive(client: RawClient, count: int, topic: str = "T", queue_id: int = 0) -> list[Record]:
     """The messages of a queue once there are so many."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             found = await records(client, topic, queue_id)
             if len(found) >= count:
@@ -285,7 +286,7 @@ async def test_a_producer_is_asked_about_a_message_as_large_as_can_be(client: Ra
     pad = 32767 - room - len(small.properties) - len("PAD\x01\x02")
     await produce_as(client, "g")
     await half(client, b"large", f"PAD\x01{'x' * pad}\x02")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             question = await client.next()
             asked = question.header_as(CheckTransactionStateRequestHeader)
@@ -449,7 +450,7 @@ def _pull(topic: str, queue_id: int = 0, offset: int = 0) -> PullMessageRequestH
 
 async def _grown(client: RawClient, topic: str, count: int) -> None:
     """Wait until a queue has so many messages."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while await _max_offset(client, topic) < count:  # noqa: ASYNC110 - the broker tells nobody
             await asyncio.sleep(0.01)
 

@@ -35,7 +35,8 @@ from rocketpy_broker import Broker, EmbeddedCluster, load_broker_config
 from rocketpy_broker.store.disk import OsDisk
 from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient
-from tests.integration.test_broker import SMALL, records, send, send_header, until
+from tests.integration.test_broker import SMALL, records, send, send_header
+from tests.waiting import until
 
 
 class HeldDisk(OsDisk):

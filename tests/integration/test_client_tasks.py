@@ -23,7 +23,7 @@ from rocketpy.consumer.member import GroupMember
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.background import Bug, assert_logged, kill, running
-from tests.integration.test_broker import until
+from tests.waiting import LIMIT_S, until
 
 LOOPS = [
     "route refresh",
@@ -59,7 +59,7 @@ async def consuming(cluster: EmbeddedCluster, **config: Any) -> AsyncIterator[Pu
         await until(lambda: len(running("pull .*", *owners)) == 5)  # with its retry topic
         yield consumer
     finally:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             await consumer.close()
     assert running(".*", *owners) == []
 

@@ -28,6 +28,7 @@ from tests.integration.test_broker_deferred import (
     records,
     send,
 )
+from tests.waiting import LIMIT_S
 
 CONF = """
 brokerName=b1
@@ -102,7 +103,7 @@ async def _until_all(client: RawClient, bodies: set[bytes], topic: str = "T") ->
     may happen again.
     """
     found: dict[bytes, tuple[int, int]] = {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         while found.keys() != bodies:
             found = {}
             offset = 0

@@ -20,6 +20,7 @@ from rocketpy_broker import cli
 from rocketpy_broker.process import STOP_TIMEOUT_S
 from tests.integration.test_service_stop import probe
 from tests.interop.processes import free_broker_port, free_port
+from tests.waiting import LIMIT_S
 from tools.import_map import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -45,7 +46,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is not installed: the unit is not checked by systemd")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
@@ -135,7 +136,7 @@ async def test_the_containers_command_works_without_capabilities_on_a_read_only_
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert process.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         line = await process.stdout.readline()
         assert b" ready at " in line, (line, await process.communicate())
         assert (await probe(metrics, "/livez"))[0] == 200
@@ -151,7 +152,7 @@ def test_the_image_builds_and_its_server_answers() -> None:
     engine = next((found for name in ("docker", "podman") if (found := shutil.which(name))), None)
     if engine is None:
         pytest.skip("no container engine is installed: the image is not built")
-    ready = subprocess.run([engine, "info"], capture_output=True, text=True, check=False, timeout=60)
+    ready = subprocess.run([engine, "info"], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     if ready.returncode:
         pytest.skip(f"{engine} cannot be used: the image is not built: {ready.stderr.strip()[:200]}")
     build = [engine, "build", "-q", "-f", str(DEPLOY / "Containerfile"), "-t", "rocketpy-mq:test", str(ROOT)]

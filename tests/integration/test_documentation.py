@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT_S
 from tools.import_map import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -33,6 +34,6 @@ def test_program_runs(program: str, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(program, "utf-8")
     command = [sys.executable, "-W", "error", str(file)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout

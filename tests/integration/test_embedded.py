@@ -19,7 +19,8 @@ from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.config_keys import Value
 from rocketpy_broker.embedded import open_embedded
-from tests.integration.ha_pair import caught_up, until
+from tests.integration.ha_pair import caught_up
+from tests.waiting import until
 
 
 class Silent:

@@ -13,6 +13,7 @@ import pytest
 
 import rocketpy
 import rocketpy_broker
+from tests.waiting import LIMIT_S
 
 WITHOUT = """
 import sys
@@ -46,7 +47,7 @@ def python(code: str, *arguments: str, path: Path | None = None) -> subprocess.C
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join((str(path), str(Path(msgspec.__file__).parents[1])))
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment, cwd=path, check=False
+        command, capture_output=True, text=True, timeout=LIMIT_S, env=environment, cwd=path, check=False
     )
 
 

@@ -18,8 +18,8 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config
 from tests.integration.raw_client import RawClient
-from tests.integration.test_broker import until
 from tests.interop.processes import free_broker_port, is_free
+from tests.waiting import LIMIT_S, until
 
 LEDGER: Mapping[str, str] = {
     "enableDLegerCommitLog": "true",
@@ -74,7 +74,7 @@ async def test_both_ports_share_the_limit_of_a_host(tmp_path: Path) -> None:
             assert (await one.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
             assert (await other.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
             async with await RawClient.open(second) as refused:
-                async with asyncio.timeout(30):  # less than an idle connection has
+                async with asyncio.timeout(LIMIT_S):  # less than an idle connection has
                     assert await refused.reader.read() == b""
         await until(lambda: not broker.health().connections)
         async with await RawClient.open(second) as client:

@@ -14,7 +14,7 @@ import pytest
 from rocketpy import Message, Producer, ProducerConfig, RetryConfig, SendResult
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_groups import Seen, consuming
-from tests.integration.test_broker import until
+from tests.waiting import until
 
 BODY = b"x" * 1000
 SETTINGS = {

@@ -34,8 +34,9 @@ from rocketpy.transport.tcp import TcpTransport
 from rocketpy_broker.broker import Broker
 from rocketpy_broker.ha.client import HaClientState
 from rocketpy_broker.store import MessageStore
-from tests.integration.ha_pair import Pair, caught_up, log_bytes, pair, until
+from tests.integration.ha_pair import Pair, caught_up, log_bytes, pair
 from tests.integration.sdk_peers import Peer
+from tests.waiting import LIMIT_S, until
 
 
 @pytest.fixture
@@ -527,7 +528,7 @@ async def test_access_control_holds_at_the_ha_port(brokers: Pair) -> None:
     assert port is not None
     reader, writer = await asyncio.open_connection(port.host, port.port)
     writer.write(bytes(8))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         assert await reader.read() == b""
     writer.close()
     stranger = await brokers.slave("stranger", 2)

@@ -10,9 +10,10 @@ from rocketpy import Message, Producer
 from rocketpy.protocol.bodies import KVTable
 from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker.ha.client import HaClientState
-from tests.integration.ha_pair import Pair, caught_up, pair, until
+from tests.integration.ha_pair import Pair, caught_up, pair
 from tests.integration.processes import output_of
 from tests.integration.raw_client import RawClient
+from tests.waiting import until
 
 
 @pytest.fixture

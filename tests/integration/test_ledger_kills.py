@@ -16,6 +16,7 @@ from rocketpy.transport import Address
 from rocketpy_broker.replicas import find_places
 from tests.integration.processes import start, stop
 from tests.interop.processes import free_port
+from tests.waiting import LIMIT_S
 
 ROUNDS = 3
 CONF = """
@@ -55,7 +56,7 @@ class Group:
 
     async def master(self, *, other_than: str = "") -> str:
         """The peer whose broker name servers know as the master."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             for pause_s in itertools.repeat(0.05):
                 found = {id_: address for _, id_, address in await find_places([Address.parse(self.namesrv)])}
                 for name, address in self.addresses.items():
@@ -115,7 +116,7 @@ async def test_masters_are_killed_under_load(tmp_path: Path) -> None:
 
 
 async def _more_than(acked: set[bytes], count: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while len(acked) <= count:  # noqa: ASYNC110 - senders tell nobody
             await asyncio.sleep(0.02)
 

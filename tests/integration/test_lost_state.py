@@ -10,9 +10,8 @@ from rocketpy import AdminClient, Message, Producer
 from rocketpy.errors import StoreDamaged
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.ha_pair import pair
-from tests.integration.ha_pair import until as until_of_pair
 from tests.integration.sdk_groups import SETTINGS, Seen, committed, consuming, send
-from tests.integration.test_broker import until
+from tests.waiting import until
 
 
 async def used(root: Path) -> None:
@@ -136,12 +135,12 @@ async def test_a_slave_gets_them_from_its_master(tmp_path: Path) -> None:
         async with Producer("senders", both.namesrv_address) as producer:
             await send(producer, "one")
         master.consumers.offsets.commit("g", "T", 0, 1)
-        await until_of_pair(lambda: slave.consumers.offsets.get("g", "T", 0) == 1)
-        await until_of_pair(lambda: slave.store.max_physical_offset == master.store.max_physical_offset)
+        await until(lambda: slave.consumers.offsets.get("g", "T", 0) == 1)
+        await until(lambda: slave.store.max_physical_offset == master.store.max_physical_offset)
         await both.stop(slave)
         lose(tmp_path / "slave", "consumerOffset.json", "topics.json")
         slave = await both.slave()
         assert slave.topics.get("T") is not None
-        await until_of_pair(lambda: slave.consumers.offsets.get("g", "T", 0) == 1)
-        await until_of_pair(lambda: slave.topics.version == master.topics.version)
+        await until(lambda: slave.consumers.offsets.get("g", "T", 0) == 1)
+        await until(lambda: slave.topics.version == master.topics.version)
         assert slave.topics.get("T") == master.topics.get("T")

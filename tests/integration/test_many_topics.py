@@ -18,8 +18,9 @@ from rocketpy_broker import Broker, NameServer, NamesrvConfig, load_broker_confi
 from rocketpy_broker.config import ListenConfig
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_peers import Names
-from tests.integration.test_broker import SMALL, send, until
+from tests.integration.test_broker import SMALL, send
 from tests.integration.test_broker_tables import new_topic
+from tests.waiting import LIMIT_S, until
 
 COUNT = 90_000
 
@@ -159,7 +160,7 @@ async def test_a_registration_that_is_refused_is_an_error_and_not_ready(
             assert check.problem is not None
             assert "the table is full" in check.problem
             names.refuses = False
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT_S):
                 while broker.health().registration_problems:  # noqa: ASYNC110 - until the next attempt
                     await asyncio.sleep(0.01)
             assert all(check.problem is None for check in broker.readiness())

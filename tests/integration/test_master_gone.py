@@ -17,8 +17,9 @@ from rocketpy import (
     RetryConfig,
 )
 from rocketpy.errors import Outcome, RocketError
-from tests.integration.ha_pair import caught_up, log_bytes, pair, until
+from tests.integration.ha_pair import caught_up, log_bytes, pair
 from tests.mqproducer.ordered_topic import ordered_topic_while_a_master_is_away
+from tests.waiting import until
 
 DELAY_S = 3
 """Longer than a master takes to stop."""

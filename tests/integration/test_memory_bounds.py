@@ -35,9 +35,10 @@ from rocketpy_broker import Broker, EmbeddedCluster
 from rocketpy_broker.metrics.catalog import CONNECTION_BYTES, CONNECTION_REFUSALS
 from rocketpy_broker.services.long_polling import HELD_BYTES
 from tests.integration.raw_client import RawClient
-from tests.integration.test_broker import SMALL, send, until
+from tests.integration.test_broker import SMALL, send
 from tests.integration.test_broker_consumers import pull_request
 from tests.integration.test_embedded import Silent
+from tests.waiting import LIMIT_S, until
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -88,7 +89,7 @@ def beat(client: str, text: str, *, groups: int = 1) -> bytes:
 
 
 async def is_closed(client: RawClient) -> bool:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         try:
             while await client.reader.read(MIB):
                 pass

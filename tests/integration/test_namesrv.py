@@ -24,6 +24,7 @@ from rocketpy.transport import Address
 from rocketpy_broker import NameServer, NamesrvConfig
 from rocketpy_broker.config import ListenConfig
 from tests.integration.raw_client import RawClient
+from tests.waiting import LIMIT_S
 
 LISTEN = ListenConfig(address=Address("tcp", "127.0.0.1", 0))
 
@@ -49,7 +50,7 @@ async def route(client: RawClient) -> TopicRouteData | None:
 
 
 async def until_no_route(client: RawClient) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while await route(client) is not None:
             pass
 

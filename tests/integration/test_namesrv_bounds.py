@@ -39,7 +39,8 @@ from rocketpy_broker.config import ListenConfig
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_peers import Peer
 from tests.integration.test_access import ACCOUNTS
-from tests.integration.test_broker import SMALL, until
+from tests.integration.test_broker import SMALL
+from tests.waiting import LIMIT_S, until
 
 LISTEN = ListenConfig(address=Address("tcp", "127.0.0.1", 0))
 OPERATOR = Signer("operator", "other-secret")
@@ -228,7 +229,7 @@ async def test_a_broker_that_has_ended_holds_no_place(guarded: NameServer) -> No
     async with await RawClient.open(guarded.address) as other:
         async with await RawClient.open(guarded.address) as first:
             assert (await register(first, topic, by=BROKERS)).code == 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while await master(other, by=OPERATOR) is not None:
                 pass
         assert (await register(other, topic, address="127.0.0.1:20911", by=OPERATOR)).code == 0

@@ -21,6 +21,7 @@ from rocketpy_broker.store.disk import OsDisk, spare_descriptors
 from tests.integration.processes import COMMAND
 from tests.integration.raw_client import RawClient
 from tests.integration.test_broker import SMALL, send
+from tests.waiting import LIMIT_S
 
 FLOOD = 1500
 
@@ -40,14 +41,14 @@ async def limited(limit: int, store: Path) -> AsyncIterator[tuple[Process, str, 
             stdout=PIPE, stderr=errors, preexec_fn=lower,
         )  # fmt: skip
     assert process.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         line = (await process.stdout.readline()).decode()
     assert " ready at " in line, log.read_text()
     try:
         yield process, line.split()[-1], log
     finally:
         process.terminate()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             await process.communicate()
     assert process.returncode == 0
 
@@ -72,7 +73,7 @@ def open_files(process: Process) -> int:
 
 async def served(address: str, body: bytes) -> None:
     """A client that has just come is served in the end: others than it hold most descriptors."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             with contextlib.suppress(ConnectionError):
                 async with await RawClient.open(address) as client:

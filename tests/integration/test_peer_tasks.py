@@ -13,8 +13,8 @@ from rocketpy_broker.dledger import links
 from rocketpy_broker.dledger.member import Role
 from rocketpy_broker.dledger.peer import Peer
 from tests.background import Bug
-from tests.integration.ha_pair import until
 from tests.integration.raft_group import Group, Member, group
+from tests.waiting import until
 
 
 def fails(*_args: object, **_kwargs: object) -> Any:

@@ -22,8 +22,8 @@ from rocketpy_broker.namesrv import NameServer
 from rocketpy_broker.store.disk import Disk, OsDisk
 from tests.integration.ledger_group import LedgerGroup
 from tests.unit.store.faulty_disk import FaultyDisk
+from tests.waiting import LIMIT_S
 
-LIMIT_S = 60
 T = TypeVar("T")
 
 

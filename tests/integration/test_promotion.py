@@ -10,6 +10,7 @@ import pytest
 from rocketpy import Message, MessageQueue, Producer, ProducerConfig, PullConsumer, SendStatus
 from rocketpy_broker.replicas import ask_broker
 from tests.integration.processes import output_of, start, stop
+from tests.waiting import LIMIT_S
 
 _CONF = """brokerName=pair
 brokerRole={role}
@@ -71,7 +72,7 @@ async def read(namesrv: str) -> list[bytes]:
 
 async def counts(machine: Machine, slaves: int) -> None:
     """Wait until so many slaves have all that the master has."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             told = await ask_broker(machine.address)
             if sum(slave.received == told.max_offset for slave in told.slaves) == slaves:

@@ -31,9 +31,9 @@ from rocketpy_broker.dledger.wire import (
     to_request,
 )
 from rocketpy_broker.store.flush import FlushPlan
-from tests.integration.ha_pair import until
 from tests.integration.raft_group import Group, Member, group
 from tests.integration.raw_client import RawClient
+from tests.waiting import until
 
 
 async def ask(member: Member, message: RaftMessage) -> RaftMessage:

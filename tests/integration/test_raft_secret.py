@@ -26,9 +26,9 @@ from rocketpy_broker.dledger.wire import (
     to_request,
 )
 from rocketpy_broker.ledger_status import ask_peers
-from tests.integration.ha_pair import until
 from tests.integration.raft_group import Group, group
 from tests.integration.raw_client import RawClient
+from tests.waiting import LIMIT_S, until
 
 KNOWN = "a long random text"
 TERM = 1 << 40
@@ -55,7 +55,7 @@ async def ask(client: RawClient, request: Command) -> Command:
 
 
 async def is_closed(client: RawClient) -> bool:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while await client.reader.read(65536):
             pass
     return True

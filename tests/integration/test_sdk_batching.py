@@ -33,6 +33,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import SendMessageResponseHeader
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, cut, hangs_up, silent, stored
+from tests.waiting import LIMIT_S
 
 ZLIB = b"\x78"
 SINGLE, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -300,7 +301,7 @@ async def test_a_broker_that_falls_silent_when_asked_holds_nobody_for_ever() -> 
         sends = [producer.send_nowait(Message("T", b"x"), timeout_ms=40) for _ in range(2)]
         await asyncio.sleep(0)
         sends += [producer.send_nowait(Message("T", b"y"), timeout_ms=40) for _ in range(2)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             ends = await asyncio.gather(*sends, return_exceptions=True)
         assert [type(end) for end in ends] == [RequestTimeout] * 4
         broker.script = None

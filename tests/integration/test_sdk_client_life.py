@@ -21,9 +21,9 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import Names, Peer
-from tests.integration.test_broker import until
 from tests.integration.test_links import links_that
 from tests.integration.test_sdk_failures import MESSAGE, one_broker
+from tests.waiting import LIMIT_S, until
 
 
 async def test_a_link_that_somebody_waits_for_is_not_dropped() -> None:
@@ -86,7 +86,7 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
             channel.resume_writing()
         channel.write = written  # type: ignore[method-assign]
         channel.resume_writing()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*sends)
         assert not engine._held
         await client.release()
@@ -177,7 +177,7 @@ async def test_a_blocking_producer_that_was_never_closed_is_closed_at_the_end() 
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-W", "always", "-c", script, stderr=subprocess.PIPE
         )
-        _, said = await asyncio.wait_for(child.communicate(), 60)
+        _, said = await asyncio.wait_for(child.communicate(), LIMIT_S)
         assert child.returncode == 0
         assert b"ResourceWarning: producer g was not closed" in said
         assert b"Traceback" not in said

@@ -39,7 +39,8 @@ from rocketpy.transport import Channel
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_groups import FIRST, Seen, consuming, of_topic, send, texts
 from tests.integration.sdk_peers import Names, Peer, stored
-from tests.integration.test_broker import SMALL, until
+from tests.integration.test_broker import SMALL
+from tests.waiting import LIMIT_S, until
 
 REFUSAL = "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=me"
 SWIFT = PushConfig(rebalance_interval_ms=10)
@@ -328,7 +329,7 @@ print("the end")
 def test_a_handler_that_never_ends_keeps_no_program_from_ending(orderly: bool) -> None:
     """It would have to be killed, and whoever deploys it wait for that."""
     program = STUCK.format(orderly=orderly)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=LIMIT_S, check=True)
     assert done.stdout == b"the end\n"
 
 
@@ -355,7 +356,7 @@ async def test_a_lock_that_comes_while_the_consumer_closes_is_given_back(
             closing.set()
             await close
     async with consuming(cluster, Seen(), orderly=True, name="two") as second:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             await until(lambda: len(of_topic(second)) == 4)
 
 

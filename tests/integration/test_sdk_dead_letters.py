@@ -22,7 +22,8 @@ from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import SETTINGS, Seen, consuming
-from tests.integration.test_broker import records, send_header, until
+from tests.integration.test_broker import records, send_header
+from tests.waiting import until
 
 
 async def dead(cluster: EmbeddedCluster, count: int, *, namespace: str = "") -> list[Message]:

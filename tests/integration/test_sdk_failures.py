@@ -37,7 +37,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, hangs_up, not_waiting, refuses, silent, stored
-from tests.integration.test_broker import until
+from tests.waiting import LIMIT_S, until
 
 MESSAGE = Message("T", b"x")
 NO_RETRY = ProducerConfig(retry=RetryConfig(times=0))
@@ -45,12 +45,12 @@ NO_RETRY = ProducerConfig(retry=RetryConfig(times=0))
 
 @contextlib.asynccontextmanager
 async def one_broker(
-    script: Any = None, config: ProducerConfig | None = None
+    script: Any = None, config: ProducerConfig | None = None, client: ClientConfig | None = None
 ) -> AsyncIterator[tuple[Producer, Peer, Names]]:
     """A producer, a broker that follows a script, and the name server that knows it."""
     async with Peer(script) as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
-        async with Producer("g", names.address, config=config) as producer:
+        async with Producer("g", names.address, config=config, client=client) as producer:
             yield producer, broker, names
 
 
@@ -76,7 +76,7 @@ async def test_a_lost_connection_fails_what_is_in_flight_at_once() -> None:
     """Callers would wait for their time-outs although nobody can answer any more."""
     async with one_broker(hangs_up, NO_RETRY) as (producer, broker, _):
         sends = [producer.send_nowait(MESSAGE, timeout_ms=60_000) for _ in range(20)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             ends = await asyncio.gather(*sends, return_exceptions=True)
         assert {type(end) for end in ends} == {ConnectionLost}
         assert {end.outcome for end in ends if isinstance(end, ConnectionLost)} == {Outcome.UNKNOWN}
@@ -134,9 +134,9 @@ async def test_no_name_server_means_not_stored() -> None:
 
 async def test_waiting_for_a_route_takes_no_longer_than_the_time_out() -> None:
     """A name server that does not answer would hold every send for its own time-out."""
-    async with one_broker() as (producer, _, names):
+    async with one_broker(client=ClientConfig(request_timeout_ms=3_600_000)) as (producer, _, names):
         names.script = lambda _channel, _request: None
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(LIMIT_S):
             with pytest.raises(RequestTimeout, match="nothing was sent within 50 ms") as caught:
                 await producer.send(MESSAGE, timeout_ms=50)
         assert caught.value.outcome is Outcome.NOT_SENT
@@ -324,7 +324,7 @@ async def test_a_moved_broker_is_found_by_the_refresh() -> None:
         async with Producer("g", names.address, client=client) as producer:
             await producer.send(MESSAGE)
             names.routes["T"] = {"a": new.address}
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 while not new.sends:
                     await producer.send(MESSAGE)
                 while old.address in producer.health().brokers:  # its connection is closed
@@ -440,7 +440,7 @@ async def test_bytes_in_flight_are_bounded_but_one_message_always_goes() -> None
         with pytest.raises(FlowControlled, match="1000 bytes are in flight"):
             producer.send_nowait(MESSAGE)
         await broker.until(lambda: len(broker.sends) == 0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             await producer.drain()
         broker.script = None
         await producer.send(MESSAGE)
@@ -513,7 +513,7 @@ async def test_close_waits_for_answers() -> None:
         await asyncio.sleep(0)
         with pytest.raises(ClientClosed):
             producer.send_nowait(MESSAGE)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             for (channel, request), send in zip(held, sends, strict=True):
                 assert not closing.done()
                 channel.reply(stored(request))
@@ -526,10 +526,10 @@ async def test_close_tells_what_was_not_answered_in_time() -> None:
     async with one_broker(silent) as (producer, broker, names):
         names.routes["Far"] = {"z": "192.0.2.1:9"}  # never answers
         first, second = Message("T", b"on the wire"), Message("Far", b"waits for a connection")
-        sends = [producer.send_nowait(first, timeout_ms=60_000)]
+        sends = [producer.send_nowait(first, timeout_ms=600_000)]
         await broker.until(lambda: len(broker.sends) == 1)
-        sends.append(producer.send_nowait(second, timeout_ms=60_000))
-        async with asyncio.timeout(10):
+        sends.append(producer.send_nowait(second, timeout_ms=600_000))
+        async with asyncio.timeout(LIMIT_S):
             unfinished = await producer.close(timeout_ms=20)
         assert unfinished == [(first, Outcome.UNKNOWN), (second, Outcome.NOT_SENT)]
         for send, expected in zip(sends, unfinished, strict=True):
@@ -649,7 +649,7 @@ async def test_without_a_master_a_send_ends_with_its_time(how: str) -> None:
             "selector": {"selector": lambda queues, *_: queues[0]},
         }
         where = ways[how]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             with pytest.raises(RouteNotFound, match="had a master within 300 ms: a") as caught:
                 await producer.send(MESSAGE, timeout_ms=300, **where)
         assert caught.value.outcome is Outcome.NOT_SENT

@@ -26,6 +26,7 @@ from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from tests.integration.sdk_peers import SENDS, Names, Peer, refuses, silent
+from tests.waiting import LIMIT_S
 
 
 class Notes:
@@ -182,7 +183,7 @@ async def test_an_rpc_hook_that_fails_fails_the_request_only() -> None:
         names.routes["T"] = {"a": broker.address}
         client = ClientConfig(rpc_hooks=(Refuses(),))
         async with Producer("g", names.address, client=client) as producer:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT_S):
                 with pytest.raises(LocalProtocolError, match="an RPC hook failed"):
                     await producer.send(Message("T", b"x"))
             assert broker.sends == []

@@ -26,7 +26,7 @@ from rocketpy.consumer.settings import PushConfig
 from rocketpy.errors import ClientClosed, ConfigInvalid, RouteNotFound
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_groups import committed, of_topic, send, texts
-from tests.integration.test_broker import until
+from tests.waiting import LIMIT_S, until
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
 
@@ -44,7 +44,7 @@ def make(cluster: EmbeddedCluster, *, name: str = "", **config: Any) -> LitePull
 async def poll_until(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
     """Poll so many messages."""
     found: list[MessageExt] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         while len(found) < count:
             found += await consumer.poll()
     return found

@@ -23,6 +23,7 @@ from rocketpy_broker.broker import Broker
 from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_peers import Names, Peer, stored
+from tests.waiting import LIMIT_S
 
 TRACED = ProducerConfig(message_trace=MessageTraceConfig(linger_ms=1))
 
@@ -31,7 +32,7 @@ async def reports(cluster: EmbeddedCluster, topic: str, count: int) -> tuple[lis
     """Wait for so many records in a trace topic; also the keys of the messages they were in."""
     records: list[TraceRecord] = []
     keys: set[str] = set()
-    async with asyncio.timeout(20), PullConsumer("readers", cluster.namesrv_address) as consumer:
+    async with asyncio.timeout(LIMIT_S), PullConsumer("readers", cluster.namesrv_address) as consumer:
         while len(records) < count:
             records, keys = [], set()
             for queue in await consumer.fetch_queues(topic):
@@ -99,11 +100,11 @@ async def test_lost_reports_cost_no_message(caplog: pytest.LogCaptureFixture) ->
         names.routes |= {"T": {"a": broker.address}, "RMQ_SYS_TRACE_TOPIC": {"a": broker.address}}
         producer = Producer("g", names.address, config=config)
         await producer.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             for _ in range(100):
                 await producer.send(Message("T", b"x"))
         closing = asyncio.create_task(producer.close())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             await closing
         lines = [record for record in caplog.records if "message trace reports lost" in record.message]
         assert len([record for record in lines if "in flight" in record.message]) == 1

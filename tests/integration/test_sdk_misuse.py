@@ -27,6 +27,7 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.sync import Producer as SyncProducer
 from tests.integration.sdk_peers import Names, Peer
 from tests.integration.test_sdk_failures import MESSAGE, one_broker
+from tests.waiting import LIMIT_S
 
 SendTo = Callable[[Producer, MessageQueue], object]
 
@@ -134,7 +135,7 @@ async def test_what_goes_wrong_while_a_batch_is_made_ends_its_sends(
             else:
                 patch.setattr(Preparer, "single" if count == 1 else "gathered", broken)
             sends = [producer.send_nowait(MESSAGE) for _ in range(count)]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT_S):
                 ends = await asyncio.gather(*sends, return_exceptions=True)
         assert {type(end) for end in ends} == {ZeroDivisionError}
         assert producer.health().in_flight == 0

@@ -27,7 +27,7 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_groups import SETTINGS, Seen, committed, consuming, of_topic, send, texts
 from tests.integration.sdk_peers import not_waiting
-from tests.integration.test_broker import until
+from tests.waiting import until
 
 
 class Orders:

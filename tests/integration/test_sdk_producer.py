@@ -27,6 +27,7 @@ from rocketpy import (
 )
 from rocketpy.errors import BrokerError, ClientClosed, MessageInvalid, MessageTooLarge, RouteNotFound
 from rocketpy_broker.embedded import EmbeddedCluster
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture(params=["tcp", "memory"])
@@ -97,7 +98,7 @@ async def test_every_way_to_send(producer: Producer, consumer: PullConsumer) -> 
         pulls = [await consumer.pull(queue, 0, 100) for queue in await consumer.fetch_queues("Ways")]
         return {message.body for pulled in pulls for message in pulled.messages}
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while len(found := await read_all()) < 40:
             pass  # a oneway message has been written, and is read soon
     assert found == set(bodies)
@@ -147,7 +148,7 @@ async def test_a_given_queue_keeps_the_order(producer: Producer, consumer: PullC
     assert {result.queue for result in results} == {queue}
     pulled = await consumer.pull(queue, 1, 200)
     bodies = [message.body for message in pulled.messages]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while len(bodies) < 100:
             pulled = await consumer.pull(queue, pulled.next_offset, 200)
             bodies += [message.body for message in pulled.messages]

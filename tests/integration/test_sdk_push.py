@@ -39,8 +39,8 @@ from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import FIRST, Seen, committed, consuming, of_topic, send, texts
-from tests.integration.test_broker import until
 from tests.mqconsumer.group import Requests
+from tests.waiting import LIMIT_S, until
 
 
 async def test_an_async_handler_gets_everything_once(cluster: EmbeddedCluster, producer: Producer) -> None:
@@ -61,7 +61,7 @@ async def test_an_async_handler_gets_everything_once(cluster: EmbeddedCluster, p
 async def test_a_plain_function_runs_on_threads(cluster: EmbeddedCluster, producer: Producer) -> None:
     """A handler that blocks would stop the whole application, or let one message through at a time."""
     threads: set[str] = set()
-    barrier = threading.Barrier(8, timeout=10)
+    barrier = threading.Barrier(8, timeout=LIMIT_S)
     done: list[bytes] = []
 
     def handle(message: MessageExt) -> None:
@@ -188,7 +188,7 @@ async def test_the_dead_letters(cluster: EmbeddedCluster, producer: Producer) ->
                 except RocketError:  # the topic is made with the first of them
                     return 0
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 while await dead() < 2:  # noqa: ASYNC110 - the broker tells nobody
                     await asyncio.sleep(0.05)
     assert seen.bodies == Counter({b"now": 1, b"after one more time": 2})

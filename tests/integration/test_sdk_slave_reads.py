@@ -34,7 +34,7 @@ from rocketpy.protocol.record import encode_record, host_bytes
 from rocketpy.protocol.sysflag import PullSysFlag
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import Peer
-from tests.integration.test_broker import until
+from tests.waiting import LIMIT_S, until
 
 HOST = host_bytes("127.0.0.1", 10911)
 
@@ -308,7 +308,7 @@ async def test_an_orderly_queue_is_kept_without_its_master(names: Names) -> None
         await until(lambda: len(seen) == 3)
         held = dict(consumer.member.pullers)
         await names.lose_master()
-        await asyncio.wait_for(consumer.member.lock_all(), 5)
+        await asyncio.wait_for(consumer.member.lock_all(), LIMIT_S)
         assert dict(consumer.member.pullers) == held
         assert all(p.held.locked_ms is not None for q, p in held.items() if q.topic == "T")
     finally:

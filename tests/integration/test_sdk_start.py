@@ -27,7 +27,7 @@ from rocketpy.errors import ConnectFailed, RequestTimeout, TransportError
 from rocketpy_broker import EmbeddedCluster
 from tests.integration.sdk_groups import FIRST
 from tests.integration.sdk_peers import Names, Peer
-from tests.integration.test_broker import until
+from tests.waiting import LIMIT_S, until
 
 
 async def handle(_message: MessageExt) -> None:
@@ -125,15 +125,15 @@ async def test_a_start_that_does_not_wait_goes_on_in_the_background() -> None:
     consumer.subscribe("T")
     reader = LitePullConsumer("l", client=client)
     await reader.assign([MessageQueue("T", "broker-a", 0)])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         for one in (producer, consumer, reader):
             await one.start(wait=False)
         assert producer.health().client_id.startswith("127.0.0.1@")
         await until(lambda: not producer.health().ok)  # nothing answers, and that shows
-    async with EmbeddedCluster(namesrv=address), asyncio.timeout(30):
+    async with EmbeddedCluster(namesrv=address), asyncio.timeout(LIMIT_S):
         async with AdminClient(address) as admin:
             await admin.create_topic("T", 1)
-        sent = await producer.send(Message("T", b"x"), timeout_ms=20_000)
+        sent = await producer.send(Message("T", b"x"), timeout_ms=60_000)
         assert sent.status is SendStatus.SEND_OK
         assert await handled.get() == b"x"
         await until(lambda: bool(reader.assignment))

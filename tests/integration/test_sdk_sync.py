@@ -26,6 +26,7 @@ from rocketpy.embedded import _find_open, lease
 from rocketpy.errors import ClientClosed, ConfigInvalid, FlowControlled, MessageTooLarge, UsageError
 from rocketpy.sync import Producer, PullConsumer, PushConsumer
 from tests.integration.sdk_groups import FIRST
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_send_async_calls_back(producer: Producer) -> None:
     """Code that used RocketMQ's callbacks could not be moved over."""
     done: list[Future[SendResult]] = []
     futures = [producer.send_async(Message("Callback", b"%d" % n), done.append) for n in range(500)]
-    results = [future.result(timeout=10) for future in futures]
+    results = [future.result(timeout=LIMIT_S) for future in futures]
     assert {result.status for result in results} == {SendStatus.SEND_OK}
     assert len({result.message_id for result in results}) == 500
     assert done == futures
@@ -76,8 +77,8 @@ def test_send_async_reports_errors_by_its_future(producer: Producer) -> None:
     bad = producer.send_async(Message("Callback", bytes(5_000_000)))
     good = producer.send_async(Message("Callback", b"x"))
     with pytest.raises(MessageTooLarge):
-        bad.result(timeout=10)
-    assert good.result(timeout=10).status is SendStatus.SEND_OK
+        bad.result(timeout=LIMIT_S)
+    assert good.result(timeout=LIMIT_S).status is SendStatus.SEND_OK
 
 
 def test_a_bad_message_that_was_cancelled_holds_up_no_other(producer: Producer) -> None:
@@ -94,9 +95,9 @@ def test_a_bad_message_that_was_cancelled_holds_up_no_other(producer: Producer) 
     good = producer.send_async(Message("Callback", b"x"))
     assert bad.cancel()
     release.set()
-    assert good.result(timeout=10).status is SendStatus.SEND_OK
+    assert good.result(timeout=LIMIT_S).status is SendStatus.SEND_OK
     later = producer.send_async(Message("Callback", b"x"))
-    assert later.result(timeout=10).status is SendStatus.SEND_OK
+    assert later.result(timeout=LIMIT_S).status is SendStatus.SEND_OK
 
 
 def test_batches_are_on_their_way_while_the_next_is_made(producer: Producer) -> None:
@@ -105,12 +106,12 @@ def test_batches_are_on_their_way_while_the_next_is_made(producer: Producer) -> 
     batches = [[Message("Bulk", b"%d" % number)] * 10 for number in range(50)]
     futures = [producer.send_batch_async(batch, done.append) for batch in batches]
     too_large = producer.send_batch_async([Message("Bulk", bytes(5_000_000))])
-    results = [future.result(timeout=10) for future in futures]
+    results = [future.result(timeout=LIMIT_S) for future in futures]
     assert {len(part) for part in results} == {10}
     assert len({result.message_id for part in results for result in part}) == 500
     assert set(map(id, done)) == set(map(id, futures))
     with pytest.raises(MessageTooLarge):
-        too_large.result(timeout=10)
+        too_large.result(timeout=LIMIT_S)
 
 
 def test_too_many_batches_in_flight_are_refused() -> None:
@@ -129,7 +130,7 @@ def test_too_many_batches_in_flight_are_refused() -> None:
         with pytest.raises(FlowControlled):
             producer.send_batch_async([Message("Bulk", b"z")])
         release.set()
-        assert second.result(timeout=10)
+        assert second.result(timeout=LIMIT_S)
 
 
 def test_many_threads_share_one_producer(producer: Producer) -> None:
@@ -157,7 +158,7 @@ def test_a_blocking_call_in_a_callback_is_refused(producer: Producer) -> None:
         except UsageError as error:
             errors.append(error)
 
-    producer.send_async(Message("Callback", b"x"), call_again).result(timeout=10)
+    producer.send_async(Message("Callback", b"x"), call_again).result(timeout=LIMIT_S)
     producer.send(Message("Callback", b"x"))  # the callback has run by now
     assert "wait for itself" in str(errors[0])
     assert "send_async" in str(errors[0])
@@ -241,11 +242,11 @@ def test_a_callback_may_send_without_waiting(producer: Producer) -> None:
         if len(sent) < 10:
             sent[-1].add_done_callback(send_again)
 
-    producer.send_async(Message("Callback", b"x"), send_again).result(timeout=10)
+    producer.send_async(Message("Callback", b"x"), send_again).result(timeout=LIMIT_S)
     producer.flush()
     while len(sent) < 10:  # each of them is handed over when the one before it has ended
         producer.flush()
-    assert all(future.result(timeout=10).status is SendStatus.SEND_OK for future in sent)
+    assert all(future.result(timeout=LIMIT_S).status is SendStatus.SEND_OK for future in sent)
 
 
 @pytest.mark.parametrize(

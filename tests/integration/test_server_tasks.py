@@ -22,7 +22,8 @@ from rocketpy_broker.namesrv.route_table import RouteTable
 from rocketpy_broker.store import MessageStore
 from tests.background import Bug, assert_logged, kill, running
 from tests.integration.raw_client import RawClient
-from tests.integration.test_broker import SMALL, send, until
+from tests.integration.test_broker import SMALL, send
+from tests.waiting import LIMIT_S, until
 
 
 def fails(*_args: object, **_kwargs: object) -> Any:
@@ -46,7 +47,7 @@ async def serving(store: Path, **settings: Any) -> AsyncIterator[EmbeddedCluster
     try:
         yield cluster
     finally:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             await cluster.close()
     for broker in brokers:
         assert running(".*", broker.tasks) == []
@@ -55,7 +56,7 @@ async def serving(store: Path, **settings: Any) -> AsyncIterator[EmbeddedCluster
 
 async def fails_visibly(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     """Wait until a broker says that it has failed: in its health, its metrics, the log and to who waits."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         failure = await broker.wait_failed()
     health = broker.health()
     assert (health.is_serving, health.failure) == (False, str(failure))
@@ -167,7 +168,7 @@ async def test_a_timer_of_a_name_server_that_fails(
     namesrv = NameServer(NamesrvConfig(scan_interval_ms=10, listen=listen))
     await namesrv.start()
     monkeypatch.setattr(RouteTable, "drop_silent", fails)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         assert_logged(await namesrv.wait_failed(), caplog)
     await namesrv.close()
 

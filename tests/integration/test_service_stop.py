@@ -19,10 +19,10 @@ from rocketpy_broker.config_file import load_broker_config
 from rocketpy_broker.store import MessageStore
 from tests.integration.processes import start, stop
 from tests.interop.processes import free_port
+from tests.waiting import LIMIT_S
 
 SIZES = {"mappedFileSizeCommitLog": "1048576", "mappedFileSizeConsumeQueue": "20000"}
 STORE = [option for key, value in SIZES.items() for option in ("--set", f"{key}={value}")]
-LIMIT_S = 60
 """How long a test waits for what takes a second on an idle machine."""
 
 HANGING = """

@@ -22,10 +22,11 @@ from rocketpy.transport import Address, AskingEnd, ChannelOptions, TlsFiles, con
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from rocketpy_broker.dledger.wire import MetadataRequest, to_request
 from rocketpy_broker.ha.client import HaClientState
-from tests.integration.ha_pair import Pair, pair, until
+from tests.integration.ha_pair import Pair, pair
 from tests.integration.raft_group import PeerTls, group
 from tests.integration.raw_client import RawClient
 from tests.mqproducer.place import eventually
+from tests.waiting import LIMIT_S, until
 
 SMALL = {"mappedFileSizeCommitLog": "1048576", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
 
@@ -289,7 +290,7 @@ async def test_a_permissive_port_does_not_wait_for_ever(tmp_path: Path, authorit
         for said in (b"", b"\x16\x03\x01", b"\x16nonsense" * 10):
             reader, writer = await asyncio.open_connection("127.0.0.1", names.address.port)
             writer.write(said)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 assert len(await reader.read()) < 100  # an alert, at most
             writer.close()
         assert await is_answered(f"127.0.0.1:{names.address.port}")
@@ -304,7 +305,7 @@ async def test_a_permissive_port_does_not_listen_to_one_host_only(
     names = NameServer(load_namesrv_config(tmp_path / "namesrv.conf"))
     await names.start()
     opened = [await asyncio.open_connection("127.0.0.1", names.address.port) for _ in range(4)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         assert await opened[3][0].read() == b""
     for _, writer in opened:
         writer.close()

@@ -26,6 +26,7 @@ from rocketpy.protocol.command import Command
 from rocketpy.protocol.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ
 from rocketpy.transport import Address, Channel, ChannelOptions, Server, connect, register_transport, serve
 from rocketpy.transport.base import host_limit
+from tests.waiting import LIMIT_S
 
 ECHO, SILENT, HOLD, RAISE, BUG, PUSH = range(900, 906)
 _names = itertools.count()
@@ -68,7 +69,7 @@ class Peer:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that only changes when something arrives here."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while not condition():
                 self._news.clear()
                 await self._news.wait()
@@ -223,7 +224,7 @@ async def test_losing_the_connection_fails_what_is_in_flight_at_once(rig: Rig) -
     futures = [channel.request(Command.request(HOLD), 60_000) for _ in range(3)]
     await rig.peer.until(lambda: len(rig.peer.held) == 3)
     rig.peer.channels[0].abort()
-    for result in await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10):
+    for result in await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), LIMIT_S):
         assert isinstance(result, ConnectionLost)
     assert channel.is_closed
 
@@ -287,7 +288,7 @@ async def test_a_peer_that_does_not_read_is_cut_off(scheme: str) -> None:
         assert isinstance(rig.peer.closed[0], ConnectionLost)
         if not channel.is_closed:
             channel._transport.resume_reading()
-        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 30)
+        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), LIMIT_S)
         assert any(isinstance(result, ConnectionLost) for result in results)
 
 
@@ -304,7 +305,7 @@ async def test_too_many_open_requests_stop_reading_and_never_close(scheme: str) 
         assert not served._transport.is_reading()
         for held, request in rig.peer.held:
             held.reply(request.reply())
-        await asyncio.wait_for(asyncio.gather(*first, later), 10)
+        await asyncio.wait_for(asyncio.gather(*first, later), LIMIT_S)
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
@@ -322,7 +323,7 @@ async def test_a_writer_waits_for_a_slow_reader(scheme: str) -> None:
         waiting = asyncio.ensure_future(channel.drain())
         assert await asyncio.wait({waiting}, timeout=0) == (set(), {waiting})
         served._transport.resume_reading()
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, LIMIT_S)
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
@@ -331,7 +332,7 @@ async def test_an_idle_connection_and_one_stuck_in_a_frame_are_closed(scheme: st
     async with started(scheme, ChannelOptions(idle_timeout_ms=80, frame_timeout_ms=40)) as rig:
         idle, stuck = await rig.open(), await rig.open()
         stuck.write(b"\x00\x00\x01\x00\x00\x00\x00\x10half a")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             await idle.wait_closed()
             await stuck.wait_closed()
 
@@ -343,7 +344,7 @@ async def test_one_connection_too_many_is_refused(scheme: str) -> None:
         kept = [await rig.open(), await rig.open()]
         assert [(await channel.request(Command.request(ECHO), 5000)).code for channel in kept] == [0, 0]
         refused = await rig.open()
-        await asyncio.wait_for(refused.wait_closed(), 10)
+        await asyncio.wait_for(refused.wait_closed(), LIMIT_S)
         assert [(await channel.request(Command.request(ECHO), 5000)).code for channel in kept] == [0, 0]
 
 
@@ -352,7 +353,7 @@ async def test_idle_connections_keep_nobody_out(scheme: str) -> None:
     """Whoever opens connections and says nothing could shut out every client for two minutes."""
     async with started(scheme, ChannelOptions(max_connections=2)) as rig:
         idle, client, other = [await rig.open() for _ in range(3)]
-        await asyncio.wait_for(idle.wait_closed(), 10)
+        await asyncio.wait_for(idle.wait_closed(), LIMIT_S)
         for channel in (client, other):
             assert (await channel.request(Command.request(ECHO), 5000)).code == 0
 
@@ -364,7 +365,7 @@ async def test_one_host_cannot_take_all_connections(scheme: str) -> None:
         kept = [await rig.open(), await rig.open()]
         with contextlib.suppress(ConnectFailed):
             refused = await rig.open()
-            await asyncio.wait_for(refused.wait_closed(), 10)
+            await asyncio.wait_for(refused.wait_closed(), LIMIT_S)
         assert [(await channel.request(Command.request(ECHO), 5000)).code for channel in kept] == [0, 0]
         assert len(rig.server.channels) == 2
         kept[0].close()

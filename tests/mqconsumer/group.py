@@ -24,6 +24,7 @@ from rocketpy import (
 from rocketpy.protocol.bodies import ProcessQueueInfo
 from rocketpy.protocol.command import Command
 from tests.mqproducer.place import Place, eventually, message
+from tests.waiting import LIMIT_S
 
 BROKER_SETTINGS = {"messageDelayLevel": "1s 2s", "enablePropertyFilter": "true"}
 """broker.conf keys of the cases' brokers. A level above the last counts as the last, so retries come soon."""
@@ -140,7 +141,7 @@ def polling(place: Place, name: str = "", **config: Any) -> LitePullConsumer:
 async def polled(consumer: LitePullConsumer, *bodies: bytes) -> Counter[bytes]:
     """Poll until each of these came; return what came."""
     found: Counter[bytes] = Counter()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while not set(bodies) <= set(found):
             found += Counter(one.body for one in await consumer.poll())
     return found

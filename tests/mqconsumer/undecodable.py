@@ -30,6 +30,7 @@ from rocketpy.protocol.headers import GetRouteInfoRequestHeader, SendMessageRequ
 from tests.integration.raw_client import RawClient
 from tests.mqconsumer.group import Seen, filled, group, polling, pushing, until
 from tests.mqproducer.place import Place, eventually
+from tests.waiting import LIMIT_S
 
 GOOD: Final = [b"good %d" % number for number in range(6)]
 BAD: Final = {
@@ -279,7 +280,7 @@ def consumer_held(consumer: PushConsumer, topic: str) -> int:
 async def polled_messages(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
     """Poll until there are so many messages."""
     found: list[MessageExt] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while len(found) < count:
             found += await consumer.poll()
     return found

@@ -25,6 +25,7 @@ from rocketpy.errors import Outcome, RocketError
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import PutKVConfigRequestHeader
 from tests.integration.raw_client import RawClient
+from tests.waiting import LIMIT_S
 
 __all__ = ["ordered_topic_while_a_master_is_away"]
 
@@ -114,6 +115,6 @@ async def takes(producer: Producer, queue: MessageQueue) -> bool:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while not await condition():  # noqa: ASYNC110 - what it waits for has no event of its own
             await asyncio.sleep(0.05)

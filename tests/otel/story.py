@@ -16,6 +16,7 @@ from rocketpy import Message, MessageExt, Producer, PullConsumer, PushConsumer
 from rocketpy.errors import RouteNotFound
 from tests.mqproducer.place import eventually
 from tests.otel.collector import Collector, Service, Span, collecting
+from tests.waiting import LIMIT_S
 
 Forward = Callable[[str, str], Awaitable[None]]
 """Takes one message of a topic, and sends its properties on to another."""
@@ -48,7 +49,7 @@ async def tell(namesrv: str, stem: str, forward: Forward | None = None) -> Colle
                 await first.send(Message(a, b"order", tags="paid"), timeout_ms=10_000)
             async with biller:
                 await (forward or _forwarder(namesrv, stem))(a, b)
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(LIMIT_S):
                     await billed.wait()
             message = await eventually(lambda: _first(reader, c), 30)
             with archive.telemetry(process_as_child=True).process(message, group="archive"):
@@ -79,7 +80,7 @@ def _forwarder(namesrv: str, stem: str) -> Forward:
 
             consumer = PushConsumer(f"{stem}_forwarder", namesrv, handle, telemetry=False)
             consumer.subscribe(source)
-            async with consumer, asyncio.timeout(60):
+            async with consumer, asyncio.timeout(LIMIT_S):
                 await done.wait()
 
     return forward

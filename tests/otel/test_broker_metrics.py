@@ -31,6 +31,7 @@ from rocketpy_broker.namesrv import NameServer
 from tests.integration.ha_pair import caught_up, pair
 from tests.mqproducer.place import eventually
 from tests.otel.recorder import Recorder
+from tests.waiting import LIMIT_S
 from tools.import_map import ROOT
 
 GRAFANA = ROOT / "integrations/otel/grafana"
@@ -306,6 +307,6 @@ asyncio.run(main())
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.telemetry import ENTRY_POINT_GROUP
+from tests.waiting import LIMIT_S
 from tools.import_map import ROOT
 
 PREAMBLE = """
@@ -72,7 +73,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 async def main():
     reader = InMemoryMetricReader()
-    async with EmbeddedCluster(transport="memory") as cluster, asyncio.timeout(20):
+    async with EmbeddedCluster(transport="memory") as cluster, asyncio.timeout(LIMIT_S):
         async with Producer("g", cluster.namesrv_address) as producer:
             stop = asyncio.Event()
             async def busy():
@@ -102,7 +103,7 @@ def test_telemetry_comes_by_itself_when_it_has_somebody_to_tell(tmp_path: Path, 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stderr
 

@@ -27,6 +27,7 @@ from tests.integration.sdk_peers import Names, Peer
 from tests.mqconsumer.undecodable import mixed
 from tests.mqproducer.place import Place
 from tests.otel.recorder import Recorder, attributes
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -253,7 +254,7 @@ async def test_a_listener_that_fails_costs_no_message(caplog: pytest.LogCaptureF
         async with Producer("senders", cluster.namesrv_address) as producer:
             queue = (await producer.send(Message("T", b"x"))).queue
         async with (
-            asyncio.timeout(10),
+            asyncio.timeout(LIMIT_S),
             PullConsumer("readers", cluster.namesrv_address, listeners=[Breaks()]) as consumer,
         ):
             assert len((await consumer.pull(queue, 0)).messages) == 1

@@ -8,13 +8,14 @@ import threading
 import pytest
 
 from rocketpy.consumer.handler_threads import HandlerThreads
+from tests.waiting import LIMIT_S
 
 
 def test_as_many_as_are_needed() -> None:
     """Handlers would wait for each other, or each cost a thread of its own."""
     threads = HandlerThreads(3)
     names = {threads.submit(lambda: threading.current_thread().name).result(10) for _ in range(20)}
-    barrier = threading.Barrier(3, timeout=10)
+    barrier = threading.Barrier(3, timeout=LIMIT_S)
     waiting = [threads.submit(barrier.wait) for _ in range(6)]  # three side by side, twice
     assert sorted(future.result(10) for future in waiting) == [0, 0, 1, 1, 2, 2]
     assert names < {f"rocketpy-handler_{number}" for number in (1, 2, 3)}

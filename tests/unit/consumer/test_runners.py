@@ -22,6 +22,7 @@ from rocketpy.consumer.thread_runner import ThreadRunner
 from rocketpy.message import MessageExt
 from rocketpy.runtime.tasks import Tasks
 from tests.unit.consumer.test_process_queue import message
+from tests.waiting import LIMIT_S
 
 
 class Rig:
@@ -72,7 +73,7 @@ class Rig:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait for something that handlers do."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while not condition():  # noqa: ASYNC110 - threads are waited for, too
                 await asyncio.sleep(0.001)
 

@@ -15,8 +15,8 @@ from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.server import HaServer
 from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.ha.wire import REPORT, Frame, FrameReader
-from tests.integration.ha_pair import until
 from tests.unit.ha.logs import MemoryLog
+from tests.waiting import LIMIT_S, until
 
 PIECE = bytes(range(256)) * 4096
 PIECES = 64
@@ -96,7 +96,7 @@ async def test_a_master_sends_on_without_waiting_for_reports(monkeypatch: pytest
             size += sum(len(frame.body or b"") for frame in frames.feed(data) if isinstance(frame, Frame))
         return size
 
-    with socket.create_connection((server.address.host, server.address.port), timeout=20) as fast:
+    with socket.create_connection((server.address.host, server.address.port), timeout=LIMIT_S) as fast:
         fast.sendall(REPORT.pack(1))
         assert await asyncio.to_thread(receive, fast) == source.max_offset - 1
     await server.close()
@@ -126,7 +126,7 @@ async def test_a_master_waits_for_a_slow_slave_and_goes_on_with_it(monkeypatch: 
     assert link.next_offset < source.max_offset // 2
     frames, received = FrameReader(), bytearray()
     while len(received) < source.max_offset - 1:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             data = await reader.read(1 << 20)
         assert data
         for frame in frames.feed(data):

@@ -14,9 +14,9 @@ from rocketpy_broker.ha.server import HaServer
 from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.driver import StoreDriver
-from tests.integration.ha_pair import until
 from tests.unit.ha.logs import MemoryLog
 from tests.unit.store.helpers import small_config
+from tests.waiting import until
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.server import HaServer
 from rocketpy_broker.ha.settings import LinkSettings
 from rocketpy_broker.ha.wire import CONTROL, REPORT
-from tests.integration.ha_pair import until
 from tests.unit.ha.logs import MemoryLog
+from tests.waiting import LIMIT_S, until
 
 KNOWN = "a secret"
 
@@ -40,7 +40,7 @@ async def is_ended(connection: socket.socket) -> bool:
     """Wait until the master closes a connection; what it said before does not matter."""
     connection.setblocking(False)
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         with contextlib.suppress(ConnectionError):
             while await loop.sock_recv(connection, 4096):
                 pass
@@ -88,11 +88,11 @@ async def test_what_slaves_acknowledge_is_told_at_once() -> None:
     assert server.address is not None
     with socket.create_connection((server.address.host, server.address.port)) as slave:
         slave.sendall(REPORT.pack(1))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             await acked.wait()
         acked.clear()
         slave.sendall(REPORT.pack(60))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             await acked.wait()
         assert progress.acked == 60
         (state,) = progress.states(100)

@@ -19,6 +19,7 @@ from rocketpy.producer.publisher import Publisher
 from rocketpy.producer.room import Room
 from rocketpy.results import SendResult
 from rocketpy.runtime.tasks import Tasks
+from tests.waiting import LIMIT_S
 
 Q0, Q1 = (MessageQueue("T", "a", number) for number in range(2))
 
@@ -165,7 +166,7 @@ async def test_lingering_waits_for_others() -> None:
     rig.add(b"1")
     await asyncio.sleep(0)
     rig.add(b"2")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT_S):
         await rig.pushed.wait()
     assert rig.bodies == [[b"1", b"2"]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import pytest
@@ -38,15 +38,10 @@ from rocketpy.protocol.message_id import unique_id_time_ms
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, stored
 from tests.unit.producer.test_selecting import SlowNames
+from tests.waiting import LIMIT_S, until
 
 LONG = b"a long body " * 1000
 Codec = Literal["json", "rocketmq", "msgpack"]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  nothing tells when
-            await asyncio.sleep(0.001)
 
 
 def header_of(request: Command) -> SendMessageRequestHeaderV2:
@@ -221,7 +216,7 @@ async def test_a_batch_that_is_refused_at_its_second_attempt_is_sent_singly() ->
         config = ProducerConfig(retry=RetryConfig(pause_ms=1))
         async with Producer("g", names.address, config=config) as producer:
             await producer.send(Message("T", b"first"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 results = await asyncio.gather(
                     *[producer.send(Message("T", b"%d" % number), timeout_ms=60_000) for number in range(4)]
                 )
@@ -240,7 +235,7 @@ async def test_a_short_time_out_is_kept_behind_a_long_one() -> None:
         async with Producer("g", names.address, config=ProducerConfig(batching=False)) as producer:
             patient = producer.send_nowait(Message("T", b"patient"), timeout_ms=3_600_000)
             hasty = producer.send_nowait(Message("T", b"hasty"), timeout_ms=20)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 with pytest.raises(RequestTimeout):
                     await hasty
             names.let_go()

@@ -25,7 +25,7 @@ from rocketpy.protocol.record import host_bytes
 from rocketpy.transport import Channel
 from tests import golden_data
 from tests.integration.sdk_peers import Names, Peer
-from tests.integration.test_broker import until
+from tests.waiting import until
 
 COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.COMMIT,

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,7 @@ from rocketpy_broker.store.segment_queue import SegmentQueue
 from tests.background import Bug, assert_logged, kill
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, small_config
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  nothing tells when
-            await asyncio.sleep(0.001)
+from tests.waiting import LIMIT_S, until
 
 
 async def test_messages_are_flushed_and_dispatched_without_being_asked(tmp_path: Path) -> None:
@@ -321,7 +315,7 @@ async def _has_failed(driver: StoreDriver, failures: list[StoreError]) -> None:
         store.put_message(message(2))
     with pytest.raises(FlushFailed):
         await driver.flush()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         await driver.close()
     again = MessageStore(store.config)
     assert not again.open().clean  # it is not locked any more; nothing was claimed of what is not flushed

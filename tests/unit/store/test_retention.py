@@ -20,6 +20,7 @@ from rocketpy_broker.store.read import GetMessageStatus
 from rocketpy_broker.store.retention import DiskUse, FileAge, deletable_below, expired, is_hour_of, plan_pass
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, put, small_config
+from tests.waiting import LIMIT_S
 
 HOUR = 3_600_000
 CONFIG = RetentionConfig()
@@ -246,7 +247,7 @@ async def test_the_driver_cleans(tmp_path: Path) -> None:
     again = MessageStore(small_config(tmp_path, retention=retention))
     driver = StoreDriver(again)
     await driver.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         while len(list((tmp_path / "commitlog").iterdir())) > 1:  # noqa: ASYNC110  nothing tells when
             await asyncio.sleep(0.005)
     assert again.min_physical_offset > 0
