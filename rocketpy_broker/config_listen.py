@@ -23,6 +23,14 @@ _FIELD_NAMES: Final = {
     "key_password_file": "keyPasswordFile",
     "trust_cert_path": "trustCertPath",
 }
+_TLS_ONLY: Final = {
+    "tls_mode": "tls.server.mode",
+    "server_key": "tls.server.keyPath",
+    "server_password": "tls.server.keyPassword",
+    "server_password_file": "tls.server.keyPasswordFile",
+    "server_trust": "tls.server.trustCertPath",
+}
+"""Settings without a meaning where no TLS is served."""
 _CLIENT_AUTH: Final = {
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,
@@ -74,10 +82,11 @@ def _options(values: Mapping[str, Any]) -> ChannelOptions:
     limits = {name: values[name] for name in _LIMITS if name in values}
     mode, has_cert = values.get("tls_mode", "enforcing"), "server_cert" in values
     verify_mode = _client_auth(values)
-    if mode == "disabled" or not (has_cert or "tls_mode" in values):
+    asking = [key for field, key in _TLS_ONLY.items() if field in values]
+    if mode == "disabled" or not (has_cert or asking):
         return ChannelOptions(**limits)
-    if not has_cert:
-        raise ConfigInvalid(f"tls.server.mode {mode} needs tls.server.certPath and tls.server.keyPath")
+    if not has_cert:  # served without TLS, it would be open to everybody
+        raise ConfigInvalid(f"{asking[0]} needs tls.server.certPath and tls.server.keyPath")
     files = _files("server", values, server=True, verify_mode=verify_mode)
     return ChannelOptions(ssl=files, also_plain=mode == "permissive", **limits)
 

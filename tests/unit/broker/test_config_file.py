@@ -158,6 +158,9 @@ def test_the_older_spelling_of_file_sizes_changes_nothing(
         ("dLegerFlush=never", "quorum, async"),
         ("tls.server.mode=permissive", "needs tls.server.certPath"),
         ("tls.server.need.client.auth=require", "needs tls.server.trustCertPath"),
+        ("tls.server.keyPath=server.key", "needs tls.server.certPath"),
+        ("tls.server.keyPasswordFile=password", "needs tls.server.certPath"),
+        ("tls.server.trustCertPath=ca.pem", "needs tls.server.certPath"),
         ("tls.server.mode=sometimes", "disabled, permissive, enforcing"),
         ("maxConnections=0", "at least 1"),
     ],
@@ -167,6 +170,14 @@ def test_a_bad_value_is_refused_with_its_line(tmp_path: Path, line: str, says: s
     with pytest.raises(ConfigInvalid, match=r"broker\.conf:3: ") as failure:
         load(tmp_path, f"# a comment\n\n{line}\n")
     assert says in str(failure.value)
+
+
+def test_clients_must_show_certificates_only_where_there_is_tls(tmp_path: Path) -> None:
+    """Without this a server that asks for certificates but has none would serve everybody without TLS."""
+    asks = "tls.server.need.client.auth=require\ntls.server.trustCertPath=ca.pem\n"
+    with pytest.raises(ConfigInvalid, match=r"needs tls\.server\.certPath"):
+        load(tmp_path, asks)
+    assert load(tmp_path, asks + "tls.server.mode=disabled\n").listen.options.ssl is None
 
 
 def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
