@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -97,7 +96,7 @@ async def pull(client: RawClient, offset: int = 0, **how: object) -> Command:
 async def hold(broker: Broker, client: RawClient, offset: int, **how: object) -> None:
     """Send a pull and wait until the broker holds it."""
     count = len(broker.consumers.holds)
-    client.writer.write(encode_command(pull_request(offset, wait_ms=20_000, **how)))  # type: ignore[arg-type] # from a dict
+    client.writer.write(encode_command(pull_request(offset, wait_ms=120_000, **how)))  # type: ignore[arg-type] # from a dict
     await until(lambda: len(broker.consumers.holds) == count + 1)
 
 
@@ -142,10 +141,8 @@ async def test_a_held_pull_gets_the_next_message(
     """Without this a consumer would hear of a message only when it asks again."""
     await send(producer, b"first")
     await hold(broker, client, 1)
-    begin = time.perf_counter()
     await send(producer, b"second")
-    answer = await client.next()
-    assert time.perf_counter() - begin < 1
+    answer = await client.next()  # long before the time of the pull is over
     assert (answer.code, answer.remark, bodies(answer)) == (0, "FOUND", [b"second"])
     assert answer.ext_fields()["nextBeginOffset"] == "2"
     assert len(broker.consumers.holds) == 0

@@ -1,13 +1,14 @@
 """Replays what Java's consumers and mqadmin once asked a Java broker, and compares the answers of ours."""
 
 import asyncio
+import itertools
 from typing import Any, NamedTuple
 
 import pytest
 
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.command import Command
+from rocketpy.protocol.command import Command, encode_command
 from rocketpy_broker import EmbeddedCluster
 from tests.golden_data import RecordedFrame, frames
 from tests.integration.raw_client import RawClient
@@ -37,6 +38,11 @@ MAY_WAIT = frozenset({
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, RequestCode.CONSUME_MESSAGE_DIRECTLY,
 })  # fmt: skip
 """Requests that are held, or passed on to a client that is not there in a replay."""
+
+
+UNKNOWN_CODE = 9999
+MARKS = itertools.count(1 << 30)
+"""Numbers of requests, above the recorded ones."""
 
 
 class Exchange(NamedTuple):
@@ -80,23 +86,26 @@ async def replay(scenario: str, addresses: dict[str, Any]) -> list[Exchange]:
         recorded = info.get("response")
         if info["kind"] == "oneway" or recorded is None or recorded["scenario"] != scenario:
             continue
-        ours = await answer(clients[key], info["opaque"], 0.5 if info["code"] in MAY_WAIT else 10)
+        ours = await answer(clients[key], info["opaque"], may_wait=info["code"] in MAY_WAIT)
         done.append(Exchange(frame, ours, by_number[recorded["n"]]))
     for client in clients.values():
         client.writer.close()
     return done
 
 
-async def answer(client: RawClient, opaque: int, timeout_s: float) -> Command | None:
-    """Our answer to a request; None when it is held. What the broker says unasked is skipped."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                command = await client.next()
-                if command.is_response and command.opaque == opaque:
-                    return command
-    except TimeoutError:
-        return None
+async def answer(client: RawClient, opaque: int, *, may_wait: bool) -> Command | None:
+    """Our answer to a request; None when it is held. What the broker says unasked is skipped.
+
+    A request that no broker knows is answered at once, so it tells that the one before it is held.
+    """
+    mark = Command.request(UNKNOWN_CODE)
+    mark.opaque = next(MARKS)
+    if may_wait:
+        client.writer.write(encode_command(mark))
+    while True:
+        command = await client.next()
+        if command.is_response and command.opaque in (opaque, mark.opaque):
+            return command if command.opaque == opaque else None
 
 
 def shape(body: bytes) -> set[str]:
