@@ -11,6 +11,7 @@ from rocketpy.errors import ConnectionLost
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions, connect_raw
 from rocketpy_broker.ha.client import _BUFFER_MAX, _Wire
+from rocketpy_broker.ha.master import MasterLink
 from rocketpy_broker.ha.progress import Progress
 from rocketpy_broker.ha.server import HaServer
 from rocketpy_broker.ha.settings import LinkSettings
@@ -20,6 +21,29 @@ from tests.waiting import LIMIT_S, until
 
 PIECE = bytes(range(256)) * 4096
 PIECES = 64
+
+
+async def slow_slave(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A slave of RocketMQ's that reads nothing yet."""
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+    slow.connect((address.host, address.port))
+    reader, writer = await asyncio.open_connection(sock=slow)
+    writer.write(REPORT.pack(1))  # 0 would be answered with the last file only
+    return reader, writer
+
+
+async def stuck_link(progress: Progress) -> MasterLink:
+    """The master's end of the only connection, once the sockets in between are full."""
+    await until(lambda: progress.connections == 1)
+    (link,) = progress._links
+    still = count()
+    last = -1
+    while next(still) < 20:
+        if link.next_offset != last:
+            last, still = link.next_offset, count()
+        await asyncio.sleep(0.01)
+    return link
 
 
 async def test_a_slave_that_is_busy_takes_no_whole_log_into_memory() -> None:
@@ -110,19 +134,8 @@ async def test_a_master_waits_for_a_slow_slave_and_goes_on_with_it(monkeypatch: 
     server = HaServer(source, LinkSettings(), progress, lambda: None, Tasks("a broker"))
     await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
     assert server.address is not None
-    slow = socket.socket()
-    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
-    slow.connect((server.address.host, server.address.port))
-    reader, writer = await asyncio.open_connection(sock=slow)
-    writer.write(REPORT.pack(1))  # 0 would be answered with the last file only
-    await until(lambda: progress.connections == 1)
-    (link,) = progress._links
-    still = count()
-    last = -1
-    while next(still) < 20:  # until the sockets between them are full
-        if link.next_offset != last:
-            last, still = link.next_offset, count()
-        await asyncio.sleep(0.01)
+    reader, writer = await slow_slave(server.address)
+    link = await stuck_link(progress)
     assert link.next_offset < source.max_offset // 2
     frames, received = FrameReader(), bytearray()
     while len(received) < source.max_offset - 1:
@@ -132,5 +145,28 @@ async def test_a_master_waits_for_a_slow_slave_and_goes_on_with_it(monkeypatch: 
         for frame in frames.feed(data):
             received += bytes(frame.body or b"")  # type: ignore[union-attr]  # only frames come here
     assert received == source.data[1:]
+    writer.close()
+    await server.close()
+
+
+async def test_a_master_that_becomes_a_slave_sends_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow slave would go on to copy a log of which the new master may have cut off the end."""
+    monkeypatch.setattr("rocketpy_broker.ha.server._CLOSE_WAIT_S", 3600)
+    source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
+    progress = Progress(behind_bytes_max=1 << 30)
+    server = HaServer(source, LinkSettings(), progress, lambda: None, Tasks("a broker"))
+    await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
+    assert server.address is not None
+    reader, writer = await slow_slave(server.address)
+    link = await stuck_link(progress)
+    sent_until = link.next_offset
+    assert sent_until < source.max_offset
+    server.disconnect()
+    frames, received = FrameReader(), bytearray()
+    async with asyncio.timeout(LIMIT_S):
+        while data := await reader.read(1 << 20):
+            for frame in frames.feed(data):
+                received += bytes(frame.body or b"")  # type: ignore[union-attr]  # only frames come here
+    assert received == source.data[1:sent_until]
     writer.close()
     await server.close()
