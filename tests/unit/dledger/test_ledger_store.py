@@ -30,6 +30,7 @@ from rocketpy_broker.store.checkpoint import Checkpoint
 from rocketpy_broker.store.cleaner import Cleaner
 from rocketpy_broker.store.replica import ReplicaLog
 from tests import golden_data
+from tests.integration.raft_group import group
 from tests.unit.dledger.solo import Solo
 from tests.unit.store.helpers import message, put, queue_content, small_config
 
@@ -267,6 +268,22 @@ def test_a_message_over_a_limit_is_refused(body_bytes: int, property_bytes: int,
     solo.put(1)
     assert numbers(solo.store) == [1]
     solo.close()
+
+
+async def test_a_peer_that_has_just_stopped_refuses_messages(tmp_path: Path) -> None:
+    """Producers would be told of a bug of the broker, and not ask for another leader."""
+    async with group(tmp_path, 1) as running:
+        _, peer = await running.leader()
+        solo = Solo(tmp_path / "store")
+        solo.put(0)
+        solo.store.lead(peer)
+        await peer.close()
+        with pytest.raises(StoreError, match="does not lead its group: peer n0 does not run"):
+            solo.store.append(message(1))
+        solo.store.lead(solo)
+        solo.put(1)
+        assert numbers(solo.store) == [0, 1]
+        solo.close()
 
 
 def test_an_offset_inside_a_message_is_none(tmp_path: Path) -> None:

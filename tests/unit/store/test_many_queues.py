@@ -84,3 +84,16 @@ def test_reading_many_queues_keeps_few_files_open(tmp_path: Path) -> None:
         assert disk.open_now > QUEUES
         store.flush(thorough=True)
         assert disk.open_now < 20
+
+
+def test_reading_a_long_log_keeps_its_two_newest_files_open(tmp_path: Path) -> None:
+    """A thread that reserves room in a file would lose it once the log goes on in the next one."""
+    config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=3))
+    with MessageStore(config) as store:
+        put(store, *range(100), body=bytes(4000))
+        store.flush(thorough=True)
+        segments = store.commit_log.files.segments
+        assert len(bodies(store)) == 100
+        assert [segment.is_open for segment in segments] == [True] * 7
+        store.flush(thorough=True)
+        assert [segment.is_open for segment in segments] == [False] * 5 + [True] * 2
