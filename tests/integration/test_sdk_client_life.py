@@ -14,9 +14,10 @@ import pytest
 
 from rocketpy import AdminClient, ClientConfig, LitePullConsumer, MessageTraceConfig, Producer, ProducerConfig
 from rocketpy.client import ClientInstance
-from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound
+from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound, TransportError
 from rocketpy.lifecycle import Lifecycle
 from rocketpy.message_trace import MessageTrace
+from rocketpy.protocol.bodies import HeartbeatData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.transport import Channel
@@ -111,6 +112,33 @@ async def test_a_producer_whose_start_is_cancelled_gives_its_client_back(
         with pytest.raises(asyncio.CancelledError):
             await starting
         await names.until(lambda: all(channel.is_closed for channel in names.channels))
+
+
+class BusyNames(Names):
+    """A name server that takes no more connections when it has `connections_max`."""
+
+    connections_max = 1
+
+    def channel_opened(self, channel: Channel) -> None:
+        super().channel_opened(channel)
+        if self.opened > self.connections_max:
+            channel.abort()
+
+
+async def test_a_producer_whose_start_failed_leaves_its_group() -> None:
+    """Brokers would ask a client about transactions of a producer that it does not have."""
+    client = ClientConfig(heartbeat_ms=20, namespace="ns")  # the trace's producer has a client of its own
+    config = ProducerConfig(message_trace=MessageTraceConfig())
+    async with Peer() as broker, BusyNames() as names:
+        names.routes["ns%T"] = {"a": broker.address}
+        async with Producer("other", names.address, client=client) as other:
+            await other.send(MESSAGE)
+            with pytest.raises(TransportError):
+                await Producer("g", names.address, config=config, client=client).start()
+            beats = len(broker.requests(RequestCode.HEART_BEAT))
+            await broker.until(lambda: len(broker.requests(RequestCode.HEART_BEAT)) >= beats + 2)
+        last = HeartbeatData.decode(broker.requests(RequestCode.HEART_BEAT)[-1].body)
+        assert [group.group_name for group in last.producer_data_set] == ["ns%other"]
 
 
 async def test_a_close_that_is_cancelled_goes_on() -> None:

@@ -22,21 +22,22 @@ from rocketpy import (
     RetryConfig,
     SendResult,
 )
-from rocketpy.errors import ClientClosed, MessageTooLarge, RequestTimeout
+from rocketpy.errors import BrokerError, ClientClosed, MessageTooLarge, RequestTimeout
 from rocketpy.hooks import SendEvent, SendListener
-from rocketpy.producer import listening
+from rocketpy.producer import listening, sending
 from rocketpy.producer.listening import Listeners
 from rocketpy.producer.preparing import Preparer
 from rocketpy.producer.requests import head_text
+from rocketpy.producer.retry import Decision, WaitUntil, decide
 from rocketpy.protocol import properties
 from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.command import Command
 from rocketpy.protocol.compression import decompress
-from rocketpy.protocol.headers import SendMessageRequestHeaderV2
+from rocketpy.protocol.headers import GetRouteInfoRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.message_id import unique_id_time_ms
 from rocketpy.transport import Channel
-from tests.integration.sdk_peers import SENDS, Names, Peer, stored
+from tests.integration.sdk_peers import SENDS, Names, Peer, refuses, stored
 from tests.unit.producer.test_selecting import SlowNames
 from tests.waiting import LIMIT_S, until
 
@@ -260,6 +261,61 @@ async def test_a_broker_that_answers_slowly_is_left_out_for_a_while() -> None:
             for _ in range(12):
                 await producer.send(Message("T", b"x"), timeout_ms=60_000)
     assert (len(bad.sends), len(good.sends)) == (1, 11)
+
+
+async def test_a_pause_before_another_attempt_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its broker is away, a producer would use a whole core to see that the pause is not over."""
+    decisions: list[Decision] = []
+
+    def record(*args: Any) -> Decision:
+        decisions.append(decide(*args))
+        return decisions[-1]
+
+    monkeypatch.setattr(sending, "decide", record)
+    config = ProducerConfig(batching=False, retry=RetryConfig(times=1, pause_ms=300))
+    async with Peer(refuses(ResponseCode.SYSTEM_ERROR)) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        async with Producer("g", names.address, config=config) as producer:
+            with pytest.raises(BrokerError):
+                await producer.send(Message("T", b"x"))
+    assert len(broker.sends) == 2
+    waits = [decision for decision in decisions if isinstance(decision, WaitUntil)]
+    assert 1 <= len(waits) <= 3  # a timer of the loop may be a little early
+
+
+async def test_a_closed_producer_asks_for_no_more_routes() -> None:
+    """Producers that come and go would each leave a question behind, for a topic without a master."""
+
+    def questions(topic: str) -> int:
+        return sum(
+            request.header_as(GetRouteInfoRequestHeader).topic == topic
+            for request in names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)
+        )
+
+    async with Names() as names:
+        names.broker_id = 1
+        names.routes["Closed"] = names.routes["Waiting"] = {"a": "127.0.0.1:1"}
+        often = ProducerConfig(retry=RetryConfig(pause_ms=20))
+        seldom = ProducerConfig(retry=RetryConfig(pause_ms=500))
+        async with Producer("other", names.address, config=often) as other:
+            producer = Producer("g", names.address, config=seldom)
+            await producer.start()
+            waiting = other.send_nowait(Message("Waiting", b"x"), timeout_ms=60_000)
+            ended = producer.send_nowait(Message("Closed", b"x"), timeout_ms=60_000)
+            assert producer._sends is not None
+            publisher = producer._sends.engine.publishers["Closed"]
+            await until(lambda: publisher._pause is not None)
+            await producer.close(timeout_ms=0)
+            with pytest.raises(ClientClosed):
+                await ended
+            others = questions("Waiting")
+            await names.until(lambda: questions("Waiting") >= others + 2)
+            asked = questions("Closed")  # what was asked before the close has arrived
+            await names.until(lambda: questions("Waiting") >= others + 40)
+            assert questions("Closed") == asked
+            await other.close(timeout_ms=0)
+            with pytest.raises(ClientClosed):
+                await waiting
 
 
 @pytest.mark.parametrize("way", ["nowait", "oneway"])
