@@ -15,7 +15,7 @@ from rocketpy_broker.store.segment_queue import SegmentQueue
 __all__ = ["EntryRecordScan", "check_record", "record_of"]
 
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.dledger.entry_records")
 
 
 def check_record(entry: Entry) -> str:

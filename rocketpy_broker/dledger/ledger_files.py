@@ -42,7 +42,7 @@ from rocketpy_broker.store.segment_queue import SegmentQueue
 
 __all__ = ["LedgerFiles"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.dledger.ledger_files")
 
 _STATE_BYTES_MAX: Final = 1 << 16
 

@@ -67,7 +67,7 @@ from rocketpy_broker.store.segment_queue import SegmentQueue
 
 __all__ = ["Appender", "LedgerLog"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.dledger.ledger_log")
 
 _NOT_IN_QUEUE: Final = 0x4
 _BLANK_START: Final = Struct(">iI")

@@ -34,7 +34,7 @@ from rocketpy_broker.store.segment_queue import SegmentQueue
 
 __all__ = ["LedgerRecovery", "LedgerReport", "write_units"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.dledger.ledger_recovery")
 
 _BATCH = 4096
 

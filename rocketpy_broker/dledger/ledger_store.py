@@ -25,7 +25,7 @@ from rocketpy_broker.store.recovery_report import RecoveryReport
 
 __all__ = ["LedgerStore"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.dledger.ledger_store")
 
 
 class LedgerStore(MessageStore):

@@ -37,7 +37,7 @@ from rocketpy_broker.store.disk import Disk, store_error
 
 __all__ = ["CHECKPOINT_BYTES", "Checkpoint", "CheckpointFile", "Progress"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.checkpoint")
 
 CHECKPOINT_BYTES = 4096
 _TIMESTAMPS = struct.Struct(">qqq")

@@ -18,7 +18,7 @@ from rocketpy_broker.store.segment import Segment
 
 __all__ = ["Cleaner", "Step", "disk_use"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.cleaner")
 
 _NAMED_QUEUES_MAX = 20
 

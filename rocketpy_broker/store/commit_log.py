@@ -57,7 +57,7 @@ from rocketpy_broker.store.segment_queue import SegmentQueue
 
 __all__ = ["CommitLog"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.commit_log")
 
 # Prepared (4) and rolled back (12) have this bit, none (0) and committed (8) do not.
 _NOT_IN_QUEUE: Final = 0x4

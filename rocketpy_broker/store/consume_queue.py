@@ -31,7 +31,7 @@ from rocketpy_broker.store.segment_queue import SegmentQueue
 
 __all__ = ["BLANK_SIZE", "BLANK_UNIT", "UNIT", "UNIT_BYTES", "ConsumeQueue"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.consume_queue")
 
 UNIT = struct.Struct(">qiq")
 UNIT_BYTES = UNIT.size

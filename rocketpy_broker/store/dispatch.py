@@ -32,7 +32,7 @@ from rocketpy_broker.store.segment import Segment
 
 __all__ = ["SUMS_BYTES_MAX", "ArrivalListener", "ConsumeQueueTable", "Dispatcher"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.dispatch")
 
 ArrivalListener = Callable[[str, int, int], None]
 """Told (topic, queue id, next queue offset) once a queue has new messages that can be read."""

@@ -26,7 +26,7 @@ from rocketpy_broker.store.recovery_report import RecoveryReport
 
 __all__ = ["StoreDriver", "StoreHealth"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.driver")
 
 _RETRY_S = 1.0
 _FILES_AT_ONCE = 64

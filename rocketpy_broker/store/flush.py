@@ -19,7 +19,7 @@ from rocketpy_broker.store.segment_queue import FlushTarget, SegmentQueue
 
 __all__ = ["FlushPlan", "Flushed", "flush_failure", "flush_here"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.flush")
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from rocketpy_broker.store.index_hash import joined_hash, key_hashes
 
 __all__ = ["IndexQueryResult", "IndexRow", "IndexService", "index_file_name"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.index_service")
 
 _NAME_LENGTH = 17
 _PENDING_MAX = 3276

@@ -40,7 +40,7 @@ from rocketpy_broker.store.store_reads import StoreReads
 
 __all__ = ["MakeLog", "MessageStore"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.message_store")
 
 _SLOW_WRITE_MS = 100
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["RecoveryReport"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.recovery_report")
 
 
 @dataclass(slots=True)

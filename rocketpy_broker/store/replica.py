@@ -24,7 +24,7 @@ from rocketpy_broker.store.state_file import save_state
 
 __all__ = ["A_COPY", "ReplicaLog"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.replica")
 
 A_COPY: Final = 3
 """The kind of reason by which a store refuses messages of its own, see `MessageStore.refuse`."""

@@ -16,7 +16,7 @@ from rocketpy_broker.store.segment import Segment
 
 __all__ = ["FlushTarget", "SegmentQueue"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.segment_queue")
 
 
 class FlushTarget:

@@ -23,7 +23,7 @@ from rocketpy_broker.store.disk import Disk, store_error
 
 __all__ = ["format_table", "formatted_parts", "load_state", "save_aside", "save_state", "save_state_aside"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rocketpy_broker.store.state_file")
 
 _PART_ENTRIES: Final = 1000
 _YIELD_S: Final = 0.0002
