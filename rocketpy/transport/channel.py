@@ -5,7 +5,8 @@ handled by plain functions, and what they answered leaves in one write. Outside 
 frames written during one turn of the event loop leave together at its end.
 
 Requests that take long, or whose answers are large, end the turn of their connection: the rest of the buffer
-waits until other connections had theirs, and until the peer has read what it asked for.
+waits until other connections had theirs, and until the peer has read what it asked for. Of all connections
+whose requests wait, only one has a turn before the event loop looks at its sockets again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
+from weakref import WeakKeyDictionary
 
 from rocketpy.errors import ConnectionLost, InvariantError, Outcome, RocketError
 from rocketpy.protocol.codes import ResponseCode
@@ -35,7 +37,7 @@ log = logging.getLogger("rocketpy.transport")
 _LITTLE_BYTES = 16 * 1024
 _FRAMES_MAX: Final = 512
 """Frames that are written together at most."""
-_TURN_S: Final = 0.01
+_TURN_S: Final = 0.001
 """After so long, the next request of the same buffer waits for the other connections."""
 
 
@@ -57,6 +59,34 @@ class Endpoint(Protocol):
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         """The connection is gone; error is None when either side closed it in order."""
+
+
+class _Turns:
+    """Gives turns to the channels of one event loop whose requests wait, in the order they came."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Channel, None] = {}
+        self._is_scheduled = False
+
+    def enter(self, channel: Channel) -> None:
+        """Let a channel have a turn; one that waits already keeps its place."""
+        self._waiting[channel] = None
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        channel = next(iter(self._waiting))
+        del self._waiting[channel]
+        channel.take_turn()
+        self._is_scheduled = bool(self._waiting)
+        if self._is_scheduled:
+            loop = asyncio.get_running_loop()
+            # Not in the next round of the loop: that handles what arrived during this turn.
+            loop.call_soon(loop.call_soon, self._next)
+
+
+_turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]] = WeakKeyDictionary()
 
 
 class Channel(StreamProtocol):
@@ -82,6 +112,7 @@ class Channel(StreamProtocol):
         self._options = options
         self._served = served
         self._loop = asyncio.get_running_loop()
+        self._turns = _turns.setdefault(self._loop, _Turns())
         self._tasks = Tasks("a connection")
         self._connection = Connection(
             options.codec,
@@ -225,6 +256,10 @@ class Channel(StreamProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def take_turn(self) -> None:
+        """Handle some of the requests that wait. To be called by the event loop's turns."""
+        self._tasks.run(self._go_on)
+
     async def wait_closed(self) -> None:
         """Wait until the connection is gone and its endpoint was told."""
         await asyncio.shield(self._closed)
@@ -285,7 +320,7 @@ class Channel(StreamProtocol):
         self.is_writable = True
         self._count_answers(self._unsent_bytes())
         if self._backlog:
-            self._loop.call_soon(self._tasks.run, self._go_on)
+            self._turns.enter(self)
         self._balance_reading()
         self._tell_writable()
 
@@ -329,7 +364,7 @@ class Channel(StreamProtocol):
         if self._out:
             self._send_out()
         if self._backlog and self.is_writable:  # else `resume_writing` goes on
-            self._loop.call_soon(self._tasks.run, self._go_on)
+            self._turns.enter(self)
         if self._unanswered > self._options.max_unanswered or self._backlog:
             self._balance_reading()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -80,6 +81,26 @@ async def test_slow_requests_of_one_buffer_let_others_in_between(server: Server,
         answers = [await hog.next() for _ in range(60)]
         assert [answer.opaque for answer in answers] == list(range(60))
         assert (await hog.call(PING)).code == 0
+
+
+async def test_a_client_waits_for_few_of_many_connections_with_slow_requests(
+    server: Server, handlers: Handlers
+) -> None:
+    """A good client's request waited for one turn of each of them."""
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(await RawClient.open(server.address))
+        hogs = [await stack.enter_async_context(await RawClient.open(server.address)) for _ in range(10)]
+        await other.call(PING)
+        for hog in hogs:
+            hog.writer.write(frames(SLOW, 6))
+        while handlers.order.count(SLOW) < 10:  # each connection's first; its others wait
+            handlers.moved.clear()
+            await handlers.moved.wait()
+        before = len(handlers.order)
+        await other.call(PING)
+        assert handlers.order.index(PING, before) - before <= 3
+        for hog in hogs:
+            assert [(await hog.next()).opaque for _ in range(6)] == list(range(6))
 
 
 async def test_large_answers_are_made_as_their_peer_reads_them(server: Server, handlers: Handlers) -> None:
