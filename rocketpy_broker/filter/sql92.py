@@ -11,7 +11,7 @@ refused, where 4.6.0 silently leaves that out; depth and size have limits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from rocketpy_broker.filter.compiled import Compiled
@@ -77,15 +77,18 @@ _compiled: Final = Compiled(_compile, EXPRESSION_CHARACTERS_MAX)
 class _Parser:
     """Recursive descent, one method a level of the grammar. One use each."""
 
-    def __init__(self, found: list[Token]) -> None:
-        self._tokens = found
-        self._at = 0
+    def __init__(self, found: Iterator[Token]) -> None:
+        self._found = found
+        self._token = next(found)
+        """In hand."""
+        self._ahead: Token | None = None
+        """The one behind it, where that was looked at."""
         self._depth = 0
         self._nodes = 0
 
     def whole(self) -> _Node:
         node = self._boolean(self._any())
-        if self._peek().kind != "end":
+        if self._token.kind != "end":
             raise self._error("more after the end")
         return node
 
@@ -107,7 +110,7 @@ class _Parser:
     ) -> _Node:
         """Parts joined by one word: a loop and no nesting, so a long list needs no deep stack."""
         first = part()
-        if self._peek()[:2] != ("word", word):
+        if self._token[:2] != ("word", word):
             return first
         parts = [self._boolean(first)]
         while self._take("word", word):
@@ -133,28 +136,32 @@ class _Parser:
     def _comparison(self) -> _Node:
         left = self._unary()
         while True:
-            token = self._peek()
+            token = self._token
             if token.kind == "symbol" and token.text in _ORDER:
-                self._at += 1
+                self._advance()
                 left = self._ordered(token.text, left, self._unary())
             elif self._take("word", "BETWEEN"):
                 left = self._between(left)
             elif self._take("word", "IN"):
                 left = self._in(left, inverted=False)
-            elif token[:2] == ("word", "NOT") and self._tokens[self._at + 1][:2] == ("word", "BETWEEN"):
-                self._at += 2
+            elif token[:2] == ("word", "NOT") and self._look_ahead()[:2] == ("word", "BETWEEN"):
+                self._advance()
+                self._advance()
                 left = self._outside(left)
-            elif token[:2] == ("word", "NOT") and self._tokens[self._at + 1][:2] == ("word", "IN"):
-                self._at += 2
+            elif token[:2] == ("word", "NOT") and self._look_ahead()[:2] == ("word", "IN"):
+                self._advance()
+                self._advance()
                 left = self._in(left, inverted=True)
             else:
                 return left
 
     def _unary(self) -> _Node:
         signs = []
-        while (token := self._peek())[:2] in _PREFIXES:
-            self._at += 1
+        while (token := self._token)[:2] in _PREFIXES:
+            self._advance()
             signs.append(token.text)
+            if len(signs) > _DEPTH_MAX:
+                raise self._error(f"nested deeper than {_DEPTH_MAX}")
         node = self._primary()
         for sign in reversed(signs):
             if sign == "NOT":
@@ -164,8 +171,16 @@ class _Parser:
         return node
 
     def _primary(self) -> _Node:
-        token = self._peek()
-        self._at += 1
+        token = self._token
+        if self._take("symbol", "("):
+            node = self._any()
+            self._expect("symbol", ")")
+            return node
+        node = self._value(token)
+        self._advance()
+        return node
+
+    def _value(self, token: Token) -> _Node:
         if token.kind == "name":
             name = token.text
             return self._node("property", lambda properties: properties.get(name))
@@ -177,11 +192,6 @@ class _Parser:
             return self._constant(self._float(token))
         if token.kind == "word" and token.text in _LITERALS:
             return self._constant(_LITERALS[token.text])
-        if token[:2] == ("symbol", "("):
-            node = self._any()
-            self._expect("symbol", ")")
-            return node
-        self._at -= 1
         raise self._error("expected a value")
 
     # -- parts --------------------------------------------------------------------------------
@@ -230,9 +240,9 @@ class _Parser:
         self._expect("symbol", "(")
         values = {self._expect("string")}
         while self._take("symbol", ","):
+            self._count(1)
             values.add(self._expect("string"))
         self._expect("symbol", ")")
-        self._count(len(values))
         return self._node("boolean", _is_in(left.evaluate, frozenset(values), inverted), 2)
 
     def _not(self, node: _Node) -> _Node:
@@ -248,7 +258,7 @@ class _Parser:
         raise self._error("this gives no truth value")
 
     def _constant(self, value: Value) -> _Node:
-        return self._node("constant", lambda _: value)._replace(value=value)
+        return self._node("constant", lambda _: value, value=value)
 
     def _integer(self, token: Token) -> int:
         value = int(token.text.rstrip("lL")) if len(token.text) <= 20 else _LONG_MAX + 1
@@ -264,34 +274,42 @@ class _Parser:
 
     # -- the tools ----------------------------------------------------------------------------
 
-    def _node(self, kind: str, evaluate: Evaluate, depth: int = 1) -> _Node:
+    def _node(self, kind: str, evaluate: Evaluate, depth: int = 1, *, value: Value = None) -> _Node:
         if depth > _DEPTH_MAX:
             raise self._error(f"nested deeper than {_DEPTH_MAX}")
         self._count(1)
-        return _Node(kind, evaluate, depth)
+        return _Node(kind, evaluate, depth, value)
 
     def _count(self, nodes: int) -> None:
         self._nodes += nodes
         if self._nodes > _NODES_MAX:
             raise self._error(f"more than {_NODES_MAX} parts")
 
-    def _peek(self) -> Token:
-        return self._tokens[self._at]
+    def _advance(self) -> None:
+        self._token, self._ahead = self._ahead or next(self._found), None
+
+    def _look_ahead(self) -> Token:
+        """The word behind the one in hand, which is not the end."""
+        if self._ahead is None:
+            self._ahead = next(self._found)
+        return self._ahead
 
     def _take(self, kind: str, text: str) -> bool:
-        found = self._peek()[:2] == (kind, text)
-        self._at += found
-        return found
+        token = self._token
+        if token.text != text or token.kind != kind:
+            return False
+        self._advance()
+        return True
 
     def _expect(self, kind: str, text: str | None = None) -> str:
-        token = self._peek()
+        token = self._token
         if token.kind != kind or (text is not None and token.text != text):
             raise self._error(f"expected {text or 'a ' + kind}")
-        self._at += 1
+        self._advance()
         return token.text
 
     def _error(self, what: str) -> ExpressionInvalid:
-        token = self._peek()
+        token = self._token
         return ExpressionInvalid(f"expression: {what} at {token.at}, before {token.text[:30]!r}")
 
 

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from rocketpy.protocol import properties as props
 from rocketpy.protocol.bodies import SubscriptionData
-from rocketpy.protocol.java import tags_code
+from rocketpy.protocol.java import string_hash
 from rocketpy_broker.filter.compiled import Compiled
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
 from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, ExpressionInvalid
@@ -30,8 +30,8 @@ __all__ = [
 
 RETRY_PREFIX: Final = "%RETRY%"
 SQL92: Final = "SQL92"
-TAGS_CHARACTERS_MAX: Final = 65_536
-"""Of tags joined by ``||``: thousands of usual ones. Ours; 4.6.0 has no limit."""
+TAGS_CHARACTERS_MAX: Final = EXPRESSION_CHARACTERS_MAX
+"""Of tags joined by ``||``: a thousand of usual ones. Ours; 4.6.0 has no limit."""
 _TYPE_CHARACTERS_MAX: Final = 100
 _RETRY_TOPIC: Final = props.PROPERTY_RETRY_TOPIC.encode()
 
@@ -145,7 +145,8 @@ def _tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
 
 
 def _compile_tags(text: str) -> frozenset[int]:
-    return frozenset(tags_code(tag.strip()) for tag in text.split("||") if tag.strip())
+    # Not by `tags_code`, which remembers tags: those of messages are to stay there.
+    return frozenset(map(string_hash, {tag.strip() for tag in text.split("||")} - {""}))
 
 
 _codes_of: Final = Compiled(_compile_tags, TAGS_CHARACTERS_MAX)

@@ -11,6 +11,7 @@ Source: the tokens of RocketMQ 4.6.0's SelectorParser.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from rocketpy.errors import UsageError
@@ -27,13 +28,14 @@ def _pattern(line_comment: str) -> re.Pattern[str]:
     """Possessive quantifiers, so that no input makes them go back and forth."""
     return re.compile(
         rf"""
-          (?P<space>   [ \t\n\r\f]++ | {line_comment} /\*(?:[^*]++|\*(?!/))*+\*/ )
+          [ \t\n\r\f]*+ (?:
+          (?P<space>   {line_comment} /\*(?:[^*]++|\*(?!/))*+\*/ | \Z )
         | (?P<float>   [0-9]++\.[0-9]*+(?:E[+-]?[0-9]++)? | \.[0-9]++(?:E[+-]?[0-9]++)?
                      | [0-9]++E[+-]?[0-9]++ )
         | (?P<integer> 0(?![0-9]) | [1-9][0-9]*+L? )
         | (?P<string>  '(?:''|[^'])*+' )
         | (?P<name>    [A-Z_$][A-Z0-9_$]*+ )
-        | (?P<symbol>  <> | >= | <= | [=<>(),+-] )
+        | (?P<symbol>  <> | >= | <= | [=<>(),+-] ) )
         """,
         re.VERBOSE | re.IGNORECASE | re.ASCII,
     )
@@ -56,12 +58,12 @@ class Token(NamedTuple):
     at: int
 
 
-def tokens(text: str) -> list[Token]:
+def tokens(text: str) -> Iterator[Token]:
     """Cut an expression into its words, an end at last, in linear time.
 
-    Raises ExpressionInvalid with the place.
+    Lazily, so an expression that is refused at its beginning costs little. Raises ExpressionInvalid with the
+    place.
     """
-    found = []
     at = 0
     last_line = max(text.rfind("\n"), text.rfind("\r"))
     while at < len(text):
@@ -70,10 +72,9 @@ def tokens(text: str) -> list[Token]:
             raise ExpressionInvalid(f"expression: {text[at : at + 20]!r} at {at} is not understood")
         kind = match.lastgroup or ""
         if kind != "space":
-            found.append(_token(kind, match.group(), at))
+            yield _token(kind, match[kind], match.start(kind))
         at = match.end()
-    found.append(Token("end", "", at))
-    return found
+    yield Token("end", "", at)
 
 
 def _token(kind: str, text: str, at: int) -> Token:

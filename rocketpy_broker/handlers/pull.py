@@ -64,7 +64,7 @@ _WITH_MESSAGES: Final = frozenset(
 """Of reads that found the offset in the queue."""
 
 _MASTER_ID: Final = 0
-_FILTER_MS: Final = 10
+_FILTER_MS: Final = 2
 """Ours: nobody else is served meanwhile. A usual filter takes less for all that one pull looks at."""
 _SUSPEND_MS_MAX: Final = 120_000
 """Ours: a consumer that asks for more is answered after this long."""

@@ -145,7 +145,7 @@ async def _greedy_pulls(visit: Visit) -> None:
     """Pulls that are held, each with a long list of tags."""
     await visit.to("broker")
     for _ in range(visit.draw.randint(1, 8)):
-        digits = visit.draw.randbytes(5 * visit.draw.choice([10, 300, 3000])).hex()
+        digits = visit.draw.randbytes(5 * visit.draw.choice([10, 300, 1350, 3000])).hex()
         tags = "||".join(digits[place : place + 10] for place in range(0, len(digits), 10))
         await visit.say(_pull("attack-held", topic=_EMPTY, text=tags))
     await visit.linger()
