@@ -10,7 +10,10 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
+import msgspec
+
 from rocketpy.errors import RocketError, UsageError
+from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -41,6 +44,17 @@ __all__ = ["ClientHandler"]
 log = logging.getLogger("rocketpy.broker.clients")
 
 _RETRY_PREFIX: Final = "%RETRY%"
+
+
+class _GroupName(msgspec.Struct, rename="camel", gc=False):
+    group_name: str
+
+
+class _GroupNames(msgspec.Struct, rename={"client_id": "clientID", "consumer_data_set": "consumerDataSet"}):
+    """What a heartbeat of too many groups is refused by: read in a tenth of the time of all of it."""
+
+    client_id: str
+    consumer_data_set: list[_GroupName] = []
 
 
 class ClientHandler:
@@ -85,15 +99,11 @@ class ClientHandler:
 
         Differs: 4.6.0 makes as many groups as one heartbeat names.
         """
+        refusal = self._refusal_of_new_groups(request)
+        if refusal is not None:
+            log.warning("%s: %s", channel.remote_address, refusal)
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=refusal)
         beat = HeartbeatData.decode(request.body)
-        new = self._groups.are_missing(data.group_name for data in beat.consumer_data_set)
-        if new > self._config.new_groups_max:
-            remark = (
-                f"the heartbeat of {beat.client_id[:200]} names {new} consumer groups that this broker does "
-                f"not have; the limit of maxNewGroupsPerHeartbeat is {self._config.new_groups_max}"
-            )
-            log.warning("%s: %s", channel.remote_address, remark)
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         if not self._clients.count(channel, beat, language=request.language):
             remark = "the subscriptions of this connection take too much memory; see maxConnectionBytes"
             return request.reply(ResponseCode.SYSTEM_BUSY, remark=remark)
@@ -128,6 +138,17 @@ class ClientHandler:
 
         making[-1].waiters.append(saved)
         return None
+
+    def _refusal_of_new_groups(self, request: Command) -> str | None:
+        """Return why a heartbeat is refused that names too many groups; the rest of it is not looked at."""
+        beat = fastjson.decode(request.body, _GroupNames)
+        new = self._groups.are_missing(data.group_name for data in beat.consumer_data_set)
+        if new <= self._config.new_groups_max:
+            return None
+        return (
+            f"the heartbeat of {beat.client_id[:200]} names {new} consumer groups that this broker does "
+            f"not have; the limit of maxNewGroupsPerHeartbeat is {self._config.new_groups_max}"
+        )
 
     def _prepare_group(self, data: ConsumerData) -> Saving[Any] | None:
         """Make a consumer's group, and the topic that its failed messages return in, if they may be made.
