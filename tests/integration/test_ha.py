@@ -14,6 +14,7 @@ from rocketpy import (
     Message,
     MessageQueue,
     Producer,
+    ProducerConfig,
     PullConsumer,
     PushConfig,
     PushConsumer,
@@ -38,6 +39,9 @@ from tests.integration.ha_pair import Pair, caught_up, log_bytes, pair
 from tests.integration.sdk_peers import Peer
 from tests.waiting import LIMIT_S, until
 
+PATIENT = ProducerConfig(send_timeout_ms=60_000)
+"""Machines that stand still for seconds make no difference."""
+
 
 @pytest.fixture
 async def brokers(tmp_path: Path) -> AsyncIterator[Pair]:
@@ -46,7 +50,7 @@ async def brokers(tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 async def send(brokers: Pair, count: int, size: int = 500, topic: str = "HaTopic") -> None:
-    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         await asyncio.gather(
             *(
                 producer.send(Message(topic, f"{n} ".encode() * (size // 5), keys=[f"k{n}"]))
@@ -164,7 +168,7 @@ async def test_a_slave_refuses_sends(brokers: Pair) -> None:
             producer_group="g", topic=topic, default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
             sys_flag=0, born_timestamp=0, flag=0, properties="", reconsume_times=0,
         )  # fmt: skip
-        answer = await channel.request(Command.request(RequestCode.SEND_MESSAGE_V2, header, b"x"), 3000)
+        answer = await channel.request(Command.request(RequestCode.SEND_MESSAGE_V2, header, b"x"), 60_000)
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "slave" in (answer.remark or "")
     channel.close()
@@ -200,7 +204,7 @@ async def _put(broker: Broker, count: int) -> None:
     channel = await connect(broker.address, Peer())
     for number in range(count):
         request = Command.request(RequestCode.SEND_MESSAGE_V2, header, b"%d" % number)
-        assert (await channel.request(request, 3000)).code == 0
+        assert (await channel.request(request, 60_000)).code == 0
     channel.close()
 
 
@@ -215,7 +219,7 @@ async def _pull_at(
         expression_type="TAG",
     )  # fmt: skip
     channel = await connect(broker.address, Peer())
-    answer = await channel.request(Command.request(RequestCode.PULL_MESSAGE, header), 10_000)
+    answer = await channel.request(Command.request(RequestCode.PULL_MESSAGE, header), 60_000)
     channel.close()
     return answer
 
@@ -261,7 +265,7 @@ async def test_a_reader_behind_whom_a_slave_is_gets_what_comes(brokers: Pair) ->
     master still had when it is back.
     """
     master = await brokers.master()
-    slave = await brokers.slave()
+    slave = await brokers.slave(shortPollingTimeMills="600000")
     await _put(master, 5)
     await caught_up(master, slave)
     await until(lambda: slave.topics.get("HaTopic") is not None)
@@ -305,7 +309,7 @@ async def test_a_look_up_by_id_finds_a_replica(brokers: Pair) -> None:
     master = await brokers.master()
     slave = await brokers.slave()
     other = await brokers.start("other", brokerName="other")
-    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         queues = [MessageQueue("HaTopic", name, 0) for name in ("pair", "other")]
         sends = [(Message("HaTopic", body), queue) for queue in queues for body in (b"first", b"second")]
         ids = [(await producer.send(one, queue=queue)).offset_message_id for one, queue in sends]
@@ -413,9 +417,9 @@ async def test_a_slave_copies_topics_groups_and_offsets(brokers: Pair) -> None:
     master.consumers.offsets.commit("made", "Late", 0, 7)
     await until(lambda: slave.consumers.offsets.get("made", "Late", 0) == 7)
     await until(lambda: slave.consumers.groups.get("made") is not None)
-    assert slave.topics.snapshot() == master.topics.snapshot()
-    assert slave.consumers.groups.snapshot() == master.consumers.groups.snapshot()
-    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+    await until(lambda: slave.topics.snapshot() == master.topics.snapshot())
+    await until(lambda: slave.consumers.groups.snapshot() == master.consumers.groups.snapshot())
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         await producer.send(Message("Late", b"soon", delay_level=1))
     await until((brokers.root / "slave" / "config" / "delayOffset.json").exists)
     await until(lambda: slave.deferred.delay.offsets() == {1: 1})
@@ -428,7 +432,7 @@ async def test_a_sync_master_answers_when_a_slave_has_it(brokers: Pair) -> None:
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         settings = {"flushDiskType": flush, "syncFlushTimeout": "700"}
         master = await brokers.start(f"m-{flush}", brokerName=flush, brokerRole="SYNC_MASTER", **settings)
-        async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+        async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
             alone = await producer.send(Message("BenchmarkTest", b"0"), queue=_queue(flush))
             assert alone.status is SendStatus.SLAVE_NOT_AVAILABLE
             slave = await brokers.slave(f"s-{flush}", 1, brokerName=flush, **settings)
@@ -448,20 +452,31 @@ async def test_a_sync_master_answers_when_a_slave_has_it(brokers: Pair) -> None:
             assert {result.status for result in results} == {SendStatus.SEND_OK}
 
 
+async def time_out(master: Broker) -> None:
+    """Let the time of a send that waits for a slave be over, once there is one."""
+    waiters = master.replication._waiters
+    assert waiters is not None
+    await until(lambda: waiters._waiting.ends_ms is not None)
+    waiters._waiting._groups[0].ends_ms = 0
+    waiters._expire_later(asyncio.get_running_loop())
+
+
 async def test_a_slave_that_does_not_answer_costs_the_time_out(brokers: Pair) -> None:
     """Without this a sender would wait for ever, or believe that a slave has the message (recorded: ha3)."""
-    master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="300")
+    master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="600000")
     wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
     wire[1].write(bytes(8))
     await until(lambda: master.replication.progress.is_slave_ok(1))
-    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
         await until(lambda: master.store.max_physical_offset > 0)
         assert master.store.max_offset_in_queue("BenchmarkTest", 0) == 0  # nobody may read it yet
+        await time_out(master)
         assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
         await until(lambda: master.store.max_offset_in_queue("BenchmarkTest", 0) == 1)
         message = Message("BenchmarkTest", b"y", wait_store=False)
         assert (await producer.send(message, queue=_queue("pair"))).status is SendStatus.SEND_OK
+        await time_out(master)  # else the stop waits for the slave
     wire[1].close()
 
 
@@ -471,7 +486,7 @@ async def test_a_master_that_stops_waits_for_its_slave(brokers: Pair) -> None:
     wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
     wire[1].write(bytes(8))
     await until(lambda: master.replication.progress.is_slave_ok(1))
-    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
         await until(lambda: master.store.max_physical_offset > 0)
         closing = asyncio.create_task(master.close())
@@ -487,7 +502,7 @@ async def test_what_waits_for_disk_and_slave_is_read_by_nobody(
 ) -> None:
     """A flush that another asked for would show a message that no slave has: gone with its master (#8239)."""
     master = await brokers.master(
-        brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH", syncFlushTimeout="300"
+        brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH", syncFlushTimeout="600000"
     )
     wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
     wire[1].write(bytes(8))
@@ -501,14 +516,15 @@ async def test_what_waits_for_disk_and_slave_is_read_by_nobody(
         return flushed
 
     monkeypatch.setattr(driver, "flush", flush)
-    async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
         await until(lambda: master.store.flushed_offset == master.store.max_physical_offset > 0)
         master.store.dispatch()
         shown = master.store.max_offset_in_queue("BenchmarkTest", 0)
         gate.set()
         assert shown == 0
-        assert (await sending).status in (SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.FLUSH_DISK_TIMEOUT)
+        await time_out(master)
+        assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
         await until(lambda: master.store.max_offset_in_queue("BenchmarkTest", 0) == 1)
     wire[1].close()
 
