@@ -172,6 +172,7 @@ class Cleaner:
             for segment in queue.take_expired(log_start):
                 self._chosen.append(segment.delete)
             queue.correct_min_offset(log_start)
+            queue.files.rest()  # there may be more queues than descriptors
         self._chosen += self._choose_index(log_start)
         self._queues_cleaned_at = log_start
 

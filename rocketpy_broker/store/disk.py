@@ -24,7 +24,7 @@ from typing import Final, Protocol, TypeVar
 
 from rocketpy.errors import DiskFull, StoreError, ensure
 
-__all__ = ["Disk", "OsDisk", "make_lasting_dir", "spare_descriptors", "store_error"]
+__all__ = ["Disk", "OsDisk", "lacks_descriptors", "make_lasting_dir", "spare_descriptors", "store_error"]
 
 T = TypeVar("T")
 
@@ -103,6 +103,12 @@ def store_error(action: str, path: Path, error: OSError) -> StoreError:
     if error.errno in _OUT_OF_SPACE:
         return DiskFull(f"{text}; free space on this file system or move the store")
     return StoreError(text)
+
+
+def lacks_descriptors(error: StoreError) -> bool:
+    """Whether a disk call failed because this process, or the system, has too many files open."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _NO_DESCRIPTOR
 
 
 class Disk(Protocol):

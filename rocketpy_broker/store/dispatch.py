@@ -21,7 +21,7 @@ from rocketpy.protocol.record import RecordView
 from rocketpy.protocol.sysflag import MessageSysFlag
 from rocketpy_broker.store.config import ConsumeQueueConfig
 from rocketpy_broker.store.consume_queue import ConsumeQueue
-from rocketpy_broker.store.disk import Disk
+from rocketpy_broker.store.disk import Disk, lacks_descriptors
 from rocketpy_broker.store.flush import FlushPlan
 from rocketpy_broker.store.index_service import IndexService
 from rocketpy_broker.store.messages import DispatchRequest
@@ -146,17 +146,24 @@ class ConsumeQueueTable:
         else:
             segment.close()
 
-    def write_out(self, *, new_files: bool = True) -> bool:
+    def write_out(self, close_files: Callable[[], None], *, new_files: bool = True) -> bool:
         """Write what queues keep in memory; returns whether that is all. Raises DiskFull, StoreError.
 
+        close_files: flushes and closes files of queues, since no descriptor is left to open another one.
         new_files: False leaves queues as they are whose units wait for a file, see `without_file`.
         """
         is_all = True
         for queue in self.queues.values():
-            if new_files or not queue.needs_file:
-                queue.write_out()
-            else:
+            if queue.needs_file and not new_files:
                 is_all = False
+                continue
+            try:
+                queue.write_out()
+            except StoreError as error:
+                if not lacks_descriptors(error):
+                    raise
+                close_files()
+                queue.write_out()
         return is_all
 
     def close(self) -> None:

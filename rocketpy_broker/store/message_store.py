@@ -331,7 +331,7 @@ class MessageStore(StoreReads):
         if thorough:  # what may fail comes first: `plan.add` takes it that the plan is run
             self.queues.rest()
             self._rest_log()
-            is_complete = self.queues.write_out(new_files=new_files)
+            is_complete = self.queues.write_out(self._close_queue_files, new_files=new_files)
             if self.index is not None:
                 self.index.write_entries()
         plan = FlushPlan(log_timestamp=self.commit_log.last_store_timestamp)
@@ -341,6 +341,18 @@ class MessageStore(StoreReads):
             if is_complete:
                 self._plan_checkpoint(plan)
         return plan
+
+    def _close_queue_files(self) -> None:
+        """Flush what queues have written, here and now, and close their files. Raises FlushFailed.
+
+        Their directories are synced by the next plan, before its checkpoint is saved.
+        """
+        plan = FlushPlan()
+        for queue in self.queues.queues.values():
+            plan.targets.extend(queue.files.unflushed())
+        flush_here(self, plan)
+        for queue in self.queues.queues.values():
+            queue.files.rest()
 
     def _plan_queues(self, plan: FlushPlan) -> None:
         if self.index is not None:

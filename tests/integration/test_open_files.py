@@ -9,7 +9,7 @@ import re
 import resource
 import socket
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,16 +21,19 @@ from rocketpy_broker.store.disk import OsDisk, spare_descriptors
 from tests.integration.processes import COMMAND
 from tests.integration.raw_client import RawClient
 from tests.integration.test_broker import SMALL, send
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 FLOOD = 1500
 
 
 @asynccontextmanager
-async def limited(limit: int, store: Path) -> AsyncIterator[tuple[Process, str, Path]]:
-    """A broker's process that may have so many files open, its address and its log."""
+async def limited(
+    limit: int, store: Path, more: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[Process, str, Path]]:
+    """A broker's process that may have so many files open, its address and its log. more: settings."""
     log = store / "stderr.txt"
-    settings = [f"--set={key}={value}" for key, value in (SMALL | {"flushDiskType": "SYNC_FLUSH"}).items()]
+    given = SMALL | {"flushDiskType": "SYNC_FLUSH"} | dict(more or {})
+    settings = [f"--set={key}={value}" for key, value in given.items()]
 
     def lower() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -107,6 +110,18 @@ async def test_a_flood_of_connections_leaves_descriptors_for_others(limit: int, 
     assert len(text.splitlines()) < 30, text[:4000]
     assert len(re.findall("limit of open files is", text)) == 1
     assert f"{shares_of(limit).connections} connections instead of maxConnections=8192" in text
+
+
+async def test_more_new_queues_than_descriptors_are_flushed(tmp_path: Path) -> None:
+    """At 64 descriptors 55 new topics ended the flushes of queues, new connections and the clean stop."""
+    async with limited(64, tmp_path, {"autoCreateTopicEnable": "true"}) as (_, address, _log):
+        async with await RawClient.open(address) as client, asyncio.timeout(LIMIT_S):
+            for number in range(200):
+                while (await send(client, b"m", topic=f"New{number}")).code:
+                    pass  # for a moment the table of topics finds no descriptor, either
+        files = tmp_path / "store" / "consumequeue"
+        await until(lambda: len(list(files.glob("New*/0/*"))) == 200)
+        await served(address, b"afterwards")
 
 
 def test_shares_leave_the_store_its_own() -> None:

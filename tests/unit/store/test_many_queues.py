@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rocketpy_broker.store import ConsumeQueueConfig, MessageStore
 from rocketpy_broker.store.checker import check_store
+from rocketpy_broker.store.cleaner import Cleaner
 from rocketpy_broker.store.disk import OsDisk
 from tests.unit.store.helpers import bodies, kill, put, small_config
 
@@ -97,3 +98,19 @@ def test_reading_a_long_log_keeps_its_two_newest_files_open(tmp_path: Path) -> N
         assert [segment.is_open for segment in segments] == [True] * 7
         store.flush(thorough=True)
         assert [segment.is_open for segment in segments] == [False] * 5 + [True] * 2
+
+
+def test_retention_closes_the_queues_that_it_looks_at(tmp_path: Path) -> None:
+    """Each look at a new start of the log would need a handle for each queue."""
+    config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=10))
+    disk = CountingDisk()
+    store = MessageStore(config, disk=disk)
+    store.open()
+    for number in range(QUEUES):
+        put(store, number, queue_id=number)
+    store.flush(thorough=True)
+    cleaner = Cleaner(store)
+    disk.open_most = 0
+    cleaner.choose(cleaner.measure(), store.clock())
+    assert 0 < disk.open_most < 20
+    store.close()
