@@ -472,7 +472,7 @@ class Channel(StreamProtocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def _fail(self, error: Exception) -> None:
-        self._error = error
+        self._error = error.with_traceback(None)  # its frames refer to this channel: a cycle
         text = "closing connection to %s: %s"
         if self._closings is None:
             log.warning(text, self.remote_address, error)

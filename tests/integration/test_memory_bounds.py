@@ -281,6 +281,21 @@ async def test_a_connection_that_ends_frees_its_memory_at_once(
 
 
 @pytest.mark.usefixtures("no_collection")
+async def test_a_connection_that_sends_garbage_frees_its_memory_at_once() -> None:
+    """Each left 49 objects for a garbage collection, which stops the server for a while."""
+    server = await serve("127.0.0.1:0", Silent(), ChannelOptions())
+    before = count_of(Channel)
+    for _ in range(3):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+    await until(lambda: count_of(Channel) == before)
+    await server.close()
+
+
+@pytest.mark.usefixtures("no_collection")
 async def test_a_failed_handshake_frees_its_memory_at_once(tmp_path: Path) -> None:
     """Each takes 256 KiB: with many at once a server would be killed between two garbage collections."""
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "all.pem")
