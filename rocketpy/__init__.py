@@ -1,9 +1,12 @@
 """Asyncio-first client for Apache RocketMQ 4.x: the public names, nothing else."""
 
+import sys
+
 from rocketpy._version import __version__, warn_of_namesake
-from rocketpy.admin import QueryResult
-from rocketpy.admin_client import AdminClient, DeadLetters
-from rocketpy.client import Health
+from rocketpy.admin.admin_client import AdminClient, DeadLetters
+from rocketpy.client.admin import QueryResult
+from rocketpy.client.routing import selectors as _selectors
+from rocketpy.client.routing.selectors import ByMachineRoom, QueueSelector, RoundRobin, by_hash, by_random
 from rocketpy.config import (
     BatchConfig,
     ClientConfig,
@@ -16,6 +19,7 @@ from rocketpy.config import (
     RetryConfig,
 )
 from rocketpy.consumer import LitePullConsumer, PullConsumer, PushConsumer
+from rocketpy.consumer import config as _consumer_config
 from rocketpy.consumer.allocation import (
     AllocateAveragely,
     AllocateByCircle,
@@ -25,9 +29,10 @@ from rocketpy.consumer.allocation import (
     AllocateNearby,
     AllocationStrategy,
 )
+from rocketpy.consumer.config import ConsumeFrom, LitePullConfig, MessageModel, PushConfig
+from rocketpy.consumer.fetch import subscription as _subscription
+from rocketpy.consumer.fetch.subscription import Sql
 from rocketpy.consumer.outcomes import ConsumeResult, Later
-from rocketpy.consumer.settings import ConsumeFrom, LitePullConfig, MessageModel, PushConfig
-from rocketpy.consumer.subscription import Sql
 from rocketpy.errors import Outcome, Retry, RocketError
 from rocketpy.hooks import (
     FailedAttempt,
@@ -42,16 +47,27 @@ from rocketpy.hooks import (
     SettleEvent,
     SettleListener,
 )
-from rocketpy.message import Message, MessageExt, MessageQueue, new_unique_id
-from rocketpy.message_columns import MessageColumns
+from rocketpy.message.columns import MessageColumns
+from rocketpy.message.message import Message, MessageExt, new_unique_id
 from rocketpy.producer import Producer
 from rocketpy.producer.request_reply import create_reply_message
 from rocketpy.producer.transaction import LocalTransactionState, TransactionSendResult
-from rocketpy.protocol.delays import DelayLevels
-from rocketpy.results import PullResult, PullStatus, SendResult, SendStatus, Unfinished
-from rocketpy.routing.selectors import ByMachineRoom, QueueSelector, RoundRobin, by_hash, by_random
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message import record as _record
+from rocketpy.protocol.message.delays import DelayLevels
+from rocketpy.results import Health, PullResult, PullStatus, SendResult, SendStatus, Unfinished
 
 warn_of_namesake()
+
+# Pickles name the modules that classes had when they were written.
+sys.modules.update(
+    {
+        "rocketpy.consumer.settings": _consumer_config,
+        "rocketpy.consumer.subscription": _subscription,
+        "rocketpy.protocol.record": _record,
+        "rocketpy.routing.selectors": _selectors,
+    }
+)
 
 __all__ = [
     "AdminClient",

@@ -12,13 +12,14 @@ from typing import Final, Literal, Self, TypeVar
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import RpcHook
-from rocketpy.message import DEFAULT_TOPIC, TRACE_TOPIC, check_topic
-from rocketpy.protocol.acl import Signer, SignerV2
-from rocketpy.protocol.checksum import BODY_CHECKSUMS
+from rocketpy.message.message import DEFAULT_TOPIC, TRACE_TOPIC, check_topic
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy.protocol.compression import DEFAULT_LEVEL
-from rocketpy.protocol.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ, MAX_FRAME_BYTES
-from rocketpy.protocol.sysflag import MessageSysFlag
+from rocketpy.protocol.message.checksum import BODY_CHECKSUMS
+from rocketpy.protocol.message.compression import DEFAULT_LEVEL
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy.protocol.remoting.acl import Signer, SignerV2
+from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ, MAX_FRAME_BYTES
+from rocketpy.runtime.pickling import set_fields
 from rocketpy.transport import ChannelOptions, Tls
 
 __all__ = [
@@ -148,7 +149,10 @@ class LatencyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTraceConfig:
-    """Reports about messages, to a topic that RocketMQ's tools read. See `rocketpy.message_trace`."""
+    """Reports about messages, to a topic that RocketMQ's tools read.
+
+    See `rocketpy.telemetry.message_trace`.
+    """
 
     topic: str = TRACE_TOPIC
     """Where the reports go. Brokers make the default one themselves when they run with traceTopicEnable.
@@ -247,6 +251,8 @@ class Credentials:
     """1: RocketMQ's signature, which every broker takes. 2: ours, which also covers the request code, a time
     and a number, so that nobody can send a request again; only our servers take it. The client sends this one
     and never the other."""
+
+    __setstate__ = set_fields
 
     def __post_init__(self) -> None:
         if self.signature_version not in (1, 2):

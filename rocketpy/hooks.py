@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from rocketpy.message import Message, MessageExt, MessageQueue
-from rocketpy.protocol.command import Command
-from rocketpy.protocol.trace import ConsumeOutcome
+from rocketpy.message.message import Message, MessageExt
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message.trace import ConsumeOutcome
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult
 
 __all__ = [

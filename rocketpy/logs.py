@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rocketpy.errors import BrokerError
-from rocketpy.message import Message, MessageExt, MessageQueue
+from rocketpy.message.message import Message, MessageExt
+from rocketpy.protocol.bodies import MessageQueue
 
 __all__ = ["JsonFormatter", "fields_of"]
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from rocketpy.errors import Outcome
-from rocketpy.message import Message, MessageExt
+from rocketpy.message.message import Message, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.runtime.pickling import set_fields
 
 __all__ = ["Health", "PullResult", "PullStatus", "SendResult", "SendStatus", "Unfinished"]
 
@@ -105,3 +106,5 @@ class Health:
     in_flight_bytes: int = 0
     rejecting_batches: tuple[str, ...] = ()
     undecodable: int = 0
+
+    __setstate__ = set_fields

@@ -17,9 +17,9 @@ except ImportError as error:
         "pip uninstall rocketpy rocketpy-mq, then pip install rocketpy-mq"
     ) from None
 
-from rocketpy_broker.broker import Broker, BrokerHealth
-from rocketpy_broker.config import BrokerConfig, NamesrvConfig
-from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
+from rocketpy_broker.broker.broker import Broker, BrokerHealth
+from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
+from rocketpy_broker.config.model import BrokerConfig, NamesrvConfig
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.namesrv import NameServer
 

@@ -19,18 +19,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Literal
 
+from rocketpy.client.lifecycle import Lifecycle
 from rocketpy.errors import ConfigInvalid
-from rocketpy.lifecycle import Lifecycle
 from rocketpy.runtime.tasks import close_all
 from rocketpy.transport import Address
-from rocketpy_broker.broker import Broker
-from rocketpy_broker.config import BrokerConfig, ListenConfig, NamesrvConfig
-from rocketpy_broker.config_file import load_broker_config
-from rocketpy_broker.config_keys import BROKER_KEYS, LISTEN_KEYS, STORE_KEYS, Value
-from rocketpy_broker.ha.client import HaClientState
+from rocketpy_broker.broker.broker import Broker
+from rocketpy_broker.config.file import load_broker_config
+from rocketpy_broker.config.keys import BROKER_KEYS, LISTEN_KEYS, STORE_KEYS, Value
+from rocketpy_broker.config.model import BrokerConfig, ListenConfig, NamesrvConfig
 from rocketpy_broker.namesrv import NameServer
-
-__all__ = ["EmbeddedCluster", "open_embedded"]
+from rocketpy_broker.replication.ha.client import HaClientState
 
 _DECIDED: Final = {
     "brokerId": "a master has the id 0, and its slaves have 1, 2, …",

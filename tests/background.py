@@ -13,8 +13,6 @@ from rocketpy.errors import InvariantError, RocketError, TaskFailed
 from rocketpy.runtime.tasks import Tasks
 from tests.waiting import LIMIT_S
 
-__all__ = ["Bug", "assert_logged", "kill", "running"]
-
 
 class Bug(InvariantError):
     """An exception that no task expects, whatever it handles."""

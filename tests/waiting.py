@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["LIMIT_S", "until"]
-
 LIMIT_S: Final = 60
 """Ends a test that would hang; nothing else takes as long, even where a machine stands still for seconds."""
 

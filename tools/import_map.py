@@ -10,6 +10,8 @@ A room is a package (`rocketpy.protocol`) or a module that stands beside the pac
 import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from operator import eq
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,8 +71,24 @@ def room_graph(imports: Imports) -> Graph:
     return {room: frozenset(rooms) for room, rooms in graph.items()}
 
 
+def folder_graphs(imports: Imports) -> Mapping[str, Graph]:
+    """Package -> which of the modules and packages in it import each other."""
+    graphs: dict[str, dict[str, set[str]]] = {}
+    for module, used in module_graph(imports).items():
+        for other in used:
+            mine, theirs = module.split("."), other.split(".")
+            shared = sum(accumulate(map(eq, mine, theirs), min))
+            if shared < min(len(mine), len(theirs)):
+                graph = graphs.setdefault(".".join(mine[:shared]), {})
+                graph.setdefault(mine[shared], set()).add(theirs[shared])
+    return {
+        package: {name: frozenset(names) for name, names in graph.items()}
+        for package, graph in graphs.items()
+    }
+
+
 def room_of(module: str, packages: Iterable[str]) -> str:
-    """`rocketpy.protocol.frame` -> `rocketpy.protocol`; `rocketpy.client` is a room of its own."""
+    """`rocketpy.protocol.remoting.frame` -> `rocketpy.protocol`; `rocketpy.client` is a room of its own."""
     parts = module.split(".")
     room = ".".join(parts[:2])
     return room if len(parts) < 2 or room in packages else module

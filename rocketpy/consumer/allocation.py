@@ -19,16 +19,6 @@ from typing import Final, Protocol
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import MessageQueue
 
-__all__ = [
-    "AllocateAveragely",
-    "AllocateByCircle",
-    "AllocateByConfig",
-    "AllocateByConsistentHash",
-    "AllocateByMachineRoom",
-    "AllocateNearby",
-    "AllocationStrategy",
-]
-
 
 class AllocationStrategy(Protocol):
     """Computes one member's share. name: as RocketMQ calls it, for logs."""

@@ -6,8 +6,6 @@ from numbers import Integral, Real
 
 from rocketpy.errors import UsageError
 
-__all__ = ["check_time", "check_whole"]
-
 
 def check_whole(name: str, value: object) -> None:
     """Raise UsageError for what is no whole number."""

@@ -11,24 +11,23 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from rocketpy.client import ClientInstance
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.namespace import wrap, wrap_queue
+from rocketpy.client.routing import subscribe_queues
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.arguments import check_time, check_whole
-from rocketpy.consumer.base import GroupConsumer
-from rocketpy.consumer.groups import Direct, settings_text
-from rocketpy.consumer.member import GroupMember
+from rocketpy.consumer.config import LitePullConfig
+from rocketpy.consumer.fetch.puller import Puller
+from rocketpy.consumer.fetch.subscription import ALL, Expression
+from rocketpy.consumer.group.broker_callbacks import Direct, settings_text
+from rocketpy.consumer.group.member import GroupMember
+from rocketpy.consumer.group_consumer import GroupConsumer
 from rocketpy.consumer.observing import Observers
 from rocketpy.consumer.outcomes import Verdict
-from rocketpy.consumer.pulling import Puller
-from rocketpy.consumer.settings import LitePullConfig
-from rocketpy.consumer.subscription import ALL, Expression
 from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound, UsageError
-from rocketpy.message import MessageExt, MessageQueue
-from rocketpy.namespace import wrap, wrap_queue
-from rocketpy.routing import subscribe_queues
-from rocketpy.telemetry import TelemetryChoice
-
-__all__ = ["LitePullConsumer"]
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.telemetry.plugin import TelemetryChoice
 
 log = logging.getLogger("rocketpy.consumer")
 

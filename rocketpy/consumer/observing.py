@@ -8,18 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rocketpy.client import ClientInstance
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.namespace import unwrap_queue
 from rocketpy.config import ClientConfig, MessageTraceConfig
-from rocketpy.consumer.listening import ProcessListeners
+from rocketpy.consumer.listeners import ProcessListeners
 from rocketpy.errors import RocketError
 from rocketpy.hooks import ProcessListener, ReceiveEvent
-from rocketpy.message import MessageExt, MessageQueue
-from rocketpy.message_trace import SENDING, TRACE_GROUP, MessageTrace
-from rocketpy.namespace import unwrap_queue
+from rocketpy.message.message import MessageExt
 from rocketpy.producer import Producer
-from rocketpy.telemetry import TelemetryChoice, failure_counter, find_telemetry
-
-__all__ = ["Observers"]
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
+from rocketpy.telemetry.plugin import TelemetryChoice, failure_counter, find_telemetry
 
 _LOOK_AFTER_NS: Final = 100_000_000
 """How often telemetry without anybody to report to is asked again: OpenTelemetry takes 20 µs to say so."""

@@ -11,19 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from rocketpy.message import MessageExt
-
-__all__ = [
-    "ACKNOWLEDGED",
-    "BatchHandler",
-    "ConsumeResult",
-    "Handler",
-    "Later",
-    "Said",
-    "Verdict",
-    "verdict_of",
-    "verdict_of_error",
-]
+from rocketpy.message.message import MessageExt
 
 log = logging.getLogger("rocketpy.consumer")
 

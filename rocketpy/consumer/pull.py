@@ -11,26 +11,24 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
+from rocketpy.client.lifecycle import Connected
+from rocketpy.client.lookup import view_by_offset
+from rocketpy.client.namespace import wrap, wrap_queue
+from rocketpy.client.routing import subscribe_queues
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.arguments import check_time, check_whole
-from rocketpy.consumer.asking import Asking, Pulled
-from rocketpy.consumer.listening import ReceiveListeners
-from rocketpy.consumer.subscription import ALL, Expression, subscription_data, wanted_messages
-from rocketpy.decoding import decode_pull, undecodable
+from rocketpy.consumer.fetch.broker_api import Asking, Pulled
+from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data, wanted_messages
+from rocketpy.consumer.listeners import ReceiveListeners
 from rocketpy.errors import MessageInvalid
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
-from rocketpy.lifecycle import Connected
-from rocketpy.lookup import view_by_offset
-from rocketpy.message import MessageExt, check_group
-from rocketpy.namespace import wrap, wrap_queue
+from rocketpy.message.decode import decode_pull, undecodable
+from rocketpy.message.message import MessageExt, check_group
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.headers import PullMessageRequestHeader
-from rocketpy.protocol.sysflag import PullSysFlag
+from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.results import Health, PullResult, PullStatus
-from rocketpy.routing import subscribe_queues
-from rocketpy.telemetry import TelemetryChoice, find_telemetry
-
-__all__ = ["PullConsumer"]
+from rocketpy.telemetry.plugin import TelemetryChoice, find_telemetry
 
 log = logging.getLogger("rocketpy.consumer")
 

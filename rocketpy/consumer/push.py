@@ -9,25 +9,23 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from rocketpy.client import ClientInstance
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.namespace import unwrap_queue, wrap_queue
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.arguments import check_whole
-from rocketpy.consumer.base import GroupConsumer
-from rocketpy.consumer.consuming import Callee, ConcurrentConsumption, Consumption
-from rocketpy.consumer.groups import Direct, settings_text
-from rocketpy.consumer.member import GroupMember
+from rocketpy.consumer.config import MessageModel, PushConfig
+from rocketpy.consumer.dispatch.concurrent import Callee, ConcurrentConsumption, Consumption
+from rocketpy.consumer.dispatch.orderly import OrderlyConsumption
+from rocketpy.consumer.dispatch.send_back import SendBack
+from rocketpy.consumer.group.broker_callbacks import Direct, settings_text
+from rocketpy.consumer.group.member import GroupMember
+from rocketpy.consumer.group_consumer import GroupConsumer
 from rocketpy.consumer.observing import Observers
-from rocketpy.consumer.orderly import OrderlyConsumption
 from rocketpy.consumer.outcomes import BatchHandler, Handler
-from rocketpy.consumer.sending_back import SendBack
-from rocketpy.consumer.settings import MessageModel, PushConfig
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import ProcessListener
-from rocketpy.message import MessageQueue
-from rocketpy.namespace import unwrap_queue, wrap_queue
-from rocketpy.telemetry import TelemetryChoice
-
-__all__ = ["PushConsumer"]
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.telemetry.plugin import TelemetryChoice
 
 log = logging.getLogger("rocketpy.consumer")
 

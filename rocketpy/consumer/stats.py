@@ -11,8 +11,6 @@ from typing import Final
 
 from rocketpy.protocol.bodies import ConsumeStatus
 
-__all__ = ["SAMPLE_MS", "ConsumerStats"]
-
 SAMPLE_MS: Final = 10_000
 """How often `ConsumerStats.sample` wants to be called."""
 _MINUTE_SAMPLES: Final = 7

@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from rocketpy.admin import Lookups
-from rocketpy.client import ClientInstance, Health
+from rocketpy.client.admin import Lookups
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.lifecycle import Lifecycle
+from rocketpy.client.namespace import wrap
+from rocketpy.client.routing.selectors import QueueSelector
 from rocketpy.config import (
     COMPRESSION_TYPES,
     ClientConfig,
@@ -23,15 +26,12 @@ from rocketpy.config import (
 )
 from rocketpy.errors import ClientClosed
 from rocketpy.hooks import SendCheck, SendListener
-from rocketpy.lifecycle import Lifecycle
-from rocketpy.message import Message, MessageExt, check_group, check_message
-from rocketpy.message_trace import SENDING, TRACE_GROUP, MessageTrace
-from rocketpy.namespace import wrap
-from rocketpy.producer.listening import Listeners
-from rocketpy.producer.pending import LoneSend, OnewaySend
+from rocketpy.message.message import Message, MessageExt, check_group, check_message
+from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.request_reply import Requests
-from rocketpy.producer.sending import Engine
-from rocketpy.producer.submitting import Submitter, kind_of
+from rocketpy.producer.send.dispatcher import Submitter, kind_of
+from rocketpy.producer.send.pending import LoneSend, OnewaySend
+from rocketpy.producer.send.sender import Engine
 from rocketpy.producer.transaction import (
     LocalTransaction,
     TransactionCheck,
@@ -39,14 +39,12 @@ from rocketpy.producer.transaction import (
     TransactionSendResult,
 )
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.compression import compress
-from rocketpy.repeated import RepeatedLog
-from rocketpy.results import SendResult, Unfinished
-from rocketpy.routing.selectors import QueueSelector
+from rocketpy.protocol.message.compression import compress
+from rocketpy.results import Health, SendResult, Unfinished
+from rocketpy.runtime.rate_limited_log import RepeatedLog
 from rocketpy.runtime.tasks import joined
-from rocketpy.telemetry import TelemetryChoice, failure_counter, find_telemetry
-
-__all__ = ["Producer"]
+from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
+from rocketpy.telemetry.plugin import TelemetryChoice, failure_counter, find_telemetry
 
 log = logging.getLogger("rocketpy.producer")
 
@@ -211,7 +209,8 @@ class Producer(Lookups, Lifecycle):
         """Send one message and wait for the broker's answer.
 
         queue: where to; then it is tried once. selector, arg: the same with a queue that the selector
-        chooses, called with the topic's queues, the message and `arg` (see `rocketpy.routing.selectors`).
+        chooses, called with the topic's queues, the message and `arg` (see
+        `rocketpy.client.routing.selectors`).
         Without either the topic's queues take turns, and failed attempts are repeated (`RetryConfig`).
         timeout_ms: for all attempts together, waiting included; `ProducerConfig.send_timeout_ms` when None.
 

@@ -18,7 +18,8 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from rocketpy.client import ClientInstance
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.namespace import unwrap
 from rocketpy.errors import (
     ClientClosed,
     LocalProtocolError,
@@ -30,22 +31,19 @@ from rocketpy.errors import (
     Retry,
     RocketError,
 )
-from rocketpy.message import REPLY_TOPIC_SUFFIX, Message, MessageExt
-from rocketpy.namespace import unwrap
-from rocketpy.producer.pending import ReplyMessage
-from rocketpy.protocol import properties as names
+from rocketpy.message.message import REPLY_TOPIC_SUFFIX, Message, MessageExt
+from rocketpy.producer.send.pending import ReplyMessage
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.command import Command
-from rocketpy.protocol.compression import decompress
 from rocketpy.protocol.headers import ReplyMessageRequestHeader
-from rocketpy.protocol.record import Record, host_bytes
-from rocketpy.repeated import RepeatedLog
+from rocketpy.protocol.message import properties as names
+from rocketpy.protocol.message.compression import decompress
+from rocketpy.protocol.message.record import Record, host_bytes
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult
+from rocketpy.runtime.rate_limited_log import RepeatedLog
 from rocketpy.runtime.tasks import joined
 from rocketpy.transport import Channel
-
-__all__ = ["Replies", "Requests", "create_reply_message"]
 
 log = logging.getLogger("rocketpy.producer")
 

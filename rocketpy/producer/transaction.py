@@ -21,8 +21,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
-from rocketpy.client import ClientInstance
-from rocketpy.decoding import decode_message, undecodable
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.namespace import unwrap
+from rocketpy.client.routing.routes import MASTER_ID
 from rocketpy.errors import (
     ClientClosed,
     ConfigInvalid,
@@ -31,30 +32,20 @@ from rocketpy.errors import (
     UsageError,
 )
 from rocketpy.hooks import SettleEvent
-from rocketpy.message import DEFAULT_TOPIC, Message, MessageExt, MessageQueue, check_message
-from rocketpy.namespace import unwrap
-from rocketpy.protocol import properties as names
+from rocketpy.message.decode import decode_message, undecodable
+from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt, check_message
+from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
-from rocketpy.protocol.message_id import decode_message_id
-from rocketpy.protocol.record import host_text
-from rocketpy.protocol.sysflag import MessageSysFlag
+from rocketpy.protocol.message import properties as names
+from rocketpy.protocol.message.message_id import decode_message_id
+from rocketpy.protocol.message.record import host_text
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult, SendStatus
-from rocketpy.routing.routes import MASTER_ID
 from rocketpy.runtime.tasks import is_cancelled
-from rocketpy.settling import Settlers
+from rocketpy.telemetry.listeners import Settlers
 from rocketpy.transport import Channel
-
-__all__ = [
-    "LocalTransaction",
-    "LocalTransactionState",
-    "TransactionCheck",
-    "TransactionChecks",
-    "TransactionSendResult",
-    "Transactions",
-    "outcome_of",
-]
 
 log = logging.getLogger("rocketpy.producer")
 
@@ -99,7 +90,7 @@ class TransactionSendResult(SendResult, frozen=True, gc=False, kw_only=True):
     """
 
     state: LocalTransactionState
-    end_delivered: bool
+    end_delivered: bool = True
 
 
 class Half(NamedTuple):

@@ -22,8 +22,6 @@ import msgspec
 
 from rocketpy.errors import RemoteProtocolError
 
-__all__ = ["MAX_DEPTH", "MAX_TOLERANT_BYTES", "ObjectKey", "decode", "dumps", "loads"]
-
 T = TypeVar("T")
 
 MAX_DEPTH: Final = 32

@@ -8,8 +8,6 @@ from operator import mul
 from struct import unpack
 from typing import Final
 
-__all__ = ["string_hash", "tags_code", "utf8_hash"]
-
 _TABLE_LENGTH: Final = 512
 _POWERS: Final = tuple(
     accumulate(repeat(31, _TABLE_LENGTH - 1), lambda power, base: power * base & 0xFFFFFFFF, initial=1)

@@ -21,8 +21,6 @@ from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from rocketpy.errors import RocketError, TaskFailed
 
-__all__ = ["Closable", "OnFailure", "Step", "Tasks", "close_all", "is_cancelled", "joined"]
-
 log = logging.getLogger("rocketpy.tasks")
 
 T = TypeVar("T")

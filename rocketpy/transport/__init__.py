@@ -1,10 +1,9 @@
 """Transports: how bytes reach a peer. The only place that touches sockets."""
 
-from rocketpy.transport.asking import AskingEnd
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
 from rocketpy.transport.channel import Channel, Endpoint
-from rocketpy.transport.memory_budget import MemoryBudget
-from rocketpy.transport.opening import (
+from rocketpy.transport.client_endpoint import AskingEnd
+from rocketpy.transport.connect import (
     Server,
     check_scheme,
     connect,
@@ -14,6 +13,7 @@ from rocketpy.transport.opening import (
     register_transport,
     serve,
 )
+from rocketpy.transport.memory_budget import MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tls import Tls, TlsFiles, certificate_names, ending_hint
 

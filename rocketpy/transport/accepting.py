@@ -17,13 +17,11 @@ from functools import partial
 from typing import Any, Final
 
 from rocketpy.errors import InvariantError
-from rocketpy.repeated import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RepeatedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport.base import Address, ChannelOptions, host_limit
-from rocketpy.transport.either import readable
 from rocketpy.transport.tls import tls_reason
-
-__all__ = ["TcpListener", "listening_sockets"]
+from rocketpy.transport.tls_detection import readable
 
 log = logging.getLogger("rocketpy.transport")
 

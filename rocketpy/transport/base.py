@@ -14,12 +14,11 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy.protocol.frame import CODEC_JSON, MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rocketpy.protocol.remoting.frame import CODEC_JSON, MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rocketpy.runtime.pickling import set_fields
 from rocketpy.transport.memory_budget import MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tls import Tls
-
-__all__ = ["Address", "ChannelOptions", "Listener", "Transport", "host_limit"]
 
 _PER_HOST = 1024
 _ROOM_FOR_HELD: Final = 8 << 20
@@ -72,7 +71,7 @@ class ChannelOptions:
     """Limits of a channel. Each has a bound and says what happens when it is reached."""
 
     codec: int = CODEC_JSON
-    """How our request headers are written; see `rocketpy.protocol.frame`."""
+    """How our request headers are written; see `rocketpy.protocol.remoting.frame`."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     """A frame that announces more closes the channel (RocketMQ: 16 MiB)."""
     max_header_bytes: int = MAX_HEADER_BYTES
@@ -90,13 +89,6 @@ class ChannelOptions:
     again to take what is unsent."""
     frame_timeout_ms: int = 15_000
     """A served connection whose frame is not whole after this long is closed."""
-    connection_bytes_max: int | None = None
-    """Bytes that a server keeps for one connection: received parts of frames, unsent answers, held pulls and
-    subscriptions. Above it pulls are not held, heartbeats are answered SYSTEM_BUSY, and anything else closes
-    the connection. None: room for a whole frame, for `write_limit_bytes` and 8 MiB more."""
-    total_bytes_max: int | None = None
-    """Bytes that a server keeps for all connections; above it those that keep most are closed. None: 16 times
-    as much as for one."""
     max_connections: int = 8192
     """Connections a listener holds. For one more the oldest is closed that has never sent a byte; when there
     is none, the new one."""
@@ -107,6 +99,15 @@ class ChannelOptions:
     only)."""
     also_plain: bool = False
     """Listening at tls://: serve clients without TLS at the same port too, told apart by their first byte."""
+    connection_bytes_max: int | None = None
+    """Bytes that a server keeps for one connection: received parts of frames, unsent answers, held pulls and
+    subscriptions. Above it pulls are not held, heartbeats are answered SYSTEM_BUSY, and anything else closes
+    the connection. None: room for a whole frame, for `write_limit_bytes` and 8 MiB more."""
+    total_bytes_max: int | None = None
+    """Bytes that a server keeps for all connections; above it those that keep most are closed. None: 16 times
+    as much as for one."""
+
+    __setstate__ = set_fields
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

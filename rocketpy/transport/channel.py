@@ -20,17 +20,15 @@ from weakref import WeakKeyDictionary
 
 from rocketpy.errors import ConnectionLost, InvariantError, Outcome, RocketError
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy.protocol.command import Command, encode_command
-from rocketpy.protocol.connection import Connection, Waiter
-from rocketpy.protocol.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
-from rocketpy.repeated import RepeatedLog
+from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy.protocol.remoting.connection import Connection, Waiter
+from rocketpy.protocol.remoting.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rocketpy.runtime.rate_limited_log import RepeatedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport.base import ChannelOptions
 from rocketpy.transport.memory_budget import ConnectionMemory, MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tls import certificate_names, ending_hint, tls_reason
-
-__all__ = ["Channel", "Endpoint", "address_text"]
 
 log = logging.getLogger("rocketpy.transport")
 

@@ -15,8 +15,6 @@ from rocketpy.errors import ConfigInvalid, ConnectFailed
 from rocketpy.transport.base import Address, ChannelOptions
 from rocketpy.transport.stream import StreamProtocol
 
-__all__ = ["MemoryTransport"]
-
 _NOBODY: Final = StreamProtocol()
 """In place of the protocol of a connection that has ended."""
 

@@ -16,8 +16,6 @@ from typing import Final, Literal
 
 from rocketpy.errors import ConnectionLost
 
-__all__ = ["KINDS", "ConnectionMemory", "Kind", "MemoryBudget"]
-
 Kind = Literal["frame", "requests", "answers", "pulls", "subscriptions", "waiting"]
 KINDS: Final[tuple[Kind, ...]] = ("frame", "requests", "answers", "pulls", "subscriptions", "waiting")
 """frame: the part of a frame that was received. requests: that wait for their connection's turn.

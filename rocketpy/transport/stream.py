@@ -11,8 +11,6 @@ import asyncio
 import sys
 import threading
 
-__all__ = ["StreamProtocol"]
-
 _READ_BYTES = 256 * 1024
 _thread = threading.local()
 

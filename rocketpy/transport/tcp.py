@@ -10,11 +10,9 @@ from collections.abc import Callable
 from rocketpy.errors import ConfigInvalid
 from rocketpy.transport.accepting import TcpListener, listening_sockets
 from rocketpy.transport.base import Address, ChannelOptions, Listener
-from rocketpy.transport.either import begins_with_tls, refuse_plain_text
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tls import Tls, context_of
-
-__all__ = ["TcpTransport"]
+from rocketpy.transport.tls_detection import begins_with_tls, refuse_plain_text
 
 
 class TcpTransport:

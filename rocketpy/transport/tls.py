@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from rocketpy.errors import ConfigInvalid
 
-__all__ = ["Tls", "TlsFiles", "certificate_names", "context_of", "ending_hint", "tls_reason"]
-
 log = logging.getLogger("rocketpy.transport")
 
 _LOOK_S: Final = 1.0

@@ -1,6 +1,6 @@
 """Which messages a subscription lets through: by tag, or by an SQL92 expression over properties. Pure."""
 
-from rocketpy_broker.filter.sql92 import Expression, ExpressionInvalid, compile_expression
+from rocketpy_broker.filter.sql92 import Expression, compile_expression
 from rocketpy_broker.filter.subscription import (
     EVERYTHING,
     MessageFilter,
@@ -9,6 +9,7 @@ from rocketpy_broker.filter.subscription import (
     is_tag_type,
     subscription_of,
 )
+from rocketpy_broker.filter.tokens import ExpressionInvalid
 
 __all__ = [
     "EVERYTHING",

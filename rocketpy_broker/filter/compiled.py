@@ -12,8 +12,6 @@ from typing import Final, Generic, TypeVar
 
 from rocketpy_broker.filter.tokens import ExpressionInvalid
 
-__all__ = ["CHARACTERS_REMEMBERED_MAX", "Compiled"]
-
 T = TypeVar("T")
 
 CHARACTERS_REMEMBERED_MAX: Final = 1 << 20

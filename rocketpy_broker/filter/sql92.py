@@ -18,8 +18,6 @@ from rocketpy_broker.filter.compiled import Compiled
 from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, ExpressionInvalid, Token, tokens
 from rocketpy_broker.filter.values import NotComparable, Value, compare, compare_ordered, is_equal
 
-__all__ = ["Expression", "ExpressionInvalid", "compile_expression"]
-
 _DEPTH_MAX: Final = 64
 _NODES_MAX: Final = 2048
 _LONG_MAX: Final = 2**63 - 1

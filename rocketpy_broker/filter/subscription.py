@@ -10,23 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
-from rocketpy.protocol import properties as props
 from rocketpy.protocol.bodies import SubscriptionData
 from rocketpy.protocol.java import string_hash
+from rocketpy.protocol.message import properties as props
 from rocketpy_broker.filter.compiled import Compiled
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
 from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, ExpressionInvalid
-
-__all__ = [
-    "EVERYTHING",
-    "SQL92",
-    "TAGS_CHARACTERS_MAX",
-    "MessageFilter",
-    "bounded",
-    "filter_of",
-    "is_tag_type",
-    "subscription_of",
-]
 
 RETRY_PREFIX: Final = "%RETRY%"
 SQL92: Final = "SQL92"

@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 
 from rocketpy.errors import UsageError
 
-__all__ = ["EXPRESSION_CHARACTERS_MAX", "ExpressionInvalid", "Token", "tokens"]
-
 EXPRESSION_CHARACTERS_MAX: Final = 16_384
 """Ours; 4.6.0 has no limit."""
 

@@ -12,8 +12,6 @@ import math
 import re
 from typing import Final
 
-__all__ = ["NotComparable", "Value", "compare", "compare_ordered", "is_equal"]
-
 Value = str | bool | int | float | None
 """What a part of an expression is for one message; None is SQL's NULL."""
 

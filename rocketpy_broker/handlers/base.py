@@ -8,11 +8,9 @@ from typing import Any, Final
 
 from rocketpy.errors import InvariantError, RocketError
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy.protocol.command import Command
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-
-__all__ = ["FAQ", "Handler", "answer_later", "refuse_topic"]
 
 log = logging.getLogger("rocketpy.broker")
 

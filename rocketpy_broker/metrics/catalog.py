@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from rocketpy.telemetry import Metric
-
-__all__ = ["BROKER_LABELS", "CATALOG"]
+from rocketpy.telemetry.plugin import Metric
 
 BROKER_LABELS: Final = ("cluster", "node_id")
 

@@ -6,25 +6,23 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rocketpy.telemetry import Measured, Metric
+from rocketpy.telemetry.plugin import Measured, Metric
 from rocketpy.transport import MemoryBudget
-from rocketpy_broker.config import BrokerConfig
-from rocketpy_broker.dledger.member import Role
-from rocketpy_broker.dledger.peer import PeerHealth
-from rocketpy_broker.ha.client import HaClientState
-from rocketpy_broker.ha.progress import SlaveState
+from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.metrics import catalog
-from rocketpy_broker.services.clients import ClientRegistry
-from rocketpy_broker.services.long_polling import PullHolds
-from rocketpy_broker.services.offsets import ConsumerOffsets
-from rocketpy_broker.services.put_counts import PutCounts
-from rocketpy_broker.services.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, BrokerStats
-from rocketpy_broker.services.topics import TopicTable
+from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.peer import PeerHealth
+from rocketpy_broker.replication.ha.client import HaClientState
+from rocketpy_broker.replication.ha.progress import SlaveState
+from rocketpy_broker.services.metadata.clients import ClientRegistry
+from rocketpy_broker.services.metadata.long_polling import PullHolds
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.stats.put_counts import PutCounts
+from rocketpy_broker.services.stats.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, BrokerStats
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.driver import StoreHealth
 from rocketpy_broker.store.stats import PUT_BOUNDS_MS
-
-__all__ = ["Sources", "State", "collect"]
+from rocketpy_broker.store.upkeep.driver import StoreHealth
 
 Values = list[tuple[tuple[str, ...], float]]
 

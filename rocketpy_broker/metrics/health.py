@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from rocketpy_broker.dledger.peer import PeerHealth
-from rocketpy_broker.ha.client import HaClientState
 from rocketpy_broker.metrics.http_server import HttpServer, Page
-
-__all__ = ["Check", "add_probes", "broker_checks"]
+from rocketpy_broker.replication.dledger.peer import PeerHealth
+from rocketpy_broker.replication.ha.client import HaClientState
 
 _FLUSH_S_MAX: Final = 10.0
 """A flush that takes longer than this is a disk that hangs."""

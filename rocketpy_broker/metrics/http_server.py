@@ -12,10 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from rocketpy.repeated import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RepeatedLog
 from rocketpy.runtime.tasks import Tasks
-
-__all__ = ["HttpServer", "Page"]
 
 log = logging.getLogger("rocketpy.broker.metrics")
 

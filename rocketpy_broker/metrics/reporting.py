@@ -7,12 +7,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rocketpy.telemetry import Measured, find_telemetry
+from rocketpy.telemetry.plugin import Measured, find_telemetry
 from rocketpy_broker.metrics.collecting import Sources, collect
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.metrics.server import NEEDS_PACKAGE, MetricsPage, is_available
-
-__all__ = ["MetricsReport"]
 
 log = logging.getLogger("rocketpy.broker.metrics")
 

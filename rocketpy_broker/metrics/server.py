@@ -10,10 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from rocketpy.telemetry import Measured
+from rocketpy.telemetry.plugin import Measured
 from rocketpy_broker.metrics.http_server import Page
-
-__all__ = ["NEEDS_PACKAGE", "MetricsPage", "exposition", "is_available"]
 
 NEEDS_PACKAGE: Final = '/metrics needs the package prometheus-client: pip install "rocketpy-mq[metrics]"'
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

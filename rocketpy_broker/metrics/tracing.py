@@ -11,17 +11,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from rocketpy.errors import RocketError
-from rocketpy.protocol import properties
-from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.command import FLAG_ONEWAY, Command
 from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from rocketpy.telemetry import BrokerSend, Stage, Telemetry
+from rocketpy.protocol.message import properties
+from rocketpy.protocol.message.batch import decode_batch
+from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
+from rocketpy.telemetry.plugin import BrokerSend, Stage, Telemetry
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.answers import Park, Parked, SendAnswers
 from rocketpy_broker.handlers.base import Handler
-
-__all__ = ["SendTracing", "TracedAnswers"]
+from rocketpy_broker.handlers.send.response import Park, Parked, SendAnswers
 
 _FOLLOWED_MAX: Final = 10_000
 """Sends that are followed at once; more are not traced."""

@@ -15,8 +15,6 @@ import msgspec
 
 from rocketpy.errors import UsageError
 
-__all__ = ["NAMESPACE_ORDER_TOPIC_CONFIG", "KvChange", "KvConfig"]
-
 NAMESPACE_ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 

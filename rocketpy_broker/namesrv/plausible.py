@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from rocketpy.client.routing import QUEUES_MAX
 from rocketpy.errors import ConfigInvalid, UsageError
 from rocketpy.protocol.bodies import TopicConfig
-from rocketpy.routing import QUEUES_MAX
 from rocketpy.transport import Address
 from rocketpy_broker.namesrv.route_table import BrokerIdentity
-
-__all__ = ["check_registration"]
 
 _NAME_CHARACTERS_MAX: Final = 255
 _PERM_MAX: Final = 7

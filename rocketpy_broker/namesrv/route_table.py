@@ -21,9 +21,7 @@ from rocketpy.protocol.bodies import (
     TopicConfig,
     TopicRouteData,
 )
-from rocketpy.protocol.sysflag import TopicSysFlag
-
-__all__ = ["BrokerIdentity", "LiveBroker", "MasterHint", "RouteTable"]
+from rocketpy.protocol.message.sysflag import TopicSysFlag
 
 MASTER_ID: Final = 0
 PERM_WRITE: Final = 2

@@ -16,11 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from rocketpy.errors import InvariantError, RocketError, UsageError
-from rocketpy.protocol.acl import ACCESS_KEY
 from rocketpy.protocol.bodies import DataVersion, KVTable, RegisterBrokerBody, TopicConfig, TopicList
-from rocketpy.protocol.checksum import crc32
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import (
     DeleteKVConfigRequestHeader,
     DeleteTopicInNamesrvRequestHeader,
@@ -40,25 +37,26 @@ from rocketpy.protocol.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from rocketpy.protocol.message.checksum import crc32
+from rocketpy.protocol.remoting.acl import ACCESS_KEY
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks, close_all
 from rocketpy.transport import Address, Channel, Server, TlsFiles, serve
-from rocketpy_broker.config import NamesrvConfig
+from rocketpy_broker.broker.open_files import namesrv_within_open_files
+from rocketpy_broker.config.live import namesrv_settings
+from rocketpy_broker.config.model import NamesrvConfig
+from rocketpy_broker.handlers.admin.update_config import answer_update
 from rocketpy_broker.handlers.base import answer_later
-from rocketpy_broker.handlers.settings import answer_update
-from rocketpy_broker.live_config import namesrv_settings
 from rocketpy_broker.metrics.health import Check, add_probes
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KvChange, KvConfig
 from rocketpy_broker.namesrv.plausible import check_registration
 from rocketpy_broker.namesrv.route_table import BrokerIdentity, RouteTable
-from rocketpy_broker.open_files import namesrv_within_open_files
 from rocketpy_broker.security.guard import open_access
 from rocketpy_broker.security.permissions import ADD_WRITE_PERM_OF_BROKER, NAMESRV_PERMISSIONS
-from rocketpy_broker.store.batch_saver import BatchSaver
-from rocketpy_broker.store.disk import OsDisk
-from rocketpy_broker.store.state_file import load_state, save_state
-
-__all__ = ["NameServer"]
+from rocketpy_broker.store.files.batch_saver import BatchSaver
+from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.files.state_file import load_state, save_state
 
 log = logging.getLogger("rocketpy.namesrv")
 

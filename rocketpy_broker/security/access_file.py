@@ -14,16 +14,14 @@ import msgspec
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion, PlainAccessConfig
-from rocketpy_broker.replacing import replace_file
 from rocketpy_broker.security.accounts import (
     AccessFile,
     AccessList,
     dump_access_file,
     read_access_file,
 )
-from rocketpy_broker.store.clock import Clock, system_clock
-
-__all__ = ["AccessStore"]
+from rocketpy_broker.store.files.atomic_file import replace_file
+from rocketpy_broker.store.files.clock import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.access")
 

@@ -20,17 +20,6 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion, PlainAccessConfig
 from rocketpy_broker.security.addresses import AddressPattern
 
-__all__ = [
-    "DLQ_PREFIX",
-    "RETRY_PREFIX",
-    "AccessFile",
-    "AccessList",
-    "Account",
-    "Right",
-    "dump_access_file",
-    "read_access_file",
-]
-
 KEY_CHARACTERS_MIN: Final = 7
 """Of access and secret key: 4.6.0 wants them longer than 6."""
 RETRY_PREFIX: Final = "%RETRY%"

@@ -21,8 +21,6 @@ from typing import Final
 
 from rocketpy.errors import ConfigInvalid
 
-__all__ = ["AddressPattern"]
-
 _ANYBODY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 _BRACES = re.compile(r"(?P<head>[^{}]*)\{(?P<ends>[^{}]*)\}")
 

@@ -5,7 +5,7 @@ needs. Refusals are worded as 4.6.0's clients know them: code SYSTEM_ERROR, and 
 
 Source: PlainPermissionManager validate of RocketMQ 4.6.0. Differs: each request code needs a right
 (`Permission`); there only five need an administrator. A second version of the signature
-(`rocketpy.protocol.acl`) is checked where a client uses it, and may be required.
+(`rocketpy.protocol.remoting.acl`) is checked where a client uses it, and may be required.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from rocketpy.errors import RocketError
-from rocketpy.protocol.acl import (
+from rocketpy.protocol.codes import RequestCode, ResponseCode, name_of
+from rocketpy.protocol.remoting.acl import (
     ACCESS_KEY,
     NONCE,
     SIGNATURE,
@@ -28,20 +29,17 @@ from rocketpy.protocol.acl import (
     signed_content,
     signed_content_v2,
 )
-from rocketpy.protocol.codes import RequestCode, ResponseCode, name_of
-from rocketpy.protocol.command import Command
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.config import ListenConfig
+from rocketpy_broker.config.model import ListenConfig
 from rocketpy_broker.security.access_file import AccessStore
 from rocketpy_broker.security.accounts import Account
-from rocketpy_broker.security.demands import NO_RECORDS, Demand, Kind, Records, demands, has_rule
 from rocketpy_broker.security.permissions import Permission
 from rocketpy_broker.security.replays import ReplayGuard
-from rocketpy_broker.store.clock import Clock, system_clock
-from rocketpy_broker.sweeper import Sweeper
-
-__all__ = ["AccessGuard", "Clients", "open_access"]
+from rocketpy_broker.security.required_permissions import NO_RECORDS, Demand, Kind, Records, demands, has_rule
+from rocketpy_broker.services.periodic import Sweeper
+from rocketpy_broker.store.files.clock import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.access")
 

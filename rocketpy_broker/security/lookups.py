@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import cast
 
 from rocketpy.errors import RemoteProtocolError
-from rocketpy.protocol.record import Record, decode
+from rocketpy.protocol.message.record import Record, decode
 from rocketpy.transport import Channel
-from rocketpy_broker.services.clients import ClientRegistry
+from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.store import MessageStore
-
-__all__ = ["ConnectedClients", "StoredRecords"]
 
 
 class StoredRecords:

@@ -14,13 +14,6 @@ from typing import Final
 
 from rocketpy.protocol.codes import RequestCode
 
-__all__ = [
-    "ADD_WRITE_PERM_OF_BROKER",
-    "BROKER_PERMISSIONS",
-    "NAMESRV_PERMISSIONS",
-    "Permission",
-]
-
 ADD_WRITE_PERM_OF_BROKER: Final = 327
 """Request code of RocketMQ 4.9, the opposite of WIPE_WRITE_PERM_OF_BROKER."""
 

@@ -15,8 +15,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["LATE_MS_MAX", "SESSIONS_MAX", "ReplayGuard"]
-
 LATE_MS_MAX: Final = 300_000
 """How far the clocks of signer and server may be apart, with the time on the way."""
 SESSIONS_MAX: Final = 4096

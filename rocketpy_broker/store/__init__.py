@@ -12,10 +12,10 @@ from rocketpy_broker.store.config import (
     RetentionConfig,
     StoreConfig,
 )
+from rocketpy_broker.store.log.messages import AppendReceipt, MessageInner
+from rocketpy_broker.store.log.recovery_report import RecoveryReport
 from rocketpy_broker.store.message_store import MessageStore
-from rocketpy_broker.store.messages import AppendReceipt, MessageInner
-from rocketpy_broker.store.read import GetMessageResult, GetMessageStatus, QueryMessageResult
-from rocketpy_broker.store.recovery_report import RecoveryReport
+from rocketpy_broker.store.queue.queue_reader import GetMessageResult, GetMessageStatus, QueryMessageResult
 
 __all__ = [
     "AppendReceipt",

@@ -15,9 +15,6 @@ from __future__ import annotations
 from rocketpy.errors import StoreError
 from rocketpy_broker.store.config import BusyConfig
 
-__all__ = ["BusyWatch", "PendingFull", "StoreBusy"]
-
-
 _LATE_LOOKS = 5
 
 

@@ -11,20 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy.protocol.delays import DEFAULT_DELAY_LEVELS, DelayLevels
-
-__all__ = [
-    "BusyConfig",
-    "CommitLogConfig",
-    "ConsumeQueueConfig",
-    "FlushConfig",
-    "FlushDiskType",
-    "IndexConfig",
-    "ReadConfig",
-    "RecoveryConfig",
-    "RetentionConfig",
-    "StoreConfig",
-]
+from rocketpy.protocol.message.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 
 _UNIT_BYTES = 20
 

@@ -16,29 +16,27 @@ from types import TracebackType
 from typing import Self
 
 from rocketpy.errors import DiskFull, FlushFailed, StoreError
-from rocketpy.protocol.batch import BatchColumns
-from rocketpy.protocol.delays import DelayLevels
+from rocketpy.protocol.message.batch import BatchColumns
+from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy_broker.store.busy import BusyWatch, StoreBusy
-from rocketpy_broker.store.checkpoint import Checkpoint, CheckpointFile, Progress
-from rocketpy_broker.store.clock import Clock, system_clock
-from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
-from rocketpy_broker.store.disk import Disk, OsDisk, make_lasting_dir, store_error
-from rocketpy_broker.store.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
-from rocketpy_broker.store.flush import FlushPlan, flush_failure, flush_here
-from rocketpy_broker.store.index_service import IndexService
-from rocketpy_broker.store.message_log import MessageLog
-from rocketpy_broker.store.messages import AppendReceipt, DispatchRequest, MessageInner
-from rocketpy_broker.store.queue_sums import FileSum, decode_sums, encode_sums
-from rocketpy_broker.store.queue_table import QueueTable
-from rocketpy_broker.store.recovery import Recovery
-from rocketpy_broker.store.recovery_report import RecoveryReport
-from rocketpy_broker.store.segment import Segment
-from rocketpy_broker.store.state_file import load_state, save_state
-from rocketpy_broker.store.store_lock import StoreLock
+from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile, Progress
+from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.disk import Disk, OsDisk, make_lasting_dir, store_error
+from rocketpy_broker.store.files.state_file import load_state, save_state
+from rocketpy_broker.store.files.store_lock import StoreLock
+from rocketpy_broker.store.index.index_service import IndexService
+from rocketpy_broker.store.log.commit_log import CommitLog
+from rocketpy_broker.store.log.flush import FlushPlan, flush_failure, flush_here
+from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.message_log import MessageLog
+from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
+from rocketpy_broker.store.log.queue_table import QueueTable
+from rocketpy_broker.store.log.recovery_report import RecoveryReport
+from rocketpy_broker.store.queue.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.queue.queue_checksums import FileSum, decode_sums, encode_sums
+from rocketpy_broker.store.recovery.recovery import Recovery
 from rocketpy_broker.store.store_reads import StoreReads
-
-__all__ = ["MakeLog", "MessageStore"]
 
 logger = logging.getLogger("rocketpy_broker.store.message_store")
 

@@ -11,9 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from rocketpy_broker.store.messages import DispatchRequest
-
-__all__ = ["PUT_BOUNDS_MS", "StoreStats"]
+from rocketpy_broker.store.log.messages import DispatchRequest
 
 PUT_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 _LABELS: Final = (

@@ -7,18 +7,21 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from rocketpy.errors import StoreError
-from rocketpy.protocol.record import is_intact
+from rocketpy.protocol.message.record import is_intact
 from rocketpy_broker.store.config import StoreConfig
-from rocketpy_broker.store.consume_queue import UNIT, ConsumeQueue
-from rocketpy_broker.store.dispatch import ConsumeQueueTable, Dispatcher
-from rocketpy_broker.store.index_service import IndexService
-from rocketpy_broker.store.message_log import MessageLog
-from rocketpy_broker.store.queue_table import QueueTable
-from rocketpy_broker.store.read import Accepts, GetMessageResult, QueryMessageResult, QueueReader
+from rocketpy_broker.store.index.index_service import IndexService
+from rocketpy_broker.store.log.message_log import MessageLog
+from rocketpy_broker.store.log.queue_table import QueueTable
+from rocketpy_broker.store.queue.consume_queue import UNIT, ConsumeQueue
+from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.queue.queue_reader import (
+    Accepts,
+    GetMessageResult,
+    QueryMessageResult,
+    QueueReader,
+)
+from rocketpy_broker.store.queue.time_search import offset_by_time
 from rocketpy_broker.store.stats import StoreStats
-from rocketpy_broker.store.time_search import offset_by_time
-
-__all__ = ["StoreReads"]
 
 
 class StoreReads:

@@ -20,7 +20,6 @@ from rocketpy.protocol.bodies import (
     TopicConfigSerializeWrapper,
 )
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.command import Command, encode_command
 from rocketpy.protocol.headers import (
     GetRouteInfoRequestHeader,
     PullMessageRequestHeader,
@@ -28,10 +27,9 @@ from rocketpy.protocol.headers import (
     RegisterBrokerRequestHeader,
     SendMessageRequestHeaderV2,
 )
-from rocketpy.protocol.sysflag import PullSysFlag
+from rocketpy.protocol.message.sysflag import PullSysFlag
+from rocketpy.protocol.remoting.command import Command, encode_command
 from tests.attack.clients import TOPIC
-
-__all__ = ["HOSTILE", "Visit", "harmless"]
 
 _NO_FILTER: Final = "*"
 _EMPTY: Final = "TBW102"

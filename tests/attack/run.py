@@ -20,8 +20,6 @@ from tests.attack.kinds import HOSTILE, Visit, harmless
 from tests.attack.turns import TURNS
 from tests.fuzz.servers import ServerProcess, running_servers
 
-__all__ = ["Outcome", "Plan", "attack"]
-
 _SERVERS_CORE, _OTHERS_CORE = 0, 1
 _OPEN_MAX = 500
 """Connections of ours at a time."""

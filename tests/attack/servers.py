@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rocketpy.runtime.tasks import close_all
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
-from rocketpy_broker.process import collect_seldom
+from rocketpy_broker.cli.process import collect_seldom
 from tests.attack.turns import TURNS, LongestTurn
 from tests.fuzz.servers import STALLS, Mishaps, say, watch_for_stalls
 

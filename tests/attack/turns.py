@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Final
 
-__all__ = ["TURNS", "LongestTurn"]
-
 TURNS: Final = "longest-turn.txt"
 
 

@@ -14,21 +14,6 @@ from tests.bench.results import Key, Results, Sample
 from tests.bench.servers import JAVA, QUEUES, TOPIC
 from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
 
-__all__ = [
-    "EXIT_NOT_RUN",
-    "compare",
-    "heading",
-    "in_turn",
-    "note",
-    "numbers",
-    "options_of",
-    "plural",
-    "prepare",
-    "replica_options",
-    "save",
-    "words",
-]
-
 EXIT_NOT_RUN = 3
 RESULTS = HERE.parent / "bench" / "results"
 

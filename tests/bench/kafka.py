@@ -10,8 +10,6 @@ from pathlib import Path
 from tests.interop.java_peer import REPOSITORY, require_tools
 from tests.interop.processes import HOST, ServerProcess, free_port
 
-__all__ = ["KAFKA", "KafkaBroker", "broker_jars", "connector_jars"]
-
 KAFKA = "3.9.1"
 # The newest on Maven Central, which may lack that of PyPI's newest PySpark.
 CONNECTOR = "4.2.0"

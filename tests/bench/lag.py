@@ -15,7 +15,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Self
 
-from rocketpy.protocol.record import BLANK_MAGIC, STORE_TIMESTAMP_AT
+from rocketpy.protocol.message.record import BLANK_MAGIC, STORE_TIMESTAMP_AT
 
 _START = Struct(f">iI{STORE_TIMESTAMP_AT - 8}xq")  # size, magic, store timestamp
 

@@ -30,7 +30,7 @@ from opentelemetry.trace import SpanKind, TracerProvider, set_span_in_context
 
 from rocketpy import Message, Producer, ProducerConfig
 from rocketpy_otel import OpenTelemetry, names
-from rocketpy_otel.describing import message_attributes, operation, peer, queue_attributes
+from rocketpy_otel.attributes import message_attributes, operation, peer, queue_attributes
 from tests.integration.sdk_peers import Names, Peer
 
 CONCURRENCY = 64

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from rocketpy import Message, Producer
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command, decode_command, encode_command
-from rocketpy.protocol.frame import FrameDecoder
 from rocketpy.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
-from rocketpy.protocol.sysflag import PullSysFlag
+from rocketpy.protocol.message.sysflag import PullSysFlag
+from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
+from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy.transport import Address
 from tests.bench.comparison import EXIT_NOT_RUN, in_turn, prepare, words
 from tests.bench.machine import usage

@@ -29,8 +29,8 @@ from rocketpy_broker.store import (
     RecoveryConfig,
     StoreConfig,
 )
-from rocketpy_broker.store.disk import OsDisk
-from rocketpy_broker.store.driver import StoreDriver
+from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.bench.machine import usage
 from tests.bench.store_append import messages
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing

@@ -13,16 +13,14 @@ from random import Random
 from typing import NamedTuple
 
 from rocketpy.errors import StoreDamaged, StoreError
-from rocketpy.protocol.record import decode
+from rocketpy.protocol.message.record import decode
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.checker import check_store
+from rocketpy_broker.store.inspect.checker import check_store
 from tests.crash.disk import RecordingDisk
 from tests.crash.sweep import make_writer
 from tests.crash.verify import Violation, open_store, require, walk_log
 from tests.crash.workloads import Workload
 from tests.crash.writer import ROOT, Clock, Writer, kill
-
-__all__ = ["Base", "Damage", "base", "damages", "outcome_of"]
 
 _UNCHECKED = (
     *range(12, 28),  # queue id, flag, queue offset

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-__all__ = ["SECTOR", "Crash", "Operation", "RecordingDisk"]
-
 SECTOR = 512
 _ZEROS = bytes(SECTOR)
 
@@ -86,7 +84,7 @@ def _apply(names: dict[str, int], step: dict[str, int | None]) -> None:
 
 
 class RecordingDisk:
-    """`rocketpy_broker.store.disk.Disk` in memory; not for threads.
+    """`rocketpy_broker.store.files.disk.Disk` in memory; not for threads.
 
     before: called before every call that changes the disk; it may look, copy, or raise `Crash` or an OSError.
     clock: ms since 1970, for modification times.

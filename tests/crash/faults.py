@@ -13,8 +13,6 @@ from tests.crash.verify import Violation, recover_and_verify
 from tests.crash.workloads import Workload
 from tests.crash.writer import Clock, Writer, kill
 
-__all__ = ["FaultResult", "count_calls", "run_fault"]
-
 
 @dataclass(slots=True)
 class FaultResult:

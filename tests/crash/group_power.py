@@ -20,17 +20,15 @@ from typing import Any
 
 from rocketpy.errors import InvariantError, ReplicationError, StoreError
 from rocketpy.transport import Address
-from rocketpy_broker.dledger.ledger_files import LedgerFiles
-from rocketpy_broker.dledger.member import Role
-from rocketpy_broker.dledger.peer import Peer, PeerState
-from rocketpy_broker.dledger.settings import RaftSettings
+from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.core.settings import RaftSettings
+from rocketpy_broker.replication.dledger.peer import Peer, PeerState
+from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.store import CommitLogConfig
 from tests.crash.disk import RecordingDisk
 from tests.integration.raft_group import FAST
 from tests.interop.processes import free_port
 from tests.waiting import until
-
-__all__ = ["PowerCuts"]
 
 _DIRECTORY = Path("/store/dledger")
 _FILE_BYTES = 16_384

@@ -22,8 +22,6 @@ from rocketpy.protocol.codes import RequestCode
 from tests.crash.kill import CONF, Rounds, start_broker
 from tests.integration.raw_client import RawClient
 
-__all__ = ["HaRounds"]
-
 _ROLE = "brokerRole={role}\nbrokerId={id}\n"
 _CONNECTIONS = 4
 

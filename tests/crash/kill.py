@@ -21,9 +21,9 @@ from pathlib import Path
 from random import Random
 
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command, encode_command
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
-from rocketpy.protocol.record import decode
+from rocketpy.protocol.message.record import decode
+from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy_broker.store import (
     CommitLogConfig,
     ConsumeQueueConfig,
@@ -31,11 +31,9 @@ from rocketpy_broker.store import (
     MessageStore,
     StoreConfig,
 )
-from rocketpy_broker.store.checker import check_store
-from rocketpy_broker.store.log_scan import LogScan
+from rocketpy_broker.store.inspect.checker import check_store
+from rocketpy_broker.store.log.log_scan import LogScan
 from tests.integration.raw_client import RawClient
-
-__all__ = ["CONF", "Rounds", "start_broker"]
 
 _QUEUES = 4
 _CONNECTIONS = 4

@@ -31,8 +31,6 @@ from tests.soak.faults import read_back
 from tests.soak.group_load import GroupLoad
 from tests.soak.load import TOPIC
 
-__all__ = ["QUICK", "REFERENCE", "KillReport", "kill_leaders"]
-
 REFERENCE: Mapping[str, object] = {}
 """DLedger 0.1's timings: heartbeats every 2 s, three of them missed."""
 QUICK: Mapping[str, object] = {

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from tests.crash.disk import Operation, RecordingDisk
 
-__all__ = ["LedgerPass", "crashing", "run_seeds"]
-
 _FAILURES_MAX = 5
 
 

@@ -9,14 +9,12 @@ from typing import Any
 from unittest.mock import patch
 
 from rocketpy.errors import StoreError
-from rocketpy_broker.dledger.entry_scan import EntryScan
-from rocketpy_broker.dledger.ledger_files import LedgerFiles
-from rocketpy_broker.dledger.ledger_recovery import LedgerRecovery
-from rocketpy_broker.store.flush import FlushPlan
-from rocketpy_broker.store.log_scan import LogTail
-from rocketpy_broker.store.segment_queue import SegmentQueue
-
-__all__ = ["DEFECTS"]
+from rocketpy_broker.replication.dledger.storage.entry_scan import EntryScan
+from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
+from rocketpy_broker.replication.dledger.storage.recovery import LedgerRecovery
+from rocketpy_broker.store.log.flush import FlushPlan
+from rocketpy_broker.store.log.log_scan import LogTail
+from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
 
 Defect = Callable[[], AbstractContextManager[Any]]
 _truncate, _save_marks = SegmentQueue.truncate, LedgerFiles._save_marks

@@ -12,23 +12,21 @@ import sys
 from random import Random
 
 from rocketpy.errors import StoreError
-from rocketpy_broker.dledger.entry import Entry
-from rocketpy_broker.dledger.ledger_store import LedgerStore
-from rocketpy_broker.dledger.ledger_view import LedgerView
-from rocketpy_broker.dledger.state_disk import StateFiles
-from rocketpy_broker.dledger.state_files import LedgerCheckpoint
+from rocketpy_broker.replication.dledger.core.entry import Entry
+from rocketpy_broker.replication.dledger.core.log_view import LedgerView
+from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint
+from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
+from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
 from rocketpy_broker.store import MessageInner, MessageStore
-from rocketpy_broker.store.checker import check_store
-from rocketpy_broker.store.cleaner import Cleaner
-from rocketpy_broker.store.consume_queue import UNIT_BYTES
-from rocketpy_broker.store.store_lock import StoreLock
+from rocketpy_broker.store.files.store_lock import StoreLock
+from rocketpy_broker.store.inspect.checker import check_store
+from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES
+from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.crash.disk import Operation, RecordingDisk
 from tests.crash.ledger_crashes import LedgerPass, crashing, run_seeds
 from tests.crash.sweep import VARIANTS, image_of, stop_at
 from tests.crash.verify import Violation, require
 from tests.crash.writer import ROOT, Clock, kill, small_config
-
-__all__ = ["sweep"]
 
 _DIRECTORY = ROOT / "dledger-n0"
 _INDEX_FILE_BYTES = 640

@@ -15,16 +15,14 @@ from pathlib import Path
 from random import Random
 
 from rocketpy.errors import StoreError
-from rocketpy_broker.dledger.entry import HEADER_BYTES, Entry
-from rocketpy_broker.dledger.ledger_files import LedgerFiles
-from rocketpy_broker.dledger.ledger_view import LedgerView
+from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry
+from rocketpy_broker.replication.dledger.core.log_view import LedgerView
+from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from tests.crash.disk import SECTOR, Operation, RecordingDisk
 from tests.crash.ledger_crashes import LedgerPass, crashing, run_seeds
 from tests.crash.ledger_writer import LedgerWriter, kill_ledger, open_ledger
 from tests.crash.sweep import VARIANTS, image_of, stop_at
 from tests.crash.verify import Violation, require
-
-__all__ = ["damage_all", "fail_calls", "sweep"]
 
 _CODES = (errno.ENOSPC, errno.EIO)
 

@@ -7,13 +7,11 @@ from pathlib import Path
 from random import Random
 
 from rocketpy.errors import DiskFull, StoreError
-from rocketpy_broker.dledger.entry import Entry
-from rocketpy_broker.dledger.ledger_files import LedgerFiles
-from rocketpy_broker.dledger.ledger_view import LedgerView, Write
+from rocketpy_broker.replication.dledger.core.entry import Entry
+from rocketpy_broker.replication.dledger.core.log_view import LedgerView, Write
+from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.store import CommitLogConfig
 from tests.crash.disk import RecordingDisk
-
-__all__ = ["DIRECTORY", "LedgerWriter", "common", "kill_ledger", "open_ledger"]
 
 DIRECTORY = Path("/store/dledger-n0")
 _INDEX_FILE_BYTES = 320

@@ -12,18 +12,16 @@ from unittest.mock import patch
 
 from rocketpy.errors import StoreError
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.commit_log import CommitLog
-from rocketpy_broker.store.consume_queue import ConsumeQueue
-from rocketpy_broker.store.disk import store_error
-from rocketpy_broker.store.flush import FlushPlan
-from rocketpy_broker.store.index_service import IndexService
-from rocketpy_broker.store.log_scan import LogScan
-from rocketpy_broker.store.recovery import Recovery
-from rocketpy_broker.store.segment import Segment
-from rocketpy_broker.store.segment_queue import SegmentQueue
+from rocketpy_broker.store.files.disk import store_error
+from rocketpy_broker.store.index.index_service import IndexService
+from rocketpy_broker.store.log.commit_log import CommitLog
+from rocketpy_broker.store.log.flush import FlushPlan
+from rocketpy_broker.store.log.log_scan import LogScan
+from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
+from rocketpy_broker.store.recovery.recovery import Recovery
 from tests.crash.disk import RecordingDisk
-
-__all__ = ["DEFECTS"]
 
 Defect = Callable[[], contextlib.AbstractContextManager[Any]]
 DEFECTS: dict[str, tuple[Defect, str]] = {}

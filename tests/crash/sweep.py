@@ -18,8 +18,6 @@ from tests.crash.verify import Violation, open_store, recover_and_verify
 from tests.crash.workloads import Workload, golden_files
 from tests.crash.writer import Clock, Writer, kill, small_config
 
-__all__ = ["VARIANTS", "Failure", "Pass", "image_of", "run_pass", "stop_at"]
-
 VARIANTS = ("clean cut", "all lost", "random subset", "torn write")
 _RECOVERY_CRASHES_MAX = 3
 

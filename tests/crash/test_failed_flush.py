@@ -15,16 +15,16 @@ from random import Random
 import pytest
 
 from rocketpy.errors import DiskFull, StoreDamaged, StoreError
-from rocketpy.protocol.record import FIXED_BYTES
-from rocketpy_broker.dledger.entry import HEADER_BYTES, Entry, encode_entry
-from rocketpy_broker.dledger.ledger_files import LedgerFiles
-from rocketpy_broker.dledger.ledger_view import LedgerView, Write
-from rocketpy_broker.dledger.state_disk import StateFiles
-from rocketpy_broker.dledger.state_files import TermState
-from rocketpy_broker.ha.epochs import Epoch, EpochState
-from rocketpy_broker.ha.log import EpochFile
+from rocketpy.protocol.message.record import FIXED_BYTES
+from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry, encode_entry
+from rocketpy_broker.replication.dledger.core.log_view import LedgerView, Write
+from rocketpy_broker.replication.dledger.core.state_files import TermState
+from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
+from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
+from rocketpy_broker.replication.ha.epochs import Epoch, EpochState
+from rocketpy_broker.replication.ha.log import EpochFile
 from rocketpy_broker.store import CommitLogConfig, MessageInner, MessageStore
-from rocketpy_broker.store.replica import ReplicaLog
+from rocketpy_broker.store.copy.replica import ReplicaLog
 from tests.crash.disk import SECTOR, Crash, Operation, RecordingDisk
 from tests.crash.ledger_writer import DIRECTORY, kill_ledger
 from tests.crash.verify import open_store

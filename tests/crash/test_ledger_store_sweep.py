@@ -9,10 +9,10 @@ from unittest.mock import patch
 import pytest
 
 from rocketpy.errors import RocketError
-from rocketpy_broker.dledger.entry_records import EntryRecordScan
-from rocketpy_broker.dledger.ledger_log import LedgerLog
-from rocketpy_broker.dledger.ledger_store import LedgerStore
-from rocketpy_broker.store.checkpoint import Checkpoint
+from rocketpy_broker.replication.dledger.ledger_log import LedgerLog
+from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
+from rocketpy_broker.replication.dledger.storage.entry_records import EntryRecordScan
+from rocketpy_broker.store.files.checkpoint import Checkpoint
 from tests.crash.ledger_store_sweep import sweep
 
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 
 from rocketpy.errors import StoreError
-from rocketpy.protocol.delays import SCHEDULE_TOPIC, DelayLevels
 from rocketpy.protocol.java import utf8_hash
-from rocketpy.protocol.properties import PROPERTY_TAGS, find
-from rocketpy.protocol.record import BLANK_MAGIC, read_start
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC, DelayLevels
+from rocketpy.protocol.message.properties import PROPERTY_TAGS, find
+from rocketpy.protocol.message.record import BLANK_MAGIC, read_start
 from rocketpy_broker.store import MessageInner, MessageStore, RecoveryReport, StoreConfig
-from rocketpy_broker.store.checker import check_store
-from rocketpy_broker.store.consume_queue import UNIT
-from rocketpy_broker.store.segment import segment_name
-from rocketpy_broker.store.state_file import load_state
-from rocketpy_broker.store.store_lock import StoreLock
+from rocketpy_broker.store.files.state_file import load_state
+from rocketpy_broker.store.files.store_lock import StoreLock
+from rocketpy_broker.store.inspect.checker import check_store
+from rocketpy_broker.store.log.mapped_file import segment_name
+from rocketpy_broker.store.queue.consume_queue import UNIT
 from tests.crash.disk import SECTOR, RecordingDisk
 from tests.crash.writer import ROOT, Clock, Expectation, Sent, kill, parse, sent_as
-
-__all__ = ["Violation", "open_store", "recover_and_verify"]
 
 LEVELS = DelayLevels(StoreConfig(root=ROOT).delay_levels)
 

@@ -11,15 +11,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rocketpy.protocol.delays import SCHEDULE_TOPIC
-from rocketpy.protocol.sysflag import MessageSysFlag
-from rocketpy_broker.store.cleaner import Cleaner
-from rocketpy_broker.store.retention import DiskUse
-from rocketpy_broker.store.state_file import save_state
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy_broker.store.files.state_file import save_state
+from rocketpy_broker.store.upkeep.cleaner import Cleaner
+from rocketpy_broker.store.upkeep.retention import DiskUse
 from tests import golden_data
 from tests.crash.writer import ROOT, Writer
-
-__all__ = ["WORKLOADS", "Workload"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rocketpy.errors import StoreDamaged, StoreError
-from rocketpy.protocol.batch import BatchColumns
-from rocketpy.protocol.record import RecordView, peek
+from rocketpy.protocol.message.batch import BatchColumns
+from rocketpy.protocol.message.record import RecordView, peek
 from rocketpy_broker.store import (
     AppendReceipt,
     CommitLogConfig,
@@ -23,14 +23,12 @@ from rocketpy_broker.store import (
     MessageStore,
     StoreConfig,
 )
-from rocketpy_broker.store.commit_log import CommitLog
 from rocketpy_broker.store.config import RetentionConfig
-from rocketpy_broker.store.flush import FlushPlan, flush_here
-from rocketpy_broker.store.log_scan import LogScan
-from rocketpy_broker.store.store_lock import StoreLock
+from rocketpy_broker.store.files.store_lock import StoreLock
+from rocketpy_broker.store.log.commit_log import CommitLog
+from rocketpy_broker.store.log.flush import FlushPlan, flush_here
+from rocketpy_broker.store.log.log_scan import LogScan
 from tests.crash.disk import RecordingDisk
-
-__all__ = ["ROOT", "Clock", "Expectation", "Sent", "Writer", "kill", "small_config"]
 
 ROOT = Path("/store")
 NOT_IN_QUEUE = 0x4

@@ -9,15 +9,6 @@ from rocketpy_broker.security.accounts import AccessList, dump_access_file, read
 from rocketpy_broker.security.addresses import AddressPattern
 from tests.fuzz.mutation import Mutator
 
-__all__ = [
-    "check_access_file",
-    "check_address",
-    "check_expression",
-    "make_access_file",
-    "make_address",
-    "make_expression",
-]
-
 # Short ones: PyYAML takes a millisecond a line.
 _ACCOUNTS = (
     b"accounts: [{accessKey: RocketMQ, secretKey: 12345678, topicPerms: [a=PUB|SUB]}]",

@@ -11,8 +11,6 @@ from rocketpy import ClientConfig, Message, Producer, ProducerConfig, PullConsum
 from rocketpy.errors import RocketError, RouteNotFound
 from tests.fuzz.engine import Failure
 
-__all__ = ["ControlClient"]
-
 TOPIC = "FuzzControl"
 _PAUSE_SECONDS = 0.02
 _READY_SECONDS = 20

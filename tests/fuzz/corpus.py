@@ -7,28 +7,13 @@ from functools import cache
 from typing import Any
 
 from rocketpy.errors import RocketError
-from rocketpy.protocol import fastjson, record
+from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import REQUEST_BODIES, RESPONSE_BODIES
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.command import decode_command, encode_command
-from rocketpy.protocol.frame import CODEC_MSGPACK, Frame, FrameDecoder
+from rocketpy.protocol.message import record
+from rocketpy.protocol.remoting.command import decode_command, encode_command
+from rocketpy.protocol.remoting.frame import CODEC_MSGPACK, Frame, FrameDecoder
 from tests import golden_data
-
-__all__ = [
-    "JSON_TOKENS",
-    "PROPERTY_TOKENS",
-    "batches",
-    "compressed",
-    "frames",
-    "headers",
-    "json_bodies",
-    "peer_bodies",
-    "properties",
-    "records",
-    "registrations",
-    "request_frames",
-    "streams",
-]
 
 JSON_TOKENS = (
     b"{", b"}", b"[", b"]", b'"', b"'", b":", b",", b"{{", b'{"a":', b"null", b"true", b"-1", b"1e400",

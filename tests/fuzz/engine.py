@@ -16,8 +16,6 @@ from types import FrameType
 from tests.fuzz.mutation import draw_for
 from tests.fuzz.targets import Target
 
-__all__ = ["Failure", "Result", "memory_bound", "memory_of", "replay_line", "run_offline"]
-
 # Both of processor time, so that a busy machine is no hang.
 _HANG_SECONDS = 1.0
 _STOP_SECONDS = 20

@@ -12,8 +12,8 @@ from random import Random
 from typing import Any
 
 from rocketpy.errors import RocketError
-from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
-from rocketpy_broker.dledger.state_files import (
+from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
+from rocketpy_broker.replication.dledger.core.state_files import (
     LedgerCheckpoint,
     TermState,
     decode_checkpoint,
@@ -22,20 +22,11 @@ from rocketpy_broker.dledger.state_files import (
     encode_term,
     seal,
 )
-from rocketpy_broker.properties_file import read_settings, with_settings
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.checkpoint import Checkpoint
+from rocketpy_broker.store.files.checkpoint import Checkpoint
+from rocketpy_broker.store.files.properties import read_settings, with_settings
 from tests.fuzz.mutation import Mutator
 from tests.unit.store.helpers import cutting, message, put, small_config
-
-__all__ = [
-    "check_broker_conf",
-    "check_state_file",
-    "check_store_file",
-    "make_broker_conf",
-    "make_state_file",
-    "make_store_file",
-]
 
 # -- broker.conf --------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ from time import perf_counter
 
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command, decode_command, encode_command
-from rocketpy.protocol.frame import CODEC_JSON, CODEC_ROCKETMQ, Frame, FrameDecoder, encode_frame
+from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
+from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_ROCKETMQ, Frame, FrameDecoder, encode_frame
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PERMISSIONS
 from tests.fuzz import corpus
 from tests.fuzz.control import ControlClient
@@ -31,8 +31,6 @@ from tests.fuzz.engine import Failure, Result, memory_bound, replay_line
 from tests.fuzz.mutation import Mutator, draw_for
 from tests.fuzz.servers import ServerProcess, running_servers
 from tests.fuzz.targets import odd_header
-
-__all__ = ["LIVE_TARGETS", "fuzz_port", "make_input", "run_live"]
 
 _SERVED: dict[str, Container[int]] = {
     "broker port": BROKER_PERMISSIONS,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-__all__ = ["Mutator", "draw_for"]
-
 _INTEGERS = (
     *(number.to_bytes(size, "big") for size in (1, 2, 4, 8) for number in (0, 1, 1 << (size * 8 - 1))),
     *((1 << (size * 8 - sign)).__sub__(1).to_bytes(size, "big") for size in (1, 2, 4, 8) for sign in (0, 1)),

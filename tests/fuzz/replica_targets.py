@@ -14,15 +14,17 @@ from typing import Any
 import msgspec
 
 from rocketpy.errors import RemoteProtocolError
-from rocketpy.protocol.command import Command, decode_command, encode_command
-from rocketpy.protocol.frame import FrameDecoder
-from rocketpy_broker.dledger.codes import PushType, RaftRequestCode, RaftResponseCode, VoteResult
-from rocketpy_broker.dledger.entry import Entry, next_pos
-from rocketpy_broker.dledger.events import Answered, Asked, Call, Propose, Tick
-from rocketpy_broker.dledger.node import RaftNode
-from rocketpy_broker.dledger.settings import RaftSettings
-from rocketpy_broker.dledger.state_files import TermState
-from rocketpy_broker.dledger.wire import (
+from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
+from rocketpy.protocol.remoting.frame import FrameDecoder
+from rocketpy_broker.replication.dledger.core.codes import (
+    PushType,
+    RaftRequestCode,
+    RaftResponseCode,
+    VoteResult,
+)
+from rocketpy_broker.replication.dledger.core.entry import Entry, next_pos
+from rocketpy_broker.replication.dledger.core.events import Answered, Asked, Call, Propose, Tick
+from rocketpy_broker.replication.dledger.core.messages import (
     GetEntriesRequest,
     HeartBeatRequest,
     HeartBeatResponse,
@@ -36,11 +38,14 @@ from rocketpy_broker.dledger.wire import (
     read_response,
     to_request,
 )
-from rocketpy_broker.ha.epochs import Epoch, EpochState
-from rocketpy_broker.ha.master import MasterLink, Poll, Received
-from rocketpy_broker.ha.settings import LinkSettings
-from rocketpy_broker.ha.slave import SlaveLink
-from rocketpy_broker.ha.wire import (
+from rocketpy_broker.replication.dledger.core.node import RaftNode
+from rocketpy_broker.replication.dledger.core.settings import RaftSettings
+from rocketpy_broker.replication.dledger.core.state_files import TermState
+from rocketpy_broker.replication.ha.epochs import Epoch, EpochState
+from rocketpy_broker.replication.ha.master import MasterLink, Poll, Received
+from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.wire import (
     CONTROL,
     REPORT,
     Hello,
@@ -57,16 +62,7 @@ from tests import golden_data
 from tests.fuzz import corpus
 from tests.fuzz.mutation import Mutator
 from tests.sim.raft_disk import RaftDisk
-from tests.unit.ha.logs import MemoryLog
-
-__all__ = [
-    "check_master",
-    "check_peer",
-    "check_slave",
-    "make_peer_frames",
-    "make_reports",
-    "make_stream",
-]
+from tests.unit.replication.ha.logs import MemoryLog
 
 # -- HA -----------------------------------------------------------------------------------------
 

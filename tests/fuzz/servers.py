@@ -21,8 +21,6 @@ from typing import Any, TextIO, cast
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from tests.fuzz.engine import memory_of
 
-__all__ = ["STALLS", "Mishaps", "ServerProcess", "running_servers", "say", "watch_for_stalls"]
-
 _START_SECONDS = 30
 _STALL_SECONDS = 5
 STALLS = "stalls.txt"

@@ -7,8 +7,6 @@ from random import Random
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from tests.fuzz.mutation import Mutator
 
-__all__ = ["check_options", "make_options"]
-
 _GIVEN = (
     b"nameServer=h:9876\ntopic=T\nbatchSize=10\ncompression=zlib\nformat=json\nretries=3\nrequireSendOk=false",
     b"nameServer=h:9876;i:9876\ntopic=A,B\nstartingOffsets=earliest\nsubExpression=a || b\npullBatchSize=32",

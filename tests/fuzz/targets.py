@@ -23,13 +23,16 @@ from rocketpy.errors import (
     StoreError,
     UsageError,
 )
-from rocketpy.protocol import fastjson, properties, record, trace
-from rocketpy.protocol.batch import decode_batch, encode_batch
+from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import RegisterBrokerBody
-from rocketpy.protocol.command import Command, decode_command, encode_command
-from rocketpy.protocol.compression import MAX_INFLATED_BYTES, inflate
-from rocketpy.protocol.connection import Connection
-from rocketpy.protocol.frame import (
+from rocketpy.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS, Header
+from rocketpy.protocol.message import properties, record, trace
+from rocketpy.protocol.message.batch import decode_batch, encode_batch
+from rocketpy.protocol.message.compression import MAX_INFLATED_BYTES, inflate
+from rocketpy.protocol.message.message_id import decode_message_id
+from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
+from rocketpy.protocol.remoting.connection import Connection
+from rocketpy.protocol.remoting.frame import (
     CODEC_JSON,
     CODEC_MSGPACK,
     CODEC_ROCKETMQ,
@@ -37,16 +40,12 @@ from rocketpy.protocol.frame import (
     FrameDecoder,
     encode_frame,
 )
-from rocketpy.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS, Header
-from rocketpy.protocol.message_id import decode_message_id
-from rocketpy_broker.filter.sql92 import ExpressionInvalid
+from rocketpy_broker.filter.tokens import ExpressionInvalid
 from tests.fuzz import broker_targets as own
 from tests.fuzz import corpus
 from tests.fuzz import file_targets as files
 from tests.fuzz import replica_targets as replicas
 from tests.fuzz.mutation import Mutator
-
-__all__ = ["TARGETS", "Target", "odd_header"]
 
 
 @dataclass(frozen=True, slots=True)

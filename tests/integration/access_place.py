@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 import pytest
 
 from rocketpy.config import Credentials
-from rocketpy.protocol import properties as props
-from rocketpy.protocol.acl import Signer
 from rocketpy.protocol.bodies import HeartbeatData, ProducerData
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.command import Command, encode_command
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from rocketpy.protocol.message_id import decode_message_id
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.message_id import decode_message_id
+from rocketpy.protocol.remoting.acl import Signer
+from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.transport import Address
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from tests.integration.raw_client import RawClient

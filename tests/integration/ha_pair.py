@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rocketpy.transport import Address
-from rocketpy_broker.broker import Broker
-from rocketpy_broker.config import ListenConfig, NamesrvConfig
-from rocketpy_broker.config_file import load_broker_config
+from rocketpy_broker.broker.broker import Broker
+from rocketpy_broker.config.file import load_broker_config
+from rocketpy_broker.config.model import ListenConfig, NamesrvConfig
 from rocketpy_broker.namesrv import NameServer
 from tests.waiting import until
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from rocketpy import ClientConfig, Producer, ProducerConfig
 from rocketpy.transport import Address
-from rocketpy_broker.broker import Broker
-from rocketpy_broker.config import ListenConfig, NamesrvConfig
-from rocketpy_broker.config_file import load_broker_config
-from rocketpy_broker.dledger.events import Tick
+from rocketpy_broker.broker.broker import Broker
+from rocketpy_broker.config.file import load_broker_config
+from rocketpy_broker.config.model import ListenConfig, NamesrvConfig
 from rocketpy_broker.namesrv import NameServer
-from rocketpy_broker.replicas import find_places
+from rocketpy_broker.replication.dledger.core.events import Tick
+from rocketpy_broker.replication.ha_status import find_places
 from tests.waiting import LIMIT_S
 
 _NUMBERS = itertools.count()

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from rocketpy.errors import FlushFailed, InvariantError, StoreError
 from rocketpy.transport import Address, ChannelOptions
-from rocketpy_broker.dledger.entry import Entry
-from rocketpy_broker.dledger.ledger_files import LedgerFiles
-from rocketpy_broker.dledger.ledger_view import Write
-from rocketpy_broker.dledger.member import Role
-from rocketpy_broker.dledger.peer import Peer, PeerState
-from rocketpy_broker.dledger.settings import RaftSettings
+from rocketpy_broker.replication.dledger.core.entry import Entry
+from rocketpy_broker.replication.dledger.core.log_view import Write
+from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.core.settings import RaftSettings
+from rocketpy_broker.replication.dledger.peer import Peer, PeerState
+from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.store.config import CommitLogConfig
-from rocketpy_broker.store.disk import OsDisk
-from rocketpy_broker.store.flush import FlushPlan
-from rocketpy_broker.store.segment import Segment
+from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.log.flush import FlushPlan
+from rocketpy_broker.store.log.mapped_file import Segment
 from tests.interop.processes import free_port
 from tests.sim.raft_disk import RaftDisk
 from tests.waiting import until

@@ -4,9 +4,9 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from rocketpy.protocol.command import Command, decode_command, encode_command
-from rocketpy.protocol.frame import FrameDecoder
 from rocketpy.protocol.headers import Header
+from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
+from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy.transport import Address
 from tests.waiting import LIMIT_S
 

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol, Self, TypeVar
 
+from rocketpy.client.connections import Link
 from rocketpy.errors import RocketError
-from rocketpy.links import Link
 from rocketpy.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel, Server, serve
 from tests.waiting import LIMIT_S
 

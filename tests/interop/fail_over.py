@@ -21,8 +21,6 @@ from tests.interop.ledger_group import LedgerGroup
 from tests.soak.bodies import body_of
 from tests.soak.group_load import GroupLoad
 
-__all__ = ["KeyedLoad", "Promises", "check_messages"]
-
 _QUEUES: Final = 4
 _MESSAGES: Final = 20
 _QUESTIONS_MAX: Final = 16

@@ -15,8 +15,6 @@ from typing import Any
 from tests.interop.java_peer import HERE, REPOSITORY, ToolsMissing
 from tests.interop.warm import DriverFailed
 
-__all__ = ["GoPeer"]
-
 _SOURCE = HERE / "go"
 
 

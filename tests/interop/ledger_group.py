@@ -16,13 +16,11 @@ from typing import Final, Protocol, Self
 
 from rocketpy import AdminClient
 from rocketpy.errors import RocketError
-from rocketpy_broker.dledger.entry import Blank, Entry, decode_entry
+from rocketpy_broker.replication.dledger.core.entry import Blank, Entry, decode_entry
 from tests.interop import probe
 from tests.interop.cluster import Make, new_broker, stopping
 from tests.interop.java_peer import JavaPeer
 from tests.interop.processes import HOST, BrokerProcess, free_port
-
-__all__ = ["GROUP", "LedgerGroup", "NewBroker", "entries_of"]
 
 GROUP: Final = "RaftNode00"
 _FILE_BYTES: Final = 4 << 20

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DriverFailed", "WarmJvm", "stacks"]
-
 
 class DriverFailed(AssertionError):
     """A Java program ended with an error; the text holds the end of its output."""

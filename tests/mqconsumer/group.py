@@ -22,7 +22,7 @@ from rocketpy import (
     Sql,
 )
 from rocketpy.protocol.bodies import ProcessQueueInfo
-from rocketpy.protocol.command import Command
+from rocketpy.protocol.remoting.command import Command
 from tests.mqproducer.place import Place, eventually, message
 from tests.waiting import LIMIT_S
 

@@ -35,7 +35,7 @@ from rocketpy import (
 )
 from rocketpy.errors import BrokerError, ClientClosed, ConfigInvalid, RocketError
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.sysflag import MessageSysFlag
+from rocketpy.protocol.message.sysflag import MessageSysFlag
 from tests.mqconsumer.group import (
     Requests,
     Seen,

@@ -47,9 +47,9 @@ from rocketpy.errors import (
     SendForbidden,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command
-from rocketpy.protocol.trace import Sent
-from rocketpy.protocol.trace import decode as decode_trace
+from rocketpy.protocol.message.trace import Sent
+from rocketpy.protocol.message.trace import decode as decode_trace
+from rocketpy.protocol.remoting.command import Command
 from tests.mqproducer.place import Place, eventually, message
 
 COMMIT, ROLLBACK, UNKNOWN = (

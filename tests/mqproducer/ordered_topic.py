@@ -1,6 +1,6 @@
 """A topic with an order configuration, two brokers, and the master of one of them goes: what must happen.
 
-Told once; in `tests/integration/test_master_gone.py` it happens to our brokers, in
+Told once; in `tests/integration/replication/test_master_gone.py` it happens to our brokers, in
 `tests/interop/cases/test_ha.py` to processes of both makes.
 """
 
@@ -26,8 +26,6 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import PutKVConfigRequestHeader
 from tests.integration.raw_client import RawClient
 from tests.waiting import LIMIT_S
-
-__all__ = ["ordered_topic_while_a_master_is_away"]
 
 QUEUES = [MessageQueue("Ordered", name, number) for name in ("pair", "other") for number in range(2)]
 QUICK = ClientConfig(route_refresh_ms=200, heartbeat_ms=200)

@@ -23,7 +23,7 @@ from rocketpy import (
     create_reply_message,
 )
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy.protocol.command import Command
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import Names, Peer, stored
 from tests.mqproducer.place import eventually

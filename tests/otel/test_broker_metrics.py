@@ -19,12 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from rocketpy import LocalTransactionState, Message, Producer, PullConsumer
 from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, UpdateConsumerOffsetRequestHeader
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel, connect
-from rocketpy_broker.broker import Broker
-from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
+from rocketpy_broker.broker.broker import Broker
+from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
 from rocketpy_broker.metrics import catalog
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.namesrv import NameServer

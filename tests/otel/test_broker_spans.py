@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 
 from rocketpy import Message, Producer
-from rocketpy_broker.broker import Broker
-from rocketpy_broker.config_file import load_broker_config, load_namesrv_config
+from rocketpy_broker.broker.broker import Broker
+from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
 from rocketpy_broker.namesrv import NameServer
 from tests.integration.ha_pair import caught_up, pair
 from tests.otel.recorder import Recorder, attributes
@@ -46,7 +46,7 @@ async def test_what_the_broker_does_is_in_the_senders_trace(
 ) -> None:
     """A slow send would not show whether it waited for the broker, its disk or the network."""
     recorder = Recorder()
-    monkeypatch.setattr("rocketpy_broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
+    monkeypatch.setattr("rocketpy_broker.broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
     await send_to(tmp_path, recorder, flushDiskType=flush, traceSends="true")
     send, store = recorder.span("send Single"), recorder.span("store Single")
     assert store.kind is SpanKind.SERVER
@@ -71,7 +71,7 @@ async def test_what_the_broker_does_is_in_the_senders_trace(
 async def test_the_wait_for_a_slave_is_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A send that a slave holds up would look as one that the master's disk does."""
     recorder = Recorder()
-    monkeypatch.setattr("rocketpy_broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
+    monkeypatch.setattr("rocketpy_broker.broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
     async with pair(tmp_path) as brokers:
         settings = {"brokerRole": "SYNC_MASTER", "flushDiskType": "SYNC_FLUSH", "traceSends": "true"}
         master = await brokers.master(**settings)
@@ -88,7 +88,7 @@ async def test_the_wait_for_a_slave_is_a_stage(tmp_path: Path, monkeypatch: pyte
 async def test_brokers_trace_nothing_unless_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message would cost a broker its clients' telemetry."""
     recorder = Recorder()
-    monkeypatch.setattr("rocketpy_broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
+    monkeypatch.setattr("rocketpy_broker.broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
     await send_to(tmp_path, recorder)
     assert recorder.spans("store") == []
 

@@ -26,7 +26,7 @@ from rocketpy import (
     PushConsumer,
 )
 from rocketpy.message import TRACE_TOPIC
-from rocketpy.protocol.trace import Consumed, ConsumeOutcome, Consuming, TraceRecord, decode
+from rocketpy.protocol.message.trace import Consumed, ConsumeOutcome, Consuming, TraceRecord, decode
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.background import kill
 from tests.mqproducer.place import eventually

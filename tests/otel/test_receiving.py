@@ -22,7 +22,7 @@ from rocketpy import (
 from rocketpy.errors import BrokerError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy_broker.embedded import EmbeddedCluster
-from rocketpy_otel.describing import message_attributes
+from rocketpy_otel.attributes import message_attributes
 from tests.integration.sdk_peers import Names, Peer
 from tests.mqconsumer.undecodable import mixed
 from tests.mqproducer.place import Place

@@ -23,7 +23,7 @@ from rocketpy import (
 from rocketpy.errors import TransportError
 from rocketpy.hooks import SettleListener
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.command import Command
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Address
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_otel import OpenTelemetry

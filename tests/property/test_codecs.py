@@ -6,23 +6,29 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketpy.protocol import fastjson, properties, record
-from rocketpy.protocol.batch import BatchMessage, decode_batch, encode_batch
+from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from rocketpy.protocol.compression import compress_if_worth, decompress
 from rocketpy.protocol.headers import (
     PullMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
 from rocketpy.protocol.java import string_hash, utf8_hash
-from rocketpy.protocol.message_id import UniqueIdGenerator, decode_message_id, message_id, unique_id_time_ms
-from rocketpy.protocol.record import Record
+from rocketpy.protocol.message import properties, record
+from rocketpy.protocol.message.batch import BatchMessage, decode_batch, encode_batch
+from rocketpy.protocol.message.compression import compress_if_worth, decompress
+from rocketpy.protocol.message.message_id import (
+    UniqueIdGenerator,
+    decode_message_id,
+    message_id,
+    unique_id_time_ms,
+)
+from rocketpy.protocol.message.record import Record
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -17,8 +17,7 @@ import msgspec
 import pytest
 
 from rocketpy.errors import RecordCorrupt, RemoteProtocolError
-from rocketpy.protocol import fastjson, message_id, properties, record
-from rocketpy.protocol.batch import decode_batch, encode_batch
+from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
     REQUEST_BODIES,
     RESPONSE_BODIES,
@@ -26,8 +25,10 @@ from rocketpy.protocol.bodies import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from rocketpy.protocol.compression import compress, inflate
 from rocketpy.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS
+from rocketpy.protocol.message import message_id, properties, record
+from rocketpy.protocol.message.batch import decode_batch, encode_batch
+from rocketpy.protocol.message.compression import compress, inflate
 
 CASES = int(os.environ.get("HOSTILE_CASES", "2000"))
 MEMORY_LIMIT_BYTES = 24 << 20

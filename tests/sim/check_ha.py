@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rocketpy.protocol.record import decode
+from rocketpy.protocol.message.record import decode
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.log_scan import LogScan
+from rocketpy_broker.store.log.log_scan import LogScan
 from tests.sim.ha_node import log_of
 from tests.sim.ha_world import World
 

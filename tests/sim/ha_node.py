@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocketpy.errors import FlushFailed, StoreError
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy_broker.ha.log import EpochFile, StoreTarget
-from rocketpy_broker.ha.progress import Progress
-from rocketpy_broker.ha.slave import SlaveLink
-from rocketpy_broker.ha.waiting import Answer, WaitingSends
+from rocketpy_broker.replication.ha.log import EpochFile, StoreTarget
+from rocketpy_broker.replication.ha.progress import Progress
+from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.sync_waiters import Answer, WaitingSends
 from rocketpy_broker.store import (
     CommitLogConfig,
     ConsumeQueueConfig,
@@ -24,14 +24,12 @@ from rocketpy_broker.store import (
     MessageStore,
     StoreConfig,
 )
-from rocketpy_broker.store.backlog import Backlog
-from rocketpy_broker.store.store_lock import StoreLock
+from rocketpy_broker.store.copy.backlog import Backlog
+from rocketpy_broker.store.files.store_lock import StoreLock
 from tests.crash.disk import Crash, Operation, RecordingDisk
 
 if TYPE_CHECKING:
     from tests.sim.ha_world import World
-
-__all__ = ["SEGMENT_BYTES", "Node", "Sent", "log_of"]
 
 ROOT = Path("/store")
 SEGMENT_BYTES = 8192

@@ -12,15 +12,13 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from rocketpy.errors import RecordCorrupt, TornTail
-from rocketpy.protocol.record import BLANK_MAGIC, peek, read_start
-from rocketpy_broker.ha.epochs import Epoch, common_end
-from rocketpy_broker.ha.master import Close, Effect, Poll, Received, Send
+from rocketpy.protocol.message.record import BLANK_MAGIC, peek, read_start
+from rocketpy_broker.replication.ha.epochs import Epoch, common_end
+from rocketpy_broker.replication.ha.master import Close, Effect, Poll, Received, Send
 from tests.sim.ha_node import SEGMENT_BYTES
 
 if TYPE_CHECKING:
     from tests.sim.ha_world import World
-
-__all__ = ["PlainLink", "PlainNode"]
 
 _REPORT = Struct(">q")
 _HEADER = Struct(">qi")

@@ -9,21 +9,19 @@ from typing import Any
 from unittest.mock import patch
 
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy_broker.ha import epochs, log, master
-from rocketpy_broker.ha.epochs import EpochState
-from rocketpy_broker.ha.log import EpochFile, StoreSource, StoreTarget
-from rocketpy_broker.ha.master import MasterLink
-from rocketpy_broker.ha.progress import Progress
-from rocketpy_broker.ha.slave import SlaveLink
-from rocketpy_broker.ha.waiting import Answer, WaitingSends
-from rocketpy_broker.ha.wire import FrameReader
+from rocketpy_broker.replication.ha import epochs, log, master
+from rocketpy_broker.replication.ha.epochs import EpochState
+from rocketpy_broker.replication.ha.log import EpochFile, StoreSource, StoreTarget
+from rocketpy_broker.replication.ha.master import MasterLink
+from rocketpy_broker.replication.ha.progress import Progress
+from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.sync_waiters import Answer, WaitingSends
+from rocketpy_broker.replication.ha.wire import FrameReader
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.backlog import Backlog
-from rocketpy_broker.store.copied_records import WholeRecords
-from rocketpy_broker.store.replica import ReplicaLog
+from rocketpy_broker.store.copy.backlog import Backlog
+from rocketpy_broker.store.copy.copied_records import WholeRecords
+from rocketpy_broker.store.copy.replica import ReplicaLog
 from tests.sim import ha_world
-
-__all__ = ["DEFECTS"]
 
 Defect = Callable[[], contextlib.AbstractContextManager[Any]]
 DEFECTS: dict[str, Defect] = {}
@@ -180,7 +178,7 @@ def a_cut_leaves_the_consume_queues() -> Iterator[None]:
 @defect
 def a_cut_forgets_the_marks() -> Iterator[None]:
     """The checkpoint still says that more was flushed: after a crash the store refuses to open."""
-    with patch("rocketpy_broker.store.checkpoint.CheckpointFile.save", lambda _self, _checkpoint: None):
+    with patch("rocketpy_broker.store.files.checkpoint.CheckpointFile.save", lambda _self, _checkpoint: None):
         yield
 
 

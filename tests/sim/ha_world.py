@@ -20,16 +20,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from rocketpy_broker.ha.epochs import rank
-from rocketpy_broker.ha.log import StoreSource
-from rocketpy_broker.ha.master import Close, Effect, MasterLink, Poll, Received, Send
-from rocketpy_broker.ha.settings import LinkSettings
-from rocketpy_broker.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.epochs import rank
+from rocketpy_broker.replication.ha.log import StoreSource
+from rocketpy_broker.replication.ha.master import Close, Effect, MasterLink, Poll, Received, Send
+from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha.slave import SlaveLink
 from rocketpy_broker.store import MessageStore
 from tests.sim.ha_node import Node, Sent, log_of
 from tests.sim.ha_plain import PlainLink, PlainNode
-
-__all__ = ["World"]
 
 Slave = Node | PlainNode
 

@@ -18,8 +18,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["UNKNOWN", "Appended", "Operation", "misplaced_append", "unlinearizable_key"]
-
 UNKNOWN = math.inf
 """The `answered` of a call whose end nobody saw."""
 

@@ -12,9 +12,6 @@ from random import Random
 from tests.sim.raft_check import Violation, check
 from tests.sim.raft_world import FAST, Faults, World
 
-__all__ = ["main", "run_seed"]
-
-
 _WORLDS_KEPT = 20
 _REPORTED = 1000
 

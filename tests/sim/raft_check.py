@@ -9,15 +9,13 @@ see tests/crash.
 
 from __future__ import annotations
 
-from rocketpy_broker.dledger.codes import RaftResponseCode
-from rocketpy_broker.dledger.entry import Entry, next_pos
-from rocketpy_broker.dledger.events import Outcome
-from rocketpy_broker.dledger.member import Role
-from rocketpy_broker.dledger.node import RaftNode
+from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
+from rocketpy_broker.replication.dledger.core.entry import Entry, next_pos
+from rocketpy_broker.replication.dledger.core.events import Outcome
+from rocketpy_broker.replication.dledger.core.node import RaftNode
+from rocketpy_broker.replication.dledger.core.raft_state import Role
 from tests.sim.raft_disk import RaftDisk
 from tests.sim.raft_history import Find, History
-
-__all__ = ["Checker", "Violation", "check"]
 
 
 class Violation(AssertionError):

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from random import Random
 
-from rocketpy_broker.dledger.entry import Entry
-from rocketpy_broker.dledger.ledger_view import Write
-from rocketpy_broker.dledger.state_files import LedgerCheckpoint, TermState
-
-__all__ = ["RaftDisk"]
+from rocketpy_broker.replication.dledger.core.entry import Entry
+from rocketpy_broker.replication.dledger.core.log_view import Write
+from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint, TermState
 
 
 class RaftDisk:

@@ -11,12 +11,10 @@ import itertools
 from collections.abc import Callable
 from random import Random
 
-from rocketpy_broker.dledger.codes import RaftResponseCode
-from rocketpy_broker.dledger.entry import Entry
-from rocketpy_broker.dledger.events import Outcome
+from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
+from rocketpy_broker.replication.dledger.core.entry import Entry
+from rocketpy_broker.replication.dledger.core.events import Outcome
 from tests.sim.linearizable import UNKNOWN, Appended, Operation, misplaced_append, unlinearizable_key
-
-__all__ = ["REFUSED", "History"]
 
 REFUSED = (RaftResponseCode.NOT_LEADER, RaftResponseCode.LEADER_PENDING_FULL)
 """Codes that promise that the entry is not, and never will be, in the ledger."""

@@ -11,26 +11,24 @@ from typing import Any
 from unittest.mock import PropertyMock, patch
 
 from rocketpy.errors import ensure
-from rocketpy_broker.dledger.codes import RaftResponseCode, VoteResult
-from rocketpy_broker.dledger.election import Elector
-from rocketpy_broker.dledger.entry import Entry
-from rocketpy_broker.dledger.events import Outbox
-from rocketpy_broker.dledger.following import Follower
-from rocketpy_broker.dledger.leading import Leader, PeerProgress
-from rocketpy_broker.dledger.ledger_view import LedgerView
-from rocketpy_broker.dledger.member import Member
-from rocketpy_broker.dledger.node import RaftNode
-from rocketpy_broker.dledger.settings import RaftSettings
-from rocketpy_broker.dledger.wire import (
+from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode, VoteResult
+from rocketpy_broker.replication.dledger.core.election import Elector
+from rocketpy_broker.replication.dledger.core.entry import Entry
+from rocketpy_broker.replication.dledger.core.events import Outbox
+from rocketpy_broker.replication.dledger.core.follower import Follower
+from rocketpy_broker.replication.dledger.core.leader import Leader, PeerProgress
+from rocketpy_broker.replication.dledger.core.log_view import LedgerView
+from rocketpy_broker.replication.dledger.core.messages import (
     GetEntriesRequest,
     GetEntriesResponse,
     PushEntryRequest,
     RaftMessage,
     VoteRequest,
 )
+from rocketpy_broker.replication.dledger.core.node import RaftNode
+from rocketpy_broker.replication.dledger.core.raft_state import Member
+from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from tests.sim.raft_disk import RaftDisk
-
-__all__ = ["DEFECTS"]
 
 Defect = Callable[[], AbstractContextManager[Any]]
 _SUCCESS = RaftResponseCode.SUCCESS

@@ -1,7 +1,8 @@
 """A group of peers in a made-up world: clock, network, disks and chance come from one seed.
 
-A peer's shell does what `rocketpy_broker.dledger.node` says: write, flush, then send. Every fault is drawn
-from the seed, at rates that the seed draws too. `heal` ends all faults; from then on the group must get on.
+A peer's shell does what `rocketpy_broker.replication.dledger.core.node` says: write, flush, then send.
+Every fault is drawn from the seed, at rates that the seed draws too. `heal` ends all faults; from then on the
+group must make progress.
 """
 
 from __future__ import annotations
@@ -13,15 +14,26 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from rocketpy_broker.dledger.events import Answered, Asked, Call, Event, Expire, Propose, Ready, Tick
-from rocketpy_broker.dledger.member import Role
-from rocketpy_broker.dledger.node import RaftNode
-from rocketpy_broker.dledger.settings import RaftSettings
-from rocketpy_broker.dledger.wire import GetEntriesRequest, GetEntriesResponse, RaftMessage
+from rocketpy_broker.replication.dledger.core.events import (
+    Answered,
+    Asked,
+    Call,
+    Event,
+    Expire,
+    Propose,
+    Ready,
+    Tick,
+)
+from rocketpy_broker.replication.dledger.core.messages import (
+    GetEntriesRequest,
+    GetEntriesResponse,
+    RaftMessage,
+)
+from rocketpy_broker.replication.dledger.core.node import RaftNode
+from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from tests.sim.raft_check import Checker
 from tests.sim.raft_disk import RaftDisk
-
-__all__ = ["FAST", "Faults", "Peer", "World"]
 
 TICK_MS = 50
 CALL_TIMEOUT_MS = 3000

@@ -21,16 +21,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rocketpy_broker.dledger.codes import PushType
-from rocketpy_broker.dledger.entry import Entry
-from rocketpy_broker.dledger.ledger_view import Write
-from rocketpy_broker.dledger.member import Role
-from rocketpy_broker.dledger.state_files import TermState
-from rocketpy_broker.dledger.wire import PushEntryRequest
+from rocketpy_broker.replication.dledger.core.codes import PushType
+from rocketpy_broker.replication.dledger.core.entry import Entry
+from rocketpy_broker.replication.dledger.core.log_view import Write
+from rocketpy_broker.replication.dledger.core.messages import PushEntryRequest
+from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.core.state_files import TermState
 from tests.sim.raft_check import Violation
 from tests.sim.raft_world import TICK_MS, World
-
-__all__ = ["play"]
 
 
 def play(path: Path) -> World:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["body_of", "number_of"]
-
 _SIZES = (40, 200, 200, 1000, 1000, 6000)
 
 

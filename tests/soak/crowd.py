@@ -26,8 +26,6 @@ from tests.soak.piece import PieceReport
 from tests.soak.servers import Servers
 from tests.soak.witness import Witness
 
-__all__ = ["run_crowd"]
-
 PYTHON, JAVA = "python", "java"
 _CHURN_SECONDS = 8.0
 _SETTLE_SECONDS = 180.0

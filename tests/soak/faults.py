@@ -44,8 +44,6 @@ from tests.soak.ledger import Ledger
 from tests.soak.load import TOPIC, Load
 from tests.soak.places import Place
 
-__all__ = ["FaultReport", "Servers", "fault_run", "read_back", "servers"]
-
 QUEUES = 4
 REFRESH_MS = 30_000
 _READ_BACK_S = 60

@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from rocketpy import ClientConfig, Message, Producer, ProducerConfig, SendResult, SendStatus
 from tests.soak.load import Load
 
-__all__ = ["GroupLoad"]
-
 
 class GroupLoad(Load):
     """Sends no batches, which Java's DLedger brokers refuse. senders: sends under way at a time."""

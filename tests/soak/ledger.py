@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from rocketpy import Outcome, SendResult, SendStatus
 from tests.soak.places import Place, place_of
 
-__all__ = ["Ledger"]
-
 
 @dataclass(slots=True)
 class Ledger:

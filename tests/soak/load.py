@@ -16,8 +16,6 @@ from tests.interop.processes import BrokerProcess, NameServerProcess
 from tests.soak.bodies import body_of, number_of
 from tests.soak.ledger import Ledger
 
-__all__ = ["TOPIC", "Load"]
-
 TOPIC = "Faults"
 _BURST, _LIST = 40, 10
 _PAUSE_S = 0.01

@@ -21,7 +21,7 @@ import sys
 from typing import Final
 
 from rocketpy import ConsumeResult, Message, MessageExt, Producer, PushConfig, PushConsumer, SendStatus
-from rocketpy.consumer.settings import ConsumeFrom
+from rocketpy.consumer.config import ConsumeFrom
 from rocketpy.errors import RocketError
 
 FAILS_EVERY: Final = 211

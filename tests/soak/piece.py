@@ -18,8 +18,6 @@ from tests.soak.bodies import body_of, number_of
 from tests.soak.places import Places
 from tests.soak.servers import Servers
 
-__all__ = ["PieceReport", "run_piece"]
-
 TOPIC = "Soak"
 PRODUCERS = 4
 _START_SECONDS = 60

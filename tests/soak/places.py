@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from rocketpy import MessageExt, SendResult
 
-__all__ = ["Place", "Places", "place_of"]
-
 Place = tuple[str, int, int]
 """Broker, queue id, queue offset."""
 

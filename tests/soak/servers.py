@@ -10,8 +10,6 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
-__all__ = ["Servers"]
-
 _START_SECONDS = 60
 
 

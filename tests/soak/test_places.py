@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketpy import MessageExt, MessageQueue, SendResult, SendStatus
-from rocketpy.protocol import record
+from rocketpy.protocol.message import record
 from tests.soak.bodies import body_of, number_of
 from tests.soak.places import Places
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Witness"]
-
 DISTURBED_S = 90.0
 """A membership change explains a duplicate for so long: 20 s to notice, 60 s until a dead one's locks end."""
 

@@ -21,8 +21,8 @@ from pyspark_rocketmq import ROW_ID_PROPERTY, SeenRows
 from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
-from pyspark_rocketmq.reading import read_range
-from pyspark_rocketmq.sending import TaskPlace, send_rows
+from pyspark_rocketmq.sink import TaskPlace, send_rows
+from pyspark_rocketmq.source import read_range
 from rocketpy.errors import RocketError
 from tests.interop.probe import wait_until
 from tests.interop.processes import our_environment

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 from pyspark_rocketmq import ROW_ID_PROPERTY, SeenRows
-from rocketpy.protocol.sysflag import MessageSysFlag
+from rocketpy.protocol.message.sysflag import MessageSysFlag
 from tests.spark.conftest import Place, Write
 
 pytestmark = pytest.mark.spark

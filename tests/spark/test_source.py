@@ -14,8 +14,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark_rocketmq import dedupe
 from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
-from pyspark_rocketmq.planning import Planner
-from pyspark_rocketmq.sending import TaskPlace, send_rows
+from pyspark_rocketmq.planner import Planner
+from pyspark_rocketmq.sink import TaskPlace, send_rows
 from rocketpy import Message, MessageQueue
 from rocketpy.sync import Producer, PullConsumer
 from tests.interop.probe import wait_until

@@ -33,17 +33,14 @@ from pyspark_rocketmq.offsets import (
     to_json,
 )
 from pyspark_rocketmq.options import Connection, Options, SinkOptions, SourceOptions
-from pyspark_rocketmq.planning import Planner
+from pyspark_rocketmq.planner import Planner
 from pyspark_rocketmq.reader import BatchReader, StreamReader
-from pyspark_rocketmq.reading import read_range
 from pyspark_rocketmq.rows import to_batch
-from pyspark_rocketmq.sending import Report, TaskPlace, send_rows
+from pyspark_rocketmq.sink import Report, TaskPlace, send_rows
+from pyspark_rocketmq.source import read_range
 from rocketpy import MessageExt, MessageQueue
 from rocketpy.errors import ConfigInvalid, Retry, RocketError
-from rocketpy.protocol import properties, record
-from rocketpy.protocol.batch import decode_batch
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command
 from rocketpy.protocol.headers import (
     GetMaxOffsetResponseHeader,
     GetMinOffsetResponseHeader,
@@ -51,10 +48,13 @@ from rocketpy.protocol.headers import (
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
 )
-from rocketpy.protocol.record import encode_record, host_bytes
+from rocketpy.protocol.message import properties, record
+from rocketpy.protocol.message.batch import decode_batch
+from rocketpy.protocol.message.record import encode_record, host_bytes
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
+from tests.integration.client.test_error_texts import expect_short
 from tests.integration.sdk_peers import SENDS, Names, Peer, Script, refuses, stored
-from tests.integration.test_sdk_error_texts import expect_short
 from tests.otel.recorder import Recorder, traceparent
 
 pytestmark = pytest.mark.spark
@@ -513,7 +513,7 @@ async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.Monke
     """Rows could not be followed from the job that wrote them to whoever reads them."""
     recorder = Recorder()
     telemetry = recorder.telemetry()
-    monkeypatch.setattr("rocketpy.telemetry._installed", lambda: telemetry)
+    monkeypatch.setattr("rocketpy.telemetry.plugin._installed", lambda: telemetry)
     job = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     _, broker = await task(None, {"traceparent": job})
     elements = [element for command in broker.sends for element in decode_batch(command.body)]
@@ -646,7 +646,7 @@ async def test_rows_with_a_sharding_key_wait_for_their_route() -> None:
 async def test_batches_that_fail_together_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen batches that a restart cost would wait one after the other, long after the broker is back."""
     pauses: list[float] = []
-    monkeypatch.setattr("pyspark_rocketmq.sending.sleep", pauses.append)
+    monkeypatch.setattr("pyspark_rocketmq.sink.sleep", pauses.append)
     refused = 0
 
     def script(_channel: Channel, request: Command) -> Command:

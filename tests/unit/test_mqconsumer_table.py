@@ -8,7 +8,7 @@ import re
 import pytest
 
 import rocketpy
-from rocketpy.consumer.settings import LitePullConfig, PushConfig
+from rocketpy.consumer.config import LitePullConfig, PushConfig
 from tests.mqconsumer import CASES
 from tools.import_map import ROOT
 
@@ -55,7 +55,7 @@ def test_each_row_names_its_case() -> None:
     assert {row[-1].strip("` |") for row in rows()} == set(CASES)
 
 
-@pytest.mark.parametrize("path", ["tests/integration", "tests/interop/cases"])
+@pytest.mark.parametrize("path", ["tests/integration/consumer", "tests/interop/cases"])
 def test_the_cases_run_against_both(path: str) -> None:
     """A row could be tested against our own broker only, and be wrong against RocketMQ's."""
     assert "globals().update(CASES)" in (ROOT / path / "test_mqconsumer.py").read_text("utf-8")

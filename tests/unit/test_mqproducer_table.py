@@ -66,7 +66,7 @@ def test_each_row_names_its_case() -> None:
 
 def test_the_cases_run_against_both() -> None:
     """A row could be tested against our own broker only, and be wrong against RocketMQ's."""
-    for path in ("tests/integration/test_mqproducer.py", "tests/interop/cases/test_mqproducer.py"):
+    for path in ("tests/integration/producer/test_mqproducer.py", "tests/interop/cases/test_mqproducer.py"):
         assert "vars(cases).items()" in (ROOT / path).read_text("utf-8")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy import ClientConfig
-from rocketpy_broker.config_file import load_broker_config
+from rocketpy_broker.config.file import load_broker_config
 from tools.import_map import ROOT, SOURCES
 
 POLICY = (ROOT / "SECURITY.md").read_text("utf-8")
@@ -30,7 +30,10 @@ CALLS = frozenset({
 })  # fmt: skip
 """Functions that do; `load` is that of yaml."""
 ALLOWED = {
-    ("rocketpy/protocol/compression.py", "import_module"): "one of two packages named in its own table",
+    (
+        "rocketpy/protocol/message/compression.py",
+        "import_module",
+    ): "one of two packages named in its own table",
 }
 
 
@@ -96,8 +99,8 @@ NOT_CREDENTIALS = {
         "integrations/spark/pyspark_rocketmq/options.py",
         "connection.signature_version == 2",
     ): "a number that is set",
-    ("rocketpy/protocol/acl.py", "name != SIGNATURE"): "the name of a field",
-    ("rocketpy/protocol/acl.py", "name != SIGNATURE_V2"): "the name of a field",
+    ("rocketpy/protocol/remoting/acl.py", "name != SIGNATURE"): "the name of a field",
+    ("rocketpy/protocol/remoting/acl.py", "name != SIGNATURE_V2"): "the name of a field",
     (
         "integrations/spark/pyspark_rocketmq/options.py",
         "bool(connection.access_key) != bool(connection.secret_key)",
@@ -119,8 +122,8 @@ def test_credentials_are_compared_in_constant_time() -> None:
                 case ast.Attribute(attr="compare_digest"):
                     in_constant_time.add(path)
     assert plain == set(NOT_CREDENTIALS)
-    assert {"rocketpy_broker/security/guard.py", "rocketpy_broker/ha/wire.py"} <= in_constant_time
-    assert any(path.startswith("rocketpy_broker/dledger/") for path in in_constant_time)
+    assert {"rocketpy_broker/security/guard.py", "rocketpy_broker/replication/ha/wire.py"} <= in_constant_time
+    assert any(path.startswith("rocketpy_broker/replication/dledger/") for path in in_constant_time)
 
 
 def test_values_of_settings_are_not_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

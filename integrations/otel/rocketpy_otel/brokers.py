@@ -17,11 +17,9 @@ from rocketpy import __version__
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.telemetry import BrokerSend, Measured, Metric
 from rocketpy_otel import names
-from rocketpy_otel.describing import operation
+from rocketpy_otel.attributes import operation
 from rocketpy_otel.instruments import SCOPE
 from rocketpy_otel.tracing import Contexts
-
-__all__ = ["BrokerInstruments", "BrokerSpans"]
 
 _FRESH_S: Final = 0.5
 """A reader asks each instrument by itself; what was collected for the first serves the others."""

@@ -6,9 +6,7 @@ from opentelemetry.metrics import MeterProvider
 
 from rocketpy import __version__
 from rocketpy_otel import names
-from rocketpy_otel.describing import Value, operation, peer
-
-__all__ = ["SCOPE", "Instruments"]
+from rocketpy_otel.attributes import Value, operation, peer
 
 SCOPE = "rocketpy_otel"
 

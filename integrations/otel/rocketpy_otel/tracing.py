@@ -12,8 +12,6 @@ from opentelemetry.trace import Link, Tracer
 
 from rocketpy_otel.instruments import Instruments
 
-__all__ = ["Contexts", "Tracing", "is_suppressed"]
-
 _SUPPRESSED = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_instrumentation")
 """Set in a context around exporters, so that what they send is not traced in its turn: the first by the SDK,
 and different in each process; the second by older instrumentations."""

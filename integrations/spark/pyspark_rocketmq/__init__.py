@@ -8,9 +8,9 @@ from typing import Any
 from pyspark_rocketmq.columns import RowNotSent
 from pyspark_rocketmq.helpers import foreach_batch, write_batch
 from pyspark_rocketmq.options import ROW_ID_PROPERTY
-from pyspark_rocketmq.planning import DataLoss
+from pyspark_rocketmq.planner import DataLoss
 from pyspark_rocketmq.row_ids import SeenRows, dedupe
-from pyspark_rocketmq.sending import Report
+from pyspark_rocketmq.sink import Report
 
 __all__ = [
     "ROW_ID_PROPERTY",

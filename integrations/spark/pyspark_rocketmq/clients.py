@@ -16,8 +16,6 @@ from pyspark_rocketmq.options import Connection, SinkOptions, SourceOptions
 from rocketpy import ConsumerConfig
 from rocketpy.sync import Producer, PullConsumer
 
-__all__ = ["consumer_for", "producer_for"]
-
 _KEPT: Final = 4
 """Clients with different options that one worker keeps; the one unused for longest is closed first."""
 

@@ -28,8 +28,6 @@ from pyspark_rocketmq.options import SinkOptions
 from rocketpy import Message, MessageColumns, RocketError
 from rocketpy.errors import ConfigInvalid, MessageInvalid
 
-__all__ = ["Columns", "Row", "RowNotSent"]
-
 _TEXT: Final = frozenset({"string"})
 _NUMBER: Final = frozenset({"int", "smallint", "tinyint"})
 _TYPES: Final = {

@@ -12,8 +12,6 @@ from pyspark_rocketmq.rows import SCHEMA, check_schema
 from pyspark_rocketmq.writer import BatchWriter, StreamWriter
 from rocketpy.errors import ConfigInvalid
 
-__all__ = ["RocketMQDataSource"]
-
 
 class RocketMQDataSource(DataSource):
     """DataFrames in and out of RocketMQ.

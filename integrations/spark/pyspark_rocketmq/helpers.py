@@ -11,12 +11,10 @@ from pyspark import TaskContext
 
 from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions
-from pyspark_rocketmq.sending import Report, TaskPlace, send_rows
+from pyspark_rocketmq.sink import Report, TaskPlace, send_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["foreach_batch", "write_batch"]
 
 _REPORT: Final = "partition int, rows bigint, body_bytes bigint"
 

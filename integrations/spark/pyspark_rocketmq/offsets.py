@@ -14,19 +14,6 @@ from typing import Final, NamedTuple
 
 from rocketpy.errors import ConfigInvalid
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "Offsets",
-    "QueueName",
-    "QueueRange",
-    "from_json",
-    "read_offsets",
-    "share",
-    "split",
-    "to_json",
-]
-
 EARLIEST: Final = -2
 LATEST: Final = -1
 _QUEUE_DIGITS_MAX: Final = 9

@@ -26,8 +26,6 @@ from rocketpy import (
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import check_group, check_topic
 
-__all__ = ["ROW_ID_PROPERTY", "Connection", "Options", "SinkOptions", "SourceOptions"]
-
 ROW_ID_PROPERTY: Final = "SPARK_ROW_ID"
 """The default name of the property that tells rows apart; see `dedupe`."""
 

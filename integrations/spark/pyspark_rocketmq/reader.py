@@ -17,11 +17,9 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_rocketmq.offsets import Offsets, QueueRange, from_json, share, split, to_json
 from pyspark_rocketmq.options import SourceOptions
-from pyspark_rocketmq.planning import Planner
-from pyspark_rocketmq.reading import read_range
+from pyspark_rocketmq.planner import Planner
+from pyspark_rocketmq.source import read_range
 from rocketpy.errors import RocketError
-
-__all__ = ["BatchReader", "StreamReader"]
 
 log = logging.getLogger("pyspark_rocketmq")
 

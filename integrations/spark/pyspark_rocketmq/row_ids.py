@@ -15,8 +15,6 @@ from rocketpy import MessageExt
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["SeenRows", "dedupe"]
-
 
 def dedupe(frame: DataFrame, *, within: str | None = None, name: str = ROW_ID_PROPERTY) -> DataFrame:
     """Keep one of the messages with the same row id; those without one are all kept.

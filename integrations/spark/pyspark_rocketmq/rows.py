@@ -11,8 +11,6 @@ from rocketpy import MessageExt
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import RESERVED_PROPERTIES
 
-__all__ = ["SCHEMA", "check_schema", "to_batch"]
-
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TIME_MS_MIN: Final = -62_135_596_800_000
 _TIME_MS_MAX: Final = 253_402_300_799_999

@@ -20,9 +20,7 @@ from pyspark.sql.datasource import (
 
 from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions
-from pyspark_rocketmq.sending import Report, TaskPlace, send_rows
-
-__all__ = ["BatchWriter", "StreamWriter"]
+from pyspark_rocketmq.sink import Report, TaskPlace, send_rows
 
 log = logging.getLogger("pyspark_rocketmq")
 

@@ -5,15 +5,6 @@ from __future__ import annotations
 from rocketpy.protocol.bodies.base import Body, written
 from rocketpy.protocol.headers.base import Int64
 
-__all__ = [
-    "BrokerStatsData",
-    "BrokerStatsItem",
-    "GetBrokerClusterAclConfigResponseBody",
-    "GroupList",
-    "KVTable",
-    "PlainAccessConfig",
-]
-
 
 class KVTable(Body, kw_only=True):
     """Texts by name: key-value configuration, runtime information, the answer to REGISTER_BROKER."""

@@ -9,8 +9,6 @@ import msgspec
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.headers.base import Int32
 
-__all__ = ["Body", "MessageQueue", "written"]
-
 T = TypeVar("T")
 
 

@@ -7,25 +7,6 @@ from msgspec import field
 from rocketpy.protocol.bodies.base import Body, MessageQueue, written
 from rocketpy.protocol.headers.base import Int32, Int64
 
-__all__ = [
-    "CheckClientRequestBody",
-    "Connection",
-    "ConsumeMessageDirectlyResult",
-    "ConsumeStatus",
-    "ConsumerConnection",
-    "ConsumerData",
-    "ConsumerRunningInfo",
-    "GetConsumerListByGroupResponseBody",
-    "HeartbeatData",
-    "LockBatchRequestBody",
-    "LockBatchResponseBody",
-    "ProcessQueueInfo",
-    "ProducerConnection",
-    "ProducerData",
-    "SubscriptionData",
-    "UnlockBatchRequestBody",
-]
-
 
 class SubscriptionData(Body, kw_only=True):
     """What a consumer wants of a topic. Source: RocketMQ SubscriptionData.

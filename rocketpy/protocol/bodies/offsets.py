@@ -6,26 +6,6 @@ from rocketpy.protocol.bodies.base import Body, MessageQueue, written
 from rocketpy.protocol.bodies.client import SubscriptionData
 from rocketpy.protocol.headers.base import Int32, Int64
 
-__all__ = [
-    "ConsumeQueueData",
-    "ConsumeStats",
-    "ConsumeStatsList",
-    "ConsumerOffsetSerializeWrapper",
-    "DelayOffsetSerializeWrapper",
-    "GetConsumerStatusBody",
-    "MessageQueueForC",
-    "OffsetSerializeWrapper",
-    "OffsetWrapper",
-    "QueryConsumeQueueResponseBody",
-    "QueryConsumeTimeSpanBody",
-    "QueryCorrectionOffsetBody",
-    "QueueTimeSpan",
-    "ResetOffsetBody",
-    "ResetOffsetBodyForC",
-    "TopicOffset",
-    "TopicStatsTable",
-]
-
 
 class ConsumerOffsetSerializeWrapper(Body, kw_only=True):
     """The answer to GET_ALL_CONSUMER_OFFSET, and consumerOffset.json.

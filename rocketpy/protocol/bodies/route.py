@@ -5,8 +5,6 @@ from __future__ import annotations
 from rocketpy.protocol.bodies.base import Body, written
 from rocketpy.protocol.headers.base import Int32
 
-__all__ = ["BrokerData", "ClusterInfo", "QueueData", "TopicRouteData"]
-
 
 class QueueData(Body, kw_only=True):
     """How many queues of a topic a broker has. perm: 4 read, 2 write, 1 inherit.

@@ -21,18 +21,8 @@ from msgspec import field
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies.base import Body, written
-from rocketpy.protocol.compression import inflate
 from rocketpy.protocol.headers.base import Int32, Int64
-
-__all__ = [
-    "DataVersion",
-    "RegisterBrokerBody",
-    "SubscriptionGroupConfig",
-    "SubscriptionGroupWrapper",
-    "TopicConfig",
-    "TopicConfigSerializeWrapper",
-    "TopicList",
-]
+from rocketpy.protocol.message.compression import inflate
 
 _LENGTH: Final = Struct(">i")
 _LEVEL: Final = 9

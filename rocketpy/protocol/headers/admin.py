@@ -6,24 +6,6 @@ from msgspec import field
 
 from rocketpy.protocol.headers.base import Header, Int32, Int64
 
-__all__ = [
-    "CloneGroupOffsetRequestHeader",
-    "CreateAccessConfigRequestHeader",
-    "DeleteAccessConfigRequestHeader",
-    "GetBrokerAclConfigResponseHeader",
-    "GetBrokerConfigResponseHeader",
-    "GetConsumeStatsInBrokerHeader",
-    "GetConsumeStatsRequestHeader",
-    "QueryConsumeQueueRequestHeader",
-    "QueryConsumeTimeSpanRequestHeader",
-    "QueryCorrectionOffsetHeader",
-    "RegisterFilterServerRequestHeader",
-    "RegisterFilterServerResponseHeader",
-    "RegisterMessageFilterClassRequestHeader",
-    "UpdateGlobalWhiteAddrsConfigRequestHeader",
-    "ViewBrokerStatsDataRequestHeader",
-]
-
 
 class GetBrokerConfigResponseHeader(Header, kw_only=True):
     """The answer to GET_BROKER_CONFIG (26). version: DataVersion as JSON; the body has the settings."""

@@ -15,8 +15,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-__all__ = ["Header", "Int32", "Int64", "ext_text"]
-
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """A Java int; anything outside its range is refused."""
 

@@ -6,18 +6,6 @@ from msgspec import field
 
 from rocketpy.protocol.headers.base import Header, Int64
 
-__all__ = [
-    "ConsumeMessageDirectlyResultRequestHeader",
-    "GetConsumerConnectionListRequestHeader",
-    "GetConsumerListByGroupRequestHeader",
-    "GetConsumerRunningInfoRequestHeader",
-    "GetConsumerStatusRequestHeader",
-    "GetProducerConnectionListRequestHeader",
-    "NotifyConsumerIdsChangedRequestHeader",
-    "ResetOffsetRequestHeader",
-    "UnregisterClientRequestHeader",
-]
-
 
 class UnregisterClientRequestHeader(Header, kw_only=True):
     """UNREGISTER_CLIENT (35), sent more than once by one shutdown (QUIRKS 10)."""

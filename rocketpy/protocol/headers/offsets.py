@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from rocketpy.protocol.headers.base import Header, Int32, Int64
 
-__all__ = [
-    "GetEarliestMsgStoretimeRequestHeader",
-    "GetEarliestMsgStoretimeResponseHeader",
-    "GetMaxOffsetRequestHeader",
-    "GetMaxOffsetResponseHeader",
-    "GetMinOffsetRequestHeader",
-    "GetMinOffsetResponseHeader",
-    "QueryConsumerOffsetRequestHeader",
-    "QueryConsumerOffsetResponseHeader",
-    "SearchOffsetRequestHeader",
-    "SearchOffsetResponseHeader",
-    "UpdateConsumerOffsetRequestHeader",
-]
-
 
 class QueryConsumerOffsetRequestHeader(Header, kw_only=True):
     """QUERY_CONSUMER_OFFSET (14). Source: RocketMQ QueryConsumerOffsetRequestHeader."""

@@ -6,14 +6,6 @@ from msgspec import field
 
 from rocketpy.protocol.headers.base import Header, Int32, Int64
 
-__all__ = [
-    "PullMessageRequestHeader",
-    "PullMessageResponseHeader",
-    "QueryMessageRequestHeader",
-    "QueryMessageResponseHeader",
-    "ViewMessageRequestHeader",
-]
-
 
 class PullMessageRequestHeader(Header, kw_only=True):
     """PULL_MESSAGE (11). Source: RocketMQ PullMessageRequestHeader.

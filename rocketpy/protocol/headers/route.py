@@ -4,24 +4,6 @@ from __future__ import annotations
 
 from rocketpy.protocol.headers.base import Header, Int32, Int64
 
-__all__ = [
-    "DeleteKVConfigRequestHeader",
-    "DeleteTopicInNamesrvRequestHeader",
-    "GetKVConfigRequestHeader",
-    "GetKVConfigResponseHeader",
-    "GetKVListByNamespaceRequestHeader",
-    "GetRouteInfoRequestHeader",
-    "GetTopicsByClusterRequestHeader",
-    "PutKVConfigRequestHeader",
-    "QueryDataVersionRequestHeader",
-    "QueryDataVersionResponseHeader",
-    "RegisterBrokerRequestHeader",
-    "RegisterBrokerResponseHeader",
-    "UnRegisterBrokerRequestHeader",
-    "WipeWritePermOfBrokerRequestHeader",
-    "WipeWritePermOfBrokerResponseHeader",
-]
-
 
 class GetRouteInfoRequestHeader(Header, kw_only=True):
     """GET_ROUTEINTO_BY_TOPIC (105). Source: RocketMQ GetRouteInfoRequestHeader."""

@@ -6,15 +6,6 @@ from msgspec import field
 
 from rocketpy.protocol.headers.base import Header, Int32, Int64
 
-__all__ = [
-    "ConsumerSendMsgBackRequestHeader",
-    "ReplyMessageRequestHeader",
-    "SendMessageErrorHeader",
-    "SendMessageRequestHeader",
-    "SendMessageRequestHeaderV2",
-    "SendMessageResponseHeader",
-]
-
 
 class SendMessageRequestHeader(Header, kw_only=True):
     """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Source: RocketMQ SendMessageRequestHeader.

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from rocketpy.protocol.headers.base import Header, Int32
 
-__all__ = [
-    "CreateTopicRequestHeader",
-    "DeleteSubscriptionGroupRequestHeader",
-    "DeleteTopicRequestHeader",
-    "GetSubscriptionGroupConfigRequestHeader",
-    "GetTopicConfigRequestHeader",
-    "GetTopicStatsInfoRequestHeader",
-    "QueryTopicConsumeByWhoRequestHeader",
-]
-
 
 class CreateTopicRequestHeader(Header, kw_only=True):
     """UPDATE_AND_CREATE_TOPIC (17). Source: RocketMQ CreateTopicRequestHeader.

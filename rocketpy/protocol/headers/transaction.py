@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from rocketpy.protocol.headers.base import Header, Int32, Int64
 
-__all__ = [
-    "CheckTransactionStateRequestHeader",
-    "EndTransactionRequestHeader",
-    "ResumeCheckHalfMessageRequestHeader",
-]
-
 
 class EndTransactionRequestHeader(Header, kw_only=True):
     """END_TRANSACTION (37). Source: RocketMQ EndTransactionRequestHeader.

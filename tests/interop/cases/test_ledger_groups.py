@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from rocketpy import ClientConfig, ConsumeFrom, MessageExt, PushConfig, PushConsumer
-from rocketpy.protocol.record import decode
-from rocketpy.protocol.sysflag import MessageSysFlag
+from rocketpy.protocol.message.record import decode
+from rocketpy.protocol.message.sysflag import MessageSysFlag
 from tests.interop import probe
 from tests.interop.cluster import Make, stopping
 from tests.interop.fail_over import KeyedLoad, Promises, check_messages

@@ -10,7 +10,7 @@ import pytest
 
 from rocketpy import Message, MessageTraceConfig, Producer, ProducerConfig, PullConsumer
 from rocketpy.message import TRACE_TOPIC
-from rocketpy.protocol.trace import (
+from rocketpy.protocol.message.trace import (
     Consumed,
     ConsumeOutcome,
     Consuming,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_many_topics import COUNT, many_topics
+from tests.integration.broker.test_many_topics import COUNT, many_topics
 from tests.interop import probe
 from tests.interop.cluster import Cluster, Make, cluster, name_server, new_broker, stopping
 from tests.interop.java_peer import JavaPeer

@@ -11,15 +11,15 @@ from rocketpy.errors import GroupInvalid
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import MessageQueue, SubscriptionGroupConfig
 from rocketpy.runtime.tasks import Tasks
-from rocketpy_broker.config import ConsumeConfig
-from rocketpy_broker.services.groups import SYSTEM_GROUPS, SubscriptionGroups
-from rocketpy_broker.services.locks import LOCK_MS, QueueLocks
-from rocketpy_broker.services.long_polling import HELD_PER_CHANNEL_MAX, HeldPull, PullHolds
-from rocketpy_broker.services.offsets import ConsumerOffsets
-from rocketpy_broker.services.runtime_info import DayTotals
-from rocketpy_broker.services.stats import BrokerStats
-from rocketpy_broker.store.disk import OsDisk
-from rocketpy_broker.store.state_file import save_state
+from rocketpy_broker.config.model import ConsumeConfig
+from rocketpy_broker.services.metadata.groups import SYSTEM_GROUPS, SubscriptionGroups
+from rocketpy_broker.services.metadata.locks import LOCK_MS, QueueLocks
+from rocketpy_broker.services.metadata.long_polling import HELD_PER_CHANNEL_MAX, HeldPull, PullHolds
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.stats.runtime_info import DayTotals
+from rocketpy_broker.services.stats.stats import BrokerStats
+from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.files.state_file import save_state
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(3)]
 
@@ -67,7 +67,7 @@ def held(channel: str, offset: int = 5, deadline_ms: float = 100, queue_id: int 
 
 def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without this locks of made-up queues could fill memory within the minute that they last."""
-    monkeypatch.setattr("rocketpy_broker.services.locks.LOCKS_MAX", 3)
+    monkeypatch.setattr("rocketpy_broker.services.metadata.locks.LOCKS_MAX", 3)
     locks = QueueLocks()
     queues = [MessageQueue("T", "b", queue_id) for queue_id in range(5)]
     assert locks.lock("g", "one", queues, 0) == queues[:3]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rocketpy.client.name_servers import split_addresses
 from rocketpy.config import (
     BatchConfig,
     ClientConfig,
@@ -15,7 +16,6 @@ from rocketpy.config import (
     RetryConfig,
 )
 from rocketpy.errors import ConfigInvalid
-from rocketpy.name_servers import split_addresses
 
 
 @pytest.mark.parametrize(

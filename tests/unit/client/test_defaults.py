@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from rocketpy import admin, client
+from rocketpy.client import admin
+from rocketpy.client import instance as client
 from rocketpy.config import (
     ClientConfig,
     CompressionConfig,
@@ -15,12 +16,18 @@ from rocketpy.config import (
     MessageTraceConfig,
     ProducerConfig,
 )
-from rocketpy.consumer import asking, consuming, member, orderly, process_queue, pulling, sending_back
-from rocketpy.consumer.settings import ConsumeFrom, LitePullConfig, MemberConfig, MessageModel, PushConfig
+from rocketpy.consumer.config import ConsumeFrom, LitePullConfig, MemberConfig, MessageModel, PushConfig
+from rocketpy.consumer.dispatch import concurrent as consuming
+from rocketpy.consumer.dispatch import orderly
+from rocketpy.consumer.dispatch import send_back as sending_back
+from rocketpy.consumer.fetch import broker_api as asking
+from rocketpy.consumer.fetch import process_queue
+from rocketpy.consumer.fetch import puller as pulling
+from rocketpy.consumer.group import member
 from rocketpy.producer import transaction
-from rocketpy.protocol import compression
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy.protocol.frame import MAX_FRAME_BYTES
+from rocketpy.protocol.message import compression
+from rocketpy.protocol.remoting.frame import MAX_FRAME_BYTES
 from rocketpy.transport import ChannelOptions
 
 Row = tuple[Any, Any]

@@ -12,7 +12,7 @@ import pytest
 from rocketpy import Message, MessageQueue, Outcome
 from rocketpy.errors import BrokerError, Retry
 from rocketpy.logs import JsonFormatter
-from rocketpy.repeated import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RepeatedLog
 
 QUEUE = MessageQueue("Orders", "broker-a", 3)
 
@@ -62,7 +62,7 @@ def test_a_repeated_error_is_one_line_in_a_while(
 ) -> None:
     """A broker that is away would fill the disk with one line."""
     now = 1000.0
-    monkeypatch.setattr("rocketpy.repeated.time.monotonic", lambda: now)
+    monkeypatch.setattr("rocketpy.runtime.rate_limited_log.time.monotonic", lambda: now)
     repeated = RepeatedLog(logging.getLogger("rocketpy.test"), interval_s=10)
     for _ in range(5):
         repeated.warning("away", "broker %s is away", "a")

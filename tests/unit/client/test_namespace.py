@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rocketpy.client.namespace import unwrap, unwrap_queue, wrap, wrap_queue
 from rocketpy.message import MessageQueue
-from rocketpy.namespace import unwrap, unwrap_queue, wrap, wrap_queue
 
 
 @pytest.mark.parametrize(

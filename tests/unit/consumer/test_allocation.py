@@ -17,7 +17,7 @@ from rocketpy.consumer.allocation import (
     java_text,
     ring_hash,
 )
-from rocketpy.consumer.rebalance import Changes, Rebalance
+from rocketpy.consumer.group.rebalance import Changes, Rebalance
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import MessageQueue
 

@@ -19,11 +19,11 @@ from rocketpy.errors import (
     RequestTimeout,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command, decode_command
-from rocketpy.protocol.frame import FrameDecoder
 from rocketpy.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeaderV2
-from rocketpy.protocol.properties import decode
-from rocketpy.protocol.record import Record, host_bytes
+from rocketpy.protocol.message.properties import decode
+from rocketpy.protocol.message.record import Record, host_bytes
+from rocketpy.protocol.remoting.command import Command, decode_command
+from rocketpy.protocol.remoting.frame import FrameDecoder
 from tests import golden_data
 from tests.integration.sdk_peers import Names, Peer, Script, refuses, silent, stored
 

@@ -9,19 +9,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rocketpy import ClientConfig, LocalTransactionState, Message, MessageExt, Producer, SendStatus
-from rocketpy.client import ClientInstance
+from rocketpy.client.instance import ClientInstance
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.command import Command, decode_command
-from rocketpy.protocol.frame import FrameDecoder
 from rocketpy.protocol.headers import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from rocketpy.protocol.message_id import message_id
-from rocketpy.protocol.properties import decode
-from rocketpy.protocol.record import host_bytes
+from rocketpy.protocol.message.message_id import message_id
+from rocketpy.protocol.message.properties import decode
+from rocketpy.protocol.message.record import host_bytes
+from rocketpy.protocol.remoting.command import Command, decode_command
+from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy.transport import Channel
 from tests import golden_data
 from tests.integration.sdk_peers import Names, Peer

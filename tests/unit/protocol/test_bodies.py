@@ -30,8 +30,8 @@ from rocketpy.protocol.bodies import (
     TopicList,
     TopicRouteData,
 )
-from rocketpy.protocol.checksum import crc32
 from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.message.checksum import crc32
 from tests.golden_data import RecordedFrame, frames, scenarios, vectors
 
 JSON_BODIES = [("remoting", name) for name in scenarios()] + [

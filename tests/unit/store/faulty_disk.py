@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from rocketpy_broker.store.disk import OsDisk
+from rocketpy_broker.store.files.disk import OsDisk
 
 CHANGES = (
     "create",

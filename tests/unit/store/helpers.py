@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rocketpy.protocol.record import decode_all
+from rocketpy.protocol.message.record import decode_all
 from rocketpy_broker.store import (
     CommitLogConfig,
     ConsumeQueueConfig,
@@ -15,8 +15,8 @@ from rocketpy_broker.store import (
     RecoveryConfig,
     StoreConfig,
 )
-from rocketpy_broker.store.index_file import IndexFile
-from rocketpy_broker.store.log_scan import LogScan
+from rocketpy_broker.store.index.index_file import IndexFile
+from rocketpy_broker.store.log.log_scan import LogScan
 
 Json = dict[str, Any]
 

@@ -1,0 +1,84 @@
+"""Spans of what clients tell brokers about messages: how a transaction ended, what is to come again."""
+
+from __future__ import annotations
+
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+from rocketpy.hooks import SettleEvent
+from rocketpy.message import MessageExt
+from rocketpy_otel import names
+from rocketpy_otel.attributes import Attributes, error_type, operation, peer, queue_attributes
+from rocketpy_otel.tracing import Tracing, is_suppressed
+
+
+class SettleSpans:
+    """A `SettleListener`: a CLIENT span for each, linked to the context that its message carries.
+
+    as_child: whether a message that is sent back continues its sender's trace. The answer to a broker's
+    question about a transaction always does: nothing else caused it.
+    """
+
+    def __init__(self, tracing: Tracing, *, as_child: bool) -> None:
+        self._tracing = tracing
+        self._as_child = as_child
+
+    def settled(self, event: SettleEvent) -> None:
+        """Make the span; it began when the client did."""
+        if is_suppressed():
+            return
+        topic = event.message.topic
+        error = event.error
+        failure = None if error is None else error_type(error)
+        seconds = (event.ended_ns - event.started_ns) / 1e9
+        self._tracing.instruments.settled(
+            event.operation, topic, event.address, _group(event), seconds, failure
+        )
+        span = self._tracing.tracer.start_span(
+            f"{event.operation} {topic}",
+            context=self._parent(event),
+            kind=SpanKind.CLIENT,
+            start_time=event.started_ns,
+            attributes=self._attributes(event),
+            links=self._tracing.contexts.links([event.carrier]),
+        )
+        if span.is_recording():
+            if event.first_error is not None:
+                span.add_event(names.EVENT_RETRY, {names.ERROR_TYPE: error_type(event.first_error)})
+            if error is not None:
+                span.set_attribute(names.ERROR_TYPE, failure or "")
+                span.set_status(Status(StatusCode.ERROR, str(error)))
+        span.end(event.ended_ns)
+
+    def _attributes(self, event: SettleEvent) -> Attributes:
+        message = event.message
+        attributes: Attributes = {
+            **operation(event.operation, "settle", message.topic),
+            **queue_attributes(event.queue),
+            **peer(event.address)[1],
+            names.CLIENT_ID: event.client_id,
+            names.NAMESPACE: self._tracing.namespace,
+        }
+        message_id = message.message_id if isinstance(message, MessageExt) else message.transaction_id
+        if message_id:
+            attributes[names.MESSAGE_ID] = message_id
+        group = _group(event)
+        if group is not None:
+            attributes[names.CONSUMER_GROUP] = group
+        if event.delay_level > 0:
+            attributes[names.DELAY_LEVEL] = event.delay_level
+        if event.state is not None:
+            attributes[names.TRANSACTION_STATE] = event.state
+            attributes[names.TRANSACTION_ASKED] = event.asked
+        return attributes
+
+    def _parent(self, event: SettleEvent) -> Context | None:
+        """The message's context where that is the cause; None for the current one."""
+        if not (event.asked or (self._as_child and event.operation == "nack")):
+            return None
+        return self._tracing.contexts.parent(event.carrier)
+
+
+def _group(event: SettleEvent) -> str | None:
+    """The consumer group; producers' groups have no place in the conventions."""
+    return event.group if event.operation == "nack" else None

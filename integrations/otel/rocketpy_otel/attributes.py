@@ -1,0 +1,104 @@
+"""Attributes of spans: what the conventions say of messages, queues, brokers and errors."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from rocketpy.errors import BrokerError, Outcome, RocketError
+from rocketpy.message import Message, MessageExt, MessageQueue
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.message import properties as reserved
+from rocketpy.transport import Address
+from rocketpy_otel import names
+
+Value = str | int | float | bool | Sequence[str]
+Attributes = dict[str, Value]
+
+_GROUP_PROPERTY: Final = "__SHARDINGKEY"
+_DELIVERY_PROPERTY: Final = "TIMER_DELIVER_MS"
+_MS_DIGITS_MAX: Final = 18
+"""A property has whatever its sender wrote; attributes are 64-bit numbers."""
+"""Set by clients of 5.x."""
+
+
+def operation(name: str, kind: str, topic: str) -> Attributes:
+    """What every span and every metric has."""
+    return {
+        names.SYSTEM: names.SYSTEM_ROCKETMQ,
+        names.OPERATION_NAME: name,
+        names.OPERATION_TYPE: kind,
+        names.DESTINATION: topic,
+    }
+
+
+def message_attributes(message: Message | MessageExt) -> Attributes:
+    """What a message says of itself; never its body."""
+    properties = message.properties
+    found: Attributes = {
+        names.BODY_BYTES: len(message.body),
+        names.MESSAGE_TYPE: _type_of(message, properties),
+    }
+    if message.tags:
+        found[names.TAG] = message.tags
+    if message.keys:
+        found[names.KEYS] = list(message.keys)
+    if message.delay_level:
+        found[names.DELAY_LEVEL] = message.delay_level
+    if group := properties.get(_GROUP_PROPERTY):
+        found[names.MESSAGE_GROUP] = group
+    delivery = properties.get(_DELIVERY_PROPERTY, "")
+    if delivery.isdecimal() and len(delivery) <= _MS_DIGITS_MAX:
+        found[names.DELIVERY_TIME] = int(delivery)
+    return found
+
+
+def _type_of(message: Message | MessageExt, properties: Mapping[str, str]) -> str:
+    if reserved.PROPERTY_TRANSACTION_PREPARED in properties:
+        return "transaction"
+    if message.delay_level or _DELIVERY_PROPERTY in properties:
+        return "delay"
+    return "fifo" if _GROUP_PROPERTY in properties else "normal"
+
+
+def queue_attributes(queue: MessageQueue) -> Attributes:
+    """Which queue it was."""
+    return {names.PARTITION: f"{queue.broker_name}/{queue.queue_id}"}
+
+
+@lru_cache(maxsize=1024)
+def peer(address: str | None) -> tuple[Mapping[str, Value], Mapping[str, Value]]:
+    """The broker at an address: for metrics, and for spans, which also name the connection's other end."""
+    if address is None:
+        return MappingProxyType({}), MappingProxyType({})
+    parsed = Address.parse(address)
+    server: Attributes = {names.SERVER_ADDRESS: parsed.host}
+    if parsed.scheme != "memory":
+        server[names.SERVER_PORT] = parsed.port
+    whole = dict(server)
+    try:
+        ipaddress.ip_address(parsed.host)
+    except ValueError:
+        pass
+    else:
+        whole |= {names.PEER_ADDRESS: parsed.host, names.PEER_PORT: parsed.port}
+    return MappingProxyType(server), MappingProxyType(whole)
+
+
+def error_type(error: BaseException) -> str:
+    """A word for what went wrong, one of few: the broker's response code by name, or the error's class."""
+    if isinstance(error, BrokerError):
+        try:
+            return ResponseCode(error.code).name
+        except ValueError:
+            return str(error.code)
+    return type(error).__name__
+
+
+def outcome_attributes(error: BaseException) -> Attributes:
+    """The error, and whether the message may be stored all the same."""
+    outcome = error.outcome if isinstance(error, RocketError) else Outcome.UNKNOWN
+    return {names.ERROR_TYPE: error_type(error), names.OUTCOME: outcome.name}

@@ -1,0 +1,154 @@
+"""Spans of sends: one PRODUCER span a message, or for a batch one a message and a CLIENT span linked to them.
+
+A send span ends when the broker has answered, so it shows what the caller waited for, repeats included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from opentelemetry import trace
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+
+from rocketpy.hooks import FailedAttempt, SendEvent
+from rocketpy.message import Message, MessageQueue
+from rocketpy.results import SendResult, SendStatus
+from rocketpy_otel import names
+from rocketpy_otel.attributes import (
+    Attributes,
+    error_type,
+    message_attributes,
+    operation,
+    outcome_attributes,
+    peer,
+    queue_attributes,
+)
+from rocketpy_otel.tracing import Tracing, is_suppressed
+
+
+class _Started(NamedTuple):
+    """What a send's end needs. started_s: by a steady clock."""
+
+    span: Span
+    started_s: float
+
+
+class SendSpans:
+    """A `SendListener` that makes spans, and puts their context into the messages."""
+
+    def __init__(self, tracing: Tracing, *, batch_create_spans: bool) -> None:
+        self._tracing = tracing
+        self._batch_create_spans = batch_create_spans
+
+    def started(self, event: SendEvent) -> None:
+        """Begin the span, and put its context into what is sent."""
+        if is_suppressed():
+            return
+        messages = event.messages
+        single = len(messages) == 1
+        attributes = operation("send", "send", messages[0].topic)
+        attributes[names.CLIENT_ID] = event.client_id
+        attributes[names.NAMESPACE] = self._tracing.namespace
+        if single:
+            attributes.update(message_attributes(messages[0]))
+        else:
+            attributes[names.BATCH_COUNT] = len(messages)
+        created = not single and self._batch_create_spans
+        contexts = self._tracing.contexts
+        # The contexts that the application itself has put into messages stay as they are.
+        bare = [
+            (message, extra)
+            for message, extra in zip(messages, event.extra_properties, strict=True)
+            if not contexts.are_in(message.properties)
+        ]
+        creators = [self._create(event, message) for message, _ in bare] if created else []
+        links = contexts.links(message.properties for message in messages)
+        span = self._tracing.tracer.start_span(
+            f"send {messages[0].topic}",
+            kind=SpanKind.CLIENT if created else SpanKind.PRODUCER,
+            attributes=attributes,
+            links=links + [Link(creator.get_span_context()) for creator in creators],
+        )
+        event.state[self] = _Started(span, time.perf_counter())
+        # Last, since a propagator may raise: the span is ended all the same.
+        for (_, extra), creator in zip(bare, creators if created else [span] * len(bare), strict=True):
+            contexts.put(extra, trace.set_span_in_context(creator))
+
+    def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
+        """End the span of a send that was answered, or written if nobody answers it."""
+        started: _Started | None = event.state.get(self)
+        if started is None:
+            return
+        queue = results[0].queue if results else event.queue
+        address = event.address(queue) if queue is not None else None
+        if started.span.is_recording():
+            if queue is not None:
+                started.span.set_attributes({**queue_attributes(queue), **peer(address)[1]})
+            started.span.set_attributes(_result_attributes(results))
+            _note_retries(started.span, event.failures)
+        started.span.end()
+        self._measure(event, address, started, None)
+
+    def failed(self, event: SendEvent, error: BaseException) -> None:
+        """End the span of a send that failed."""
+        started: _Started | None = event.state.get(self)
+        if started is None:
+            return
+        queue = event.failures[-1].queue if event.failures else event.queue
+        address = event.address(queue) if queue is not None else None
+        if started.span.is_recording():
+            attributes = outcome_attributes(error)
+            if queue is not None:
+                attributes |= {**queue_attributes(queue), **peer(address)[1]}
+            started.span.set_attributes(attributes)
+            started.span.set_status(Status(StatusCode.ERROR, str(error)))
+            _note_retries(started.span, event.failures)
+        started.span.end()
+        self._measure(event, address, started, error_type(error))
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _create(self, event: SendEvent, message: Message) -> Span:
+        """A span of one message of a batch."""
+        span = self._tracing.tracer.start_span(
+            f"create {message.topic}",
+            kind=SpanKind.PRODUCER,
+            attributes={
+                **operation("create", "create", message.topic),
+                names.CLIENT_ID: event.client_id,
+                names.NAMESPACE: self._tracing.namespace,
+                **message_attributes(message),
+            },
+        )
+        span.end()
+        return span
+
+    def _measure(self, event: SendEvent, address: str | None, started: _Started, error: str | None) -> None:
+        seconds = time.perf_counter() - started.started_s
+        messages = event.messages
+        self._tracing.instruments.sent(messages[0].topic, address, len(messages), seconds, error)
+
+
+def _result_attributes(results: Sequence[SendResult]) -> Attributes:
+    attributes: Attributes = {}
+    if len(results) == 1:
+        attributes[names.MESSAGE_ID] = results[0].message_id
+    if results and results[0].status is not SendStatus.SEND_OK:
+        attributes[names.SEND_STATUS] = results[0].status.name
+    return attributes
+
+
+def _note_retries(span: Span, failures: Sequence[FailedAttempt]) -> None:
+    for failure in failures:
+        span.add_event(names.EVENT_RETRY, _failure_attributes(failure.queue, failure.end), failure.time_ns)
+
+
+def _failure_attributes(queue: MessageQueue, end: BaseException | Sequence[SendResult]) -> Attributes:
+    attributes = queue_attributes(queue)
+    if isinstance(end, BaseException):
+        attributes[names.ERROR_TYPE] = error_type(end)
+    else:
+        attributes[names.SEND_STATUS] = end[0].status.name
+    return attributes

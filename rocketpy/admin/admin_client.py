@@ -1,0 +1,195 @@
+"""AdminClient: look-ups, topics and dead letters, for programs that produce and consume nothing.
+
+Source: RocketMQ 4.6 DefaultMQAdminExt; SendMessageProcessor consumerSendMsgBack and handleRetryAndDLQ for
+what becomes of dead letters (QUIRKS 37).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rocketpy.client.admin import Lookups
+from rocketpy.client.broker_api import Questions
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.lifecycle import Connected
+from rocketpy.client.namespace import DLQ_TOPIC_PREFIX, wrap
+from rocketpy.client.routing.routes import PERM_READ
+from rocketpy.config import ClientConfig, check_number
+from rocketpy.consumer.dispatch.send_back import retry_topic
+from rocketpy.consumer.pull import PullConsumer
+from rocketpy.errors import MessageInvalid, RecordCorrupt, RouteNotFound
+from rocketpy.message.message import DEFAULT_TOPIC, MessageExt, check_group
+from rocketpy.producer.send.response import read_answer
+from rocketpy.protocol.bodies import MessageQueue, QueueData
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.headers import CreateTopicRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.message import properties as names
+from rocketpy.protocol.message.compression import compress_if_worth
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.results import SendResult
+
+_TIMEOUT_MS: Final = 6000
+_TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""A consumer group that every broker has, for tools. Source: RocketMQ MixAll TOOLS_CONSUMER_GROUP."""
+_RETRIES_MAX: Final = 16
+"""A number above the 0 retries of a re-sent message; consumers say themselves how often they retry."""
+_NOT_FOR_A_RESEND: Final = (
+    names.PROPERTY_DELAY_TIME_LEVEL,
+    names.PROPERTY_REAL_TOPIC,
+    names.PROPERTY_REAL_QUEUE_ID,
+    names.PROPERTY_TRANSACTION_PREPARED,
+    names.PROPERTY_WAIT_STORE_MSG_OK,
+)
+"""Left from the message's way to the dead letters: it would be delayed, a half message, or not waited for."""
+
+
+class DeadLetters(NamedTuple):
+    """Dead letters of a group. next_offsets: of each queue that was read; the next fetch goes on there."""
+
+    messages: list[MessageExt]
+    next_offsets: dict[MessageQueue, int]
+
+
+class AdminClient(Lookups, Connected):
+    """Asks name servers and brokers, makes topics, reads dead letters and sends them again.
+
+        async with AdminClient("127.0.0.1:9876") as admin:
+            await admin.create_topic("Orders", 8)
+
+    namesrv, client: as for `Producer`.
+    """
+
+    def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
+        super().__init__("the admin client", namesrv, client)
+
+    def _asking(self) -> ClientInstance:
+        return self._running()
+
+    async def fetch_dead_letters(
+        self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
+    ) -> DeadLetters:
+        """Read what consumers of a group gave up: the messages of its topic ``%DLQ%group``.
+
+        max_count: return at most so many. offsets: where to begin in each queue, `DeadLetters.next_offsets`
+        of an earlier call; queues that it does not name, and all without it, are read from their oldest
+        message on. Reads each queue up to its end at the time of the call, oldest messages first, queue by
+        queue; reading removes nothing. A group that never had dead letters has none here.
+
+        Brokers make that topic for writing only (RocketMQ before 4.9). Where it is, it is first made
+        readable, which stays; under access control that needs an administrator's keys.
+        Raises GroupInvalid, ConfigInvalid, RouteNotFound for a broker without a master, TransportError and
+        BrokerError.
+        """
+        check_number("max_count", max_count, 1)
+        client = self._running()
+        topic = DLQ_TOPIC_PREFIX + check_group(group)
+        found = DeadLetters([], {})
+        try:
+            route = await client.route(wrap(client.config.namespace, topic), fresh=True)
+        except RouteNotFound:
+            return found
+        async with _Reader(_TOOLS_GROUP, client=self._client_config, telemetry=False) as reader:
+            for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
+                if not data.perm & PERM_READ:
+                    await self._make_readable(client, wrap(client.config.namespace, topic), data)
+                for queue_id in range(data.read_queue_nums):
+                    queue = MessageQueue(topic, data.broker_name, queue_id)
+                    await _read_queue(reader, queue, found, (offsets or {}).get(queue), max_count)
+        return found
+
+    async def resend_dead_letter(self, message: MessageExt) -> SendResult:
+        """Send a dead letter to its group again, and to no other group, as if it had never failed.
+
+        message: from `fetch_dead_letters`. The group's consumers get it under its first topic, with its body,
+        keys, tags, properties and unique id, and with no retries so far. It goes to the broker that has the
+        dead letter, once. The dead letter stays where it is until its time is over. One that could not be
+        decompressed here is sent with its raw body, for consumers that can.
+
+        Raises MessageInvalid for a message that is no dead letter, or is damaged, TransportError (it may be
+        stored all the same, see `outcome`), and BrokerError, such as when the group does not exist any more.
+        """
+        client = self._running()
+        namespace = client.config.namespace
+        dead_topic = wrap(namespace, message.topic)
+        group = dead_topic.removeprefix(DLQ_TOPIC_PREFIX)
+        if group == dead_topic or names.PROPERTY_RETRY_TOPIC not in message.properties:
+            raise MessageInvalid(f"{message} is no dead letter: it is not from fetch_dead_letters")
+        body, flags = _body_again(message)
+        address, _ = await client.find_broker(dead_topic, message.queue.broker_name, only=True)
+        queue = MessageQueue(retry_topic(group), message.queue.broker_name, 0)
+        header = SendMessageRequestHeaderV2(
+            producer_group=group,
+            topic=queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=1,
+            queue_id=queue.queue_id,
+            sys_flag=flags,
+            born_timestamp=message.born_timestamp,
+            flag=message.flag,
+            properties=_properties_again(message),
+            reconsume_times=0,
+            max_reconsume_times=_RETRIES_MAX,
+        )
+        command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
+        # Asked once: a second time might store it twice.
+        answer = await client.links.to(address).request(command, _TIMEOUT_MS)
+        return read_answer(answer, queue, message.message_id)
+
+    async def _make_readable(self, client: ClientInstance, topic: str, data: QueueData) -> None:
+        """Give a topic the permission to be read, at the broker's master; all else stays."""
+        address, _ = await client.find_broker(topic, data.broker_name, only=True)
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=data.read_queue_nums,
+            write_queue_nums=data.write_queue_nums,
+            perm=data.perm | PERM_READ,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=data.topic_syn_flag,
+        )
+        command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await Questions(client, _TIMEOUT_MS).ask(address, data.broker_name, command)
+
+
+class _Reader(PullConsumer):
+    """A pull consumer whose group is the same in every namespace."""
+
+    def _wrapped(self, name: str) -> str:
+        return name if name == _TOOLS_GROUP else super()._wrapped(name)
+
+
+async def _read_queue(
+    reader: PullConsumer, queue: MessageQueue, found: DeadLetters, offset: int | None, max_count: int
+) -> None:
+    """Add a queue's messages to those found."""
+    end = await reader.max_offset(queue, of_master=True)
+    offset = max(await reader.min_offset(queue), offset or 0)
+    while offset < end and len(found.messages) < max_count:
+        pulled = await reader.pull(queue, offset, min(32, max_count - len(found.messages)))
+        if pulled.next_offset <= offset:
+            break
+        found.messages.extend(message for message in pulled.messages if message.queue_offset < end)
+        offset = min(pulled.next_offset, end)
+    found.next_offsets[queue] = offset
+
+
+def _body_again(message: MessageExt) -> tuple[bytes, int]:
+    """The body of a dead letter as it travels when it is sent again, and its sysFlag's compression bits."""
+    if isinstance(message.decode_error, RecordCorrupt):
+        raise MessageInvalid(f"{message} is damaged and cannot be sent again: {message.decode_error}")
+    compression = message.sys_flag & MessageSysFlag.COMPRESSION_TYPE_MASK
+    compressed = message.sys_flag & MessageSysFlag.COMPRESSED
+    if compressed and message.decode_error is None:
+        return compress_if_worth(message.body, compression)
+    return message.body, compressed | compression
+
+
+def _properties_again(message: MessageExt) -> str:
+    """The properties of a dead letter as they travel when it is sent again."""
+    properties: dict[str, str | None] = dict(message.properties)
+    for name in _NOT_FOR_A_RESEND:
+        properties.pop(name, None)
+    properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
+    return names.encode(properties)

@@ -1,0 +1,179 @@
+"""Questions to name servers: one is asked until it fails, then the next.
+
+Source: RocketMQ NettyRemotingClient's choice of a name server. Differs: one that does not know a topic may
+just have been started, so the others are asked too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from rocketpy.client.connections import Link, Links
+from rocketpy.client.routing import check_route
+from rocketpy.errors import (
+    BrokerError,
+    ConfigInvalid,
+    ConnectFailed,
+    Outcome,
+    RemoteProtocolError,
+    RequestTimeout,
+    RocketError,
+    RouteNotFound,
+    TransportError,
+)
+from rocketpy.message.message import DEFAULT_TOPIC
+from rocketpy.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import GetRouteInfoRequestHeader, Header
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.protocol.remoting.connection import MAYBE_HANDLED
+from rocketpy.transport import Address, Channel, check_scheme
+
+log = logging.getLogger("rocketpy.client")
+
+T = TypeVar("T")
+
+_ALWAYS_SUPPORTED: Final = (RequestCode.GET_ROUTEINTO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
+"""Questions that every name server answers, and no broker."""
+
+
+def split_addresses(text: str) -> tuple[str, ...]:
+    """The addresses in ``h1:p;h2:p``; a comma separates too. Raises ConfigInvalid."""
+    addresses = tuple(str(check_scheme(Address.parse(part))) for part in re.split(r"[;,\s]+", text) if part)
+    if not addresses:
+        raise ConfigInvalid("no name server: pass namesrv='host:9876', or set NAMESRV_ADDR")
+    return addresses
+
+
+class NameServers:
+    """The name servers of a client."""
+
+    def __init__(self, addresses: tuple[str, ...], links: Links, timeout_ms: int, first: int = 0) -> None:
+        """timeout_ms: for one answer. first: any number; clients that start elsewhere spread the load."""
+        self.addresses = addresses
+        links.name_servers |= set(addresses)
+        self._links = links
+        self._timeout_ms = timeout_ms
+        self._current = first % len(addresses)
+
+    @property
+    def current(self) -> Link:
+        """The one that is asked first."""
+        return self._links.to(self.addresses[self._current])
+
+    async def ask(self, code: int, header: Header | None = None) -> Command:
+        """The first answer any of them gives, whatever its code. Raises the last TransportError."""
+        return (await self._first(self._current, self._question(code, header)))[1]
+
+    async def reach(self) -> Channel:
+        """Wait until a name server answers; return the connection to it.
+
+        The name servers share the time for one answer (`timeout_ms`), so a silent one does not hide the next.
+        Raises the last TransportError.
+        """
+        limit_ms = self._timeout_ms // len(self.addresses)
+        ask = self._question(
+            RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=DEFAULT_TOPIC)
+        )
+
+        async def reach(link: Link) -> Channel:
+            try:
+                async with asyncio.timeout(limit_ms / 1000):
+                    await ask(link)
+                    return await link.open()
+            except TimeoutError:
+                raise RequestTimeout(f"no answer within {limit_ms} ms") from None
+
+        return (await self._first(self._current, reach, limit_ms))[1]
+
+    def _question(self, code: int, header: Header | None) -> Callable[[Link], Awaitable[Command]]:
+        async def ask(link: Link) -> Command:
+            answer = await link.request(Command.request(code, header), self._timeout_ms)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ALWAYS_SUPPORTED:
+                raise ConnectFailed(
+                    f"{link.address} is a broker, not a name server; those listen on port 9876 by default"
+                )
+            return answer
+
+        return ask
+
+    async def _first(
+        self, number: int, use: Callable[[Link], Awaitable[T]], limit_ms: int | None = None
+    ) -> tuple[int, T]:
+        """Use one name server after the other, from one on, until that works; return its number too.
+
+        limit_ms: the time that each of them gets, for the error; `timeout_ms` when None.
+        """
+        error: RocketError = ConnectFailed("no name server was asked")
+        for _ in self.addresses:
+            try:
+                return number, await use(self._links.to(self.addresses[number]))
+            except TransportError as failed:
+                error = self._named(self.addresses[number], failed, limit_ms or self._timeout_ms)
+                number = self._after(number)
+        raise error.with_traceback(None)  # callers see who asked, not each step of the last attempt
+
+    def _named(self, address: str, error: TransportError, limit_ms: int) -> TransportError:
+        """The same error, told of a name server: there, it is no matter what became of the question."""
+        if isinstance(error, ConnectFailed):
+            return error  # its text names the name server
+        text = f"name server {address} did not answer within {limit_ms} ms; is it a name server?"
+        if not isinstance(error, RequestTimeout):
+            text = f"name server {address}: {str(error).removesuffix(MAYBE_HANDLED)}"
+        return error.__class__(text, outcome=error.outcome, retry=error.retry)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """The route of a topic, of the first name server that knows one which clients can use.
+
+        Raises RouteNotFound, a TransportError when no name server answers, BrokerError, RemoteProtocolError.
+        """
+        unknown: RouteNotFound | RemoteProtocolError | None = None
+        number = self._current
+        ask = self._question(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
+        for _ in self.addresses:
+            try:
+                number, answer = await self._first(number, ask)
+            except TransportError as error:
+                if unknown is None:
+                    raise
+                raise unknown from error
+            if answer.code == ResponseCode.SUCCESS:
+                try:
+                    route = TopicRouteData.decode(answer.body)
+                    check_route(topic, route)
+                except RemoteProtocolError as error:
+                    text = f"name server {self.addresses[number]}: {error}"
+                    unknown = RemoteProtocolError(text, outcome=Outcome.NOT_SENT)
+                    log.warning("%s", unknown)
+                    number = self._after(number)
+                    continue
+                return route
+            if answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise BrokerError(answer.code, answer.remark, f"name server {self.addresses[number]}")
+            unknown = unknown or RouteNotFound(
+                f"name server {self.addresses[number]} knows no broker for topic {topic}"
+            )
+            number = self._after(number)
+        raise unknown or RouteNotFound(f"no name server was asked for topic {topic}")
+
+    async def brokers(self) -> list[BrokerData]:
+        """Every broker of every cluster, in order of names. Raises TransportError, BrokerError."""
+        answer = await self.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
+        table = ClusterInfo.decode(answer.body).broker_addr_table
+        return [data for _, data in sorted(table.items())]
+
+    def _after(self, number: int) -> int:
+        """The next one, which is asked first from now on, unless another question has found that out before.
+
+        Otherwise two that fail together would turn twice, back to where they failed.
+        """
+        following = (number + 1) % len(self.addresses)
+        if self._current == number:
+            self._current = following
+        return following

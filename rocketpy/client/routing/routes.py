@@ -1,0 +1,158 @@
+"""From a name server's route to queues.
+
+Source: RocketMQ 4.6 MQClientInstance topicRouteData2TopicPublishInfo and ..SubscribeInfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rocketpy.errors import RemoteProtocolError
+from rocketpy.protocol.bodies import MessageQueue, QueueData, TopicRouteData
+
+MASTER_ID: Final = 0
+QUEUES_MAX: Final = 65_536
+"""Queues of a topic on one broker; a route with more is refused. RocketMQ has no limit."""
+_ROUTE_QUEUES_MAX: Final = 262_144
+"""Queues of a topic on all brokers together."""
+_DIGITS_MAX: Final = len(str(QUEUES_MAX))
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRoute:
+    """Where messages of a topic go.
+
+    queues: in the order in which turns go round. masters: broker name to address. ordered: whether the
+    queues come from the topic's order configuration, so that their number stays when a broker is away.
+    leaderless: brokers that would take messages, had they a master: one that has died, say, or a group that
+    elects its leader.
+    """
+
+    topic: str
+    queues: tuple[MessageQueue, ...]
+    masters: Mapping[str, str]
+    ordered: bool = False
+    leaderless: frozenset[str] = frozenset()
+
+
+def check_route(topic: str, route: TopicRouteData) -> None:
+    """Raise RemoteProtocolError for a route whose list of queues would fill memory, or that is impossible.
+
+    RocketMQ's clients take any numbers: with 2,147,483,647 queues they build a list of them.
+    """
+    total = 0
+    for data in route.queue_datas:
+        for count in (data.read_queue_nums, data.write_queue_nums):
+            if not 0 <= count <= QUEUES_MAX:
+                raise RemoteProtocolError(
+                    f"the route of {topic} has {count} queues on broker {data.broker_name[:200]}; "
+                    f"0 to {QUEUES_MAX} are accepted"
+                )
+        total += max(data.read_queue_nums, data.write_queue_nums)
+    if total > _ROUTE_QUEUES_MAX:
+        raise RemoteProtocolError(
+            f"the route of {topic} has {total} queues; up to {_ROUTE_QUEUES_MAX} are accepted"
+        )
+    if route.order_topic_conf:
+        _order_counts(topic, route.order_topic_conf)
+
+
+def publish_route(topic: str, route: TopicRouteData) -> PublishRoute:
+    """Where messages of `topic` may be sent: queues with write permission whose broker has a master.
+
+    An order configuration comes first: its queues are used as they stand, whether or not their broker is
+    there, since a message's place must not depend on that. Raises RemoteProtocolError for a malformed one.
+    """
+    masters = _masters(route)
+    if route.order_topic_conf:
+        return PublishRoute(topic, tuple(_ordered_queues(topic, route.order_topic_conf)), masters, True)
+    queues = tuple(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in sorted(route.queue_datas, key=_broker_name)
+        if data.perm & PERM_WRITE and data.broker_name in masters
+        for queue_id in range(data.write_queue_nums)
+    )
+    leaderless = frozenset(
+        data.broker_name
+        for data in route.queue_datas
+        if data.perm & PERM_WRITE and data.write_queue_nums and data.broker_name not in masters
+    )
+    return PublishRoute(topic, queues, masters, leaderless=leaderless)
+
+
+def borrow_route(topic: str, template: TopicRouteData, queues_max: int) -> PublishRoute:
+    """Where a topic goes that no broker knows yet: to the brokers that create topics from `template`.
+
+    queues_max: most queues a broker will make (4 in RocketMQ); the template's read queues bound it too.
+    """
+    datas = [
+        QueueData(
+            broker_name=data.broker_name,
+            read_queue_nums=(count := min(queues_max, data.read_queue_nums)),
+            write_queue_nums=count,
+            perm=data.perm,
+        )
+        for data in template.queue_datas
+        if data.perm & PERM_INHERIT
+    ]
+    return publish_route(topic, TopicRouteData(queue_datas=datas, broker_datas=template.broker_datas))
+
+
+def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
+    """Queues that can be read, sorted."""
+    return tuple(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in sorted(route.queue_datas, key=_broker_name)
+        if data.perm & PERM_READ
+        for queue_id in range(data.read_queue_nums)
+    )
+
+
+def member_to_read(addresses: Mapping[int, str]) -> int:
+    """Return the id of the member of a broker to read from: the master, else the slave with the lowest id.
+
+    A DLedger broker without a role registers with id -1; its log may be the oldest, so it comes last.
+    """
+    return min(addresses, key=lambda broker_id: (broker_id < MASTER_ID, broker_id))
+
+
+def _broker_name(data: QueueData) -> str:
+    return data.broker_name
+
+
+def _masters(route: TopicRouteData) -> dict[str, str]:
+    return {
+        data.broker_name: data.broker_addrs[MASTER_ID]
+        for data in route.broker_datas
+        if MASTER_ID in data.broker_addrs
+    }
+
+
+def _ordered_queues(topic: str, order_topic_conf: str) -> list[MessageQueue]:
+    return [
+        MessageQueue(topic, broker_name, queue_id)
+        for broker_name, count in _order_counts(topic, order_topic_conf)
+        for queue_id in range(count)
+    ]
+
+
+def _order_counts(topic: str, order_topic_conf: str) -> list[tuple[str, int]]:
+    """Read ``broker-a:4;broker-b:2``. Raises RemoteProtocolError."""
+    counts: list[tuple[str, int]] = []
+    for part in filter(None, order_topic_conf.split(";")):
+        broker_name, _, text = part.partition(":")
+        count = int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else -1
+        counts.append((broker_name, count))
+        if not 0 <= count <= QUEUES_MAX:
+            raise RemoteProtocolError(
+                f"order configuration of {topic} is {order_topic_conf[:200]!r}; broker:count;... is "
+                f"expected, with up to {QUEUES_MAX} queues of a broker"
+            )
+    if sum(count for _, count in counts) > _ROUTE_QUEUES_MAX:
+        raise RemoteProtocolError(f"order configuration of {topic} has more than {_ROUTE_QUEUES_MAX} queues")
+    return counts

@@ -1,0 +1,74 @@
+"""HandlerThreads: threads for handlers, which let the interpreter end.
+
+The standard library's pool waits at the exit for what its threads are at: one handler that never returns
+would keep a program from ending that has closed its consumer. What a handler is at then comes again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class HandlerThreads(Executor):
+    """Up to `width` daemon threads, started as they are needed."""
+
+    def __init__(self, width: int) -> None:
+        self._width: Final = width
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[Future[object], Callable[[], object]]] = deque()
+        self._threads = 0
+        self._idle = 0
+        self._is_over = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """See `Executor`."""
+        future: Future[T] = Future()
+        with self._changed:
+            if self._is_over:
+                raise RuntimeError("these threads were told to end")
+            self._waiting.append((future, partial(fn, *args, **kwargs)))  # type: ignore[arg-type] # its own T
+            if self._idle >= len(self._waiting):
+                self._changed.notify()
+            elif self._threads < self._width:
+                self._threads += 1
+                name = f"rocketpy-handler_{self._threads}"
+                threading.Thread(target=self._serve, name=name, daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
+        """Begin nothing more. Waits for nothing, whatever the arguments say."""
+        with self._changed:
+            self._is_over = True
+            for future, _ in self._waiting:
+                future.cancel()
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        while (work := self._next()) is not None:
+            future, call = work
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - it is for whoever waits
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            del work, future, call  # nothing is kept while there is nothing to do
+
+    def _next(self) -> tuple[Future[object], Callable[[], object]] | None:
+        with self._changed:
+            self._idle += 1
+            while not self._waiting and not self._is_over:
+                self._changed.wait()
+            self._idle -= 1
+            return self._waiting.popleft() if self._waiting else None

@@ -1,0 +1,204 @@
+"""Sending back: how a message that was not handled comes again, or ends among the dead letters.
+
+The broker that has the message is asked to let it come again later (CONSUMER_SEND_MSG_BACK). When it is not
+there, the message is sent as a new one to the group's retry topic, on any broker.
+
+Source: RocketMQ 4.6 DefaultMQPushConsumerImpl sendMessageBack, ConsumeMessageOrderlyService sendMessageBack.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import Final
+
+from rocketpy.client.broker_api import checked, refusal
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.namespace import unwrap, wrap
+from rocketpy.client.routing import publish_route
+from rocketpy.errors import RocketError, RouteNotFound
+from rocketpy.hooks import SettleEvent
+from rocketpy.message.message import DEFAULT_TOPIC, RETRY_TOPIC_PREFIX, MessageExt
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.message import properties as names
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.telemetry.listeners import Settlers
+
+log = logging.getLogger("rocketpy.consumer")
+
+_TIMEOUT_MS: Final = 5000
+"""RocketMQ: 5000, fixed."""
+_FIRST_RETRY_LEVEL: Final = 3
+_STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+
+
+def retry_topic(group: str) -> str:
+    """The topic of what comes again. group: as on the wire, so maybe with a namespace."""
+    return RETRY_TOPIC_PREFIX + group
+
+
+class SendBack:
+    """Sends back in the name of a group. group: as on the wire. settlers: are told of it."""
+
+    def __init__(self, client: ClientInstance, group: str, settlers: Settlers, *, unit_mode: bool) -> None:
+        self._client = client
+        self._group = group
+        self._settlers = settlers
+        self._unit_mode = unit_mode
+        self._trouble = RepeatedLog(log)
+
+    async def send_back(
+        self, message: MessageExt, queue: MessageQueue, delay_level: int, times_max: int
+    ) -> None:
+        """Have a message come again, whichever way works.
+
+        queue: that it was pulled from. delay_level: 0 leaves it to the broker, -1 means the dead letters.
+        times_max: after so many times it goes there by itself. Raises the last error when nothing worked.
+        """
+        started_ns = time.time_ns()
+        try:
+            address = await self._ask(message, queue, delay_level, times_max)
+        except RocketError as error:
+            self._trouble.warning(
+                f"{type(error).__name__} {queue.broker_name}",
+                "%s was not taken back by %s: %s; sending it anew",
+                message,
+                queue.broker_name,
+                error,
+            )
+            times = message.reconsume_times + 1 if delay_level >= 0 else times_max
+            await self._send_anew(message, times, times_max, started_ns, delay_level, error)
+        else:
+            self._tell(message, started_ns, delay_level, address)
+
+    async def send_to_dead_letters(self, message: MessageExt, times_max: int) -> None:
+        """Send a copy to the retry topic of a message that came too often. Raises as `send_back`."""
+        await self._send_anew(message, message.reconsume_times, times_max, time.time_ns(), -1, None)
+
+    async def _send_anew(
+        self,
+        message: MessageExt,
+        times: int,
+        times_max: int,
+        started_ns: int,
+        delay_level: int,
+        first_error: RocketError | None,
+    ) -> None:
+        try:
+            address = await self._copy(message, times, times_max)
+        except RocketError as error:
+            self._tell(message, started_ns, delay_level, None, first_error, error)
+            raise
+        self._tell(message, started_ns, delay_level, address, first_error)
+
+    async def _copy(self, message: MessageExt, times: int, times_max: int) -> str:
+        """Send a copy to the retry topic, on the first of its brokers that takes it; returns its address.
+
+        times: how often it came by then; from times_max on the broker puts it to the dead letters.
+        Raises RouteNotFound, TransportError, BrokerError.
+        """
+        topic = retry_topic(self._group)
+        queues = list(publish_route(topic, await self._client.route(topic, fresh=True)).queues)
+        random.shuffle(queues)
+        error: RocketError = RouteNotFound(f"topic {topic} has no broker with a master")
+        for queue in {queue.broker_name: queue for queue in queues}.values():
+            command = Command.request(
+                RequestCode.SEND_MESSAGE_V2, self._copy_header(message, queue, times, times_max), message.body
+            )
+            try:
+                address, _ = await self._client.find_broker(topic, queue.broker_name, only=True)
+                # Asked once: a second time might store it twice.
+                answer = await self._client.links.to(address).request(command, _TIMEOUT_MS)
+                if answer.code in _STORED:
+                    return address
+                raise refusal(answer, queue.broker_name)
+            except RocketError as failed:
+                error = failed
+        raise error
+
+    def _tell(
+        self,
+        message: MessageExt,
+        started_ns: int,
+        delay_level: int,
+        address: str | None,
+        first_error: RocketError | None = None,
+        error: RocketError | None = None,
+    ) -> None:
+        if not self._settlers.all:
+            return
+        self._settlers.settled(
+            SettleEvent(
+                "nack",
+                message,
+                message.queue,
+                unwrap(self._client.config.namespace, self._group),
+                self._client.client_id,
+                message.properties,
+                started_ns,
+                time.time_ns(),
+                delay_level=delay_level,
+                address=address,
+                first_error=first_error,
+                error=error,
+            )
+        )
+
+    async def _ask(self, message: MessageExt, queue: MessageQueue, delay_level: int, times_max: int) -> str:
+        """Ask the broker that has it; returns its address."""
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.physical_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=wrap(self._client.config.namespace, message.topic),
+            unit_mode=self._unit_mode,
+            max_reconsume_times=times_max,
+        )
+        address, _ = await self._client.find_broker(queue.topic, queue.broker_name, only=True)
+        command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        answer = await self._client.links.to(address).request(command, _TIMEOUT_MS)
+        checked(answer, queue.broker_name)
+        return address
+
+    def _copy_header(
+        self, message: MessageExt, queue: MessageQueue, times: int, times_max: int
+    ) -> SendMessageRequestHeaderV2:
+        properties: dict[str, str | None] = dict(message.properties)
+        properties.pop(names.PROPERTY_TRANSACTION_PREPARED, None)  # or it would be a half message again
+        properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.message_id)
+        properties[names.PROPERTY_RETRY_TOPIC] = wrap(self._client.config.namespace, message.topic)
+        properties[names.PROPERTY_DELAY_TIME_LEVEL] = str(_FIRST_RETRY_LEVEL + message.reconsume_times)
+        return SendMessageRequestHeaderV2(
+            producer_group=self._group,
+            topic=queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=1,
+            queue_id=queue.queue_id,
+            sys_flag=_copied_flags(message),
+            born_timestamp=message.born_timestamp,
+            flag=message.flag,
+            properties=names.encode(properties),
+            reconsume_times=times,
+            unit_mode=self._unit_mode,
+            max_reconsume_times=times_max,
+        )
+
+
+def _copied_flags(message: MessageExt) -> int:
+    """The sysFlag of a copy: a body that could not be decompressed is sent as it is stored."""
+    if message.decode_error is None:
+        return 0
+    return message.sys_flag & (MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_TYPE_MASK)

@@ -1,0 +1,1 @@
+"""Fetches messages: subscriptions, pull requests, and the queue of messages in progress."""

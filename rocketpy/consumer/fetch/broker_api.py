@@ -1,0 +1,250 @@
+"""Asking: what consumers ask brokers, one method a question.
+
+Names of topics and groups are those on the wire, with their namespace. Every method raises RouteNotFound,
+TransportError and BrokerError.
+
+Source: RocketMQ 4.6 MQClientAPIImpl, PullAPIWrapper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from rocketpy.client.broker_api import Questions, checked, checked_offset, refusal
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.routing.routes import MASTER_ID
+from rocketpy.errors import BrokerError, RemoteProtocolError, Retry, RocketError, RouteNotFound
+from rocketpy.protocol.bodies import (
+    CheckClientRequestBody,
+    GetConsumerListByGroupResponseBody,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageQueue,
+    SubscriptionData,
+    UnlockBatchRequestBody,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from rocketpy.protocol.message.sysflag import PullSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.results import PullStatus
+
+STATUSES: Final[dict[int, PullStatus]] = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+"""What a response code of a pull means. Source: RocketMQ MQClientAPIImpl processPullResponse."""
+
+UNKNOWN_SUBSCRIPTION: Final = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
+    }
+)
+"""What a broker answers that has not heard of this consumer, or of its latest filter (QUIRKS 35)."""
+
+_UNKNOWN_GROUP: Final = "no consumer for this group"
+"""How it says so when it is asked for the group's members."""
+_LOCK_TIMEOUT_MS: Final = 1000
+"""RocketMQ: 1000, fixed."""
+_OFFSET_TIMEOUT_MS: Final = 5000
+"""RocketMQ: 5000, fixed."""
+
+
+class Pulled(NamedTuple):
+    """The answer to a pull, its records not decoded yet."""
+
+    status: PullStatus
+    header: PullMessageResponseHeader
+    body: bytes
+
+
+class Asking(Questions):
+    """Asks in the name of a group. timeout_ms: for questions that have no time-out of their own."""
+
+    def __init__(self, client: ClientInstance, group: str, timeout_ms: float) -> None:
+        super().__init__(client, timeout_ms)
+        self.group: Final = group
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        header: PullMessageRequestHeader,
+        timeout_ms: float,
+        broker_id: int = MASTER_ID,
+    ) -> Pulled:
+        """One pull, from the wished member of the broker; from another one where that is away.
+
+        A slave gets no offset to commit, whatever the header says: its own would win over the master's later.
+        """
+        address, found_id = await self.client.find_broker(queue.topic, queue.broker_name, broker_id)
+        if found_id != MASTER_ID:
+            header.sys_flag &= ~PullSysFlag.COMMIT_OFFSET
+        answer = await self.client.ask(address, Command.request(RequestCode.PULL_MESSAGE, header), timeout_ms)
+        return pulled(answer, queue, header.queue_offset)
+
+    def begin_pull(
+        self, queue: MessageQueue, fields: dict[str, str], timeout_ms: float, broker_id: int
+    ) -> asyncio.Future[Command] | None:
+        """Send a pull without waiting; the future's command is for `pulled`.
+
+        fields: of a PullMessageRequestHeader, as they travel. None where that broker is not known or not
+        connected at the moment; `pull` sees to both.
+        """
+        address = self.client.address_of_member(queue.topic, queue.broker_name, broker_id)
+        link = self.client.links.to(address) if address is not None else None
+        if link is None or not link.is_open:
+            return None
+        try:
+            return link.put(Command(RequestCode.PULL_MESSAGE, ext=fields), timeout_ms)
+        except RocketError:  # `pull` tells of it
+            return None
+
+    # -- the group ----------------------------------------------------------------------------
+
+    async def members(self, topic: str) -> list[str]:
+        """Client ids of the group's members, as one of the topic's brokers knows them; never empty."""
+        route = await self.client.route(topic)
+        names = [data.broker_name for data in route.broker_datas if data.broker_addrs]
+        if not names:
+            raise RouteNotFound(f"the route of topic {topic} has no broker")
+        name = random.choice(names)
+        address = await self.client.broker_address(topic, name)
+        header = GetConsumerListByGroupRequestHeader(consumer_group=self.group)
+        answer = await self.ask(
+            address, name, Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+        )
+        return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
+
+    async def check_subscription(self, subscription: SubscriptionData) -> None:
+        """Have the topic's brokers look at a filter. Raises BrokerError, which says what is wrong with it."""
+        route = await self.client.route(subscription.topic)
+        for data in route.broker_datas:
+            address = await self.client.broker_address(subscription.topic, data.broker_name)
+            body = CheckClientRequestBody(
+                client_id=self.client.client_id, group=self.group, subscription_data=subscription
+            )
+            command = Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=body.encode())
+            await self.ask(address, data.broker_name, command)
+
+    async def committed_offset(self, queue: MessageQueue) -> int | None:
+        """The group's offset of a queue; None when the broker says that there is none.
+
+        A broker that cannot tell raises: that is not the same.
+        """
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        address = await self.client.broker_address(queue.topic, queue.broker_name)
+        command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header)
+        answer = await self.client.ask(address, command, _OFFSET_TIMEOUT_MS)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        found = checked(answer, queue.broker_name).header_as(QueryConsumerOffsetResponseHeader)
+        return checked_offset(found.offset, "committed offset", queue)
+
+    async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> str:
+        """Store the group's offset of a queue with the master; with a slave while that is away.
+
+        wait: for the broker's answer. Returns the address it went to.
+        """
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        address = await self.client.broker_address(queue.topic, queue.broker_name)
+        command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        if wait:
+            await self.ask(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)
+            return address
+        link = self.client.links.to(address)
+        await link.open()
+        link.put_oneway(command)
+        return address
+
+    async def lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues of one broker for this member, at its master; return those that are locked."""
+        first = next(iter(queues))
+        address, _ = await self.client.find_broker(first.topic, first.broker_name, only=True)
+        body = LockBatchRequestBody(
+            consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
+        )
+        command = Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode())
+        answer = await self.ask(address, first.broker_name, command, _LOCK_TIMEOUT_MS)
+        return set(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
+
+    async def unlock(self, queues: Collection[MessageQueue]) -> None:
+        """Give queues of one broker to whoever comes next."""
+        first = next(iter(queues))
+        address, _ = await self.client.find_broker(first.topic, first.broker_name, only=True)
+        body = UnlockBatchRequestBody(
+            consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
+        )
+        command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
+        await self.client.ask(address, command, _LOCK_TIMEOUT_MS)
+
+
+def pulled(answer: Command, queue: MessageQueue, asked: int) -> Pulled:
+    """What a broker answered to a pull of a queue from offset `asked`.
+
+    Raises BrokerError, and RemoteProtocolError for an answer that no broker gives: following it would lose
+    messages, or deliver some again and again.
+    """
+    status = STATUSES.get(answer.code)
+    if status is None:
+        raise refusal(answer, queue.broker_name)
+    header = answer.header_as(PullMessageResponseHeader)
+    wrong = _wrong_answer(status, header, answer.body, asked)
+    if wrong is not None:
+        raise RemoteProtocolError(
+            f"broker {queue.broker_name} answered a pull of {queue} from offset {asked} with {status.value}, "
+            f"next offset {header.next_begin_offset} of {header.min_offset} to {header.max_offset}: {wrong}"
+        )
+    return Pulled(status, header, answer.body)
+
+
+def _wrong_answer(
+    status: PullStatus, header: PullMessageResponseHeader, body: bytes, asked: int
+) -> str | None:
+    """Return what contradicts itself in the answer to a pull; None for an answer in order."""
+    following = header.next_begin_offset
+    if not 0 <= header.min_offset <= header.max_offset or following < 0:
+        return "no queue has such offsets"
+    if status is PullStatus.OFFSET_ILLEGAL:
+        return None
+    if status is PullStatus.FOUND and following <= asked:
+        return "the next offset is not behind the messages"
+    if status is PullStatus.FOUND and not body:
+        return "there are no messages in it"
+    return "the next offset leads back" if following < asked else None
+
+
+def is_refusal(error: RocketError) -> bool:
+    """Whether a broker will go on refusing until somebody changes something: keys, say, or permissions."""
+    return (
+        isinstance(error, BrokerError)
+        and error.retry is Retry.NONE
+        and error.code not in UNKNOWN_SUBSCRIPTION
+        and not (error.remark or "").startswith(_UNKNOWN_GROUP)
+    )
+
+
+def by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    """Queues by the name of their broker."""
+    found: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker_name, []).append(queue)
+    return found

@@ -1,0 +1,72 @@
+"""Subscriptions: which messages of a topic a consumer wants. Pure values.
+
+Source: RocketMQ 4.6 FilterAPI, MessageSelector, SubscriptionData.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol.bodies import SubscriptionData
+from rocketpy.protocol.java import tags_code
+
+ALL: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """A filter on properties, for brokers with enablePropertyFilter: ``Sql("color = 'red' AND n > 3")``."""
+
+    text: str
+
+
+Expression = str | Sql
+"""Tags joined by ``||``, ``*`` for everything, or `Sql`."""
+
+
+def subscription_data(topic: str, expression: Expression, version_ms: int) -> SubscriptionData:
+    """What brokers are told. version_ms: when it was made; they take the newest.
+
+    Raises ConfigInvalid for an expression without a tag or a word of SQL.
+    """
+    if isinstance(expression, Sql):
+        text: object = expression.text
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigInvalid(f"the SQL92 expression for topic {topic} is {text!r}; it must be a text")
+        return SubscriptionData(
+            topic=topic, sub_string=expression.text, sub_version=version_ms, expression_type="SQL92"
+        )
+    if not isinstance(expression, str):
+        raise ConfigInvalid(
+            f"the expression for topic {topic} is {expression!r}; it must be a text of tags, or Sql(...)"
+        )
+    if expression in {"", ALL}:
+        return SubscriptionData(topic=topic, sub_string=ALL, sub_version=version_ms)
+    tags = {tag.strip() for tag in expression.split("||")} - {""}
+    if not tags:
+        raise ConfigInvalid(f"the expression {expression!r} for topic {topic} names no tag")
+    return SubscriptionData(
+        topic=topic,
+        sub_string=expression,
+        tags_set=tags,
+        code_set={tags_code(tag) for tag in tags},
+        sub_version=version_ms,
+    )
+
+
+def wanted_messages(messages: list[MessageExt], tags: Collection[str]) -> list[MessageExt]:
+    """Those with one of the tags: a broker goes by the tag's hash, which strangers may share.
+
+    A message whose tag cannot be read is kept: the broker found it to have one of them.
+    """
+    if not tags:
+        return messages
+    return [
+        message
+        for message in messages
+        if (tag := message.tags) in tags or (tag is None and message.decode_error is not None)
+    ]

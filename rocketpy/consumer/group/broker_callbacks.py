@@ -1,0 +1,225 @@
+"""What brokers, and operators by way of them, ask of the consumer groups that live in a client.
+
+    NOTIFY_CONSUMER_IDS_CHANGED      somebody joined or left: compute the share again
+    RESET_CONSUMER_CLIENT_OFFSET     go on from other offsets
+    GET_CONSUMER_STATUS_FROM_CLIENT  how far are you?
+    GET_CONSUMER_RUNNING_INFO        how are you?
+    CONSUME_MESSAGE_DIRECTLY         handle this message, and say how that went
+
+Source: RocketMQ 4.6 ClientRemotingProcessor, MQClientInstance.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import fields
+from typing import Any, Final
+
+from rocketpy.client.broker_api import checked_offset
+from rocketpy.client.instance import ClientInstance
+from rocketpy.consumer.group.member import GroupMember
+from rocketpy.consumer.outcomes import Verdict
+from rocketpy.errors import InvariantError
+from rocketpy.message.decode import decode_message
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol import fastjson
+from rocketpy.protocol.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    MessageQueue,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+
+_VERSION_NAME: Final = "V4_6_0"
+
+
+Direct = Callable[[MessageExt], Awaitable[Verdict]]
+"""Handles a message that an operator chose. Raises RocketError when nothing there handles messages."""
+
+
+class GroupPlace:
+    """A consumer, as brokers talk to it: its place in the group, what handles a message, its settings."""
+
+    def __init__(self, member: GroupMember, direct: Direct, properties: dict[str, str]) -> None:
+        self.member: Final = member
+        self.consume_directly: Final = direct
+        self.properties: Final = properties
+
+
+class ConsumerGroups:
+    """The groups of one client, by name on the wire. One a client: `ClientInstance.part`."""
+
+    def __init__(self, client: ClientInstance) -> None:
+        self._client = client
+        self._groups: dict[str, GroupPlace] = {}
+        client.links.handlers.update(
+            {
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offset,
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
+                RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+                RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+            }
+        )
+
+    def add(self, group: GroupPlace) -> None:
+        """Let brokers talk to a consumer, and hear of it. Raises ConfigInvalid for a group's second one."""
+        self._client.add_consumer(group.member.group, group.member.describe)
+        self._groups[group.member.group] = group
+
+    async def remove(self, name: str) -> None:
+        """Say that the consumer of a group left."""
+        if self._groups.pop(name, None) is not None:
+            await self._client.remove_consumer(name)
+
+    # -- what is asked ------------------------------------------------------------------------
+
+    def _ids_changed(self, _channel: Channel, request: Command) -> None:
+        name = request.header_as(NotifyConsumerIdsChangedRequestHeader).consumer_group
+        group = self._groups.get(name)
+        if group is not None:
+            group.member.rebalance_soon()
+
+    def _reset_offset(self, _channel: Channel, request: Command) -> Command | None:
+        header = request.header_as(ResetOffsetRequestHeader)
+        group = self._groups.get(header.group)
+        if group is not None:
+            offsets = _reset_offsets(request.body)
+            member = group.member
+            member.tasks.spawn(member.reset(header.topic, offsets), f"reset {header.topic}")
+        return request.reply()
+
+    def _status(self, _channel: Channel, request: Command) -> Command:
+        header = request.header_as(GetConsumerStatusRequestHeader)
+        group = self._groups.get(header.group)
+        progress = group.member.progress() if group is not None else {}
+        table = {
+            queue: offset
+            for queue, offset in progress.items()
+            if not header.topic or queue.topic == header.topic
+        }
+        return request.reply(body=GetConsumerStatusBody(message_queue_table=table).encode())
+
+    def _running_info(self, _channel: Channel, request: Command) -> Command:
+        header = request.header_as(GetConsumerRunningInfoRequestHeader)
+        group = self._groups.get(header.consumer_group)
+        if group is None:
+            return _not_here(request, header.consumer_group)
+        info = running_info(group, self._client)
+        if header.jstack_enable:
+            info.jstack = _stacks()
+        return request.reply(body=info.encode())
+
+    def _consume_directly(self, channel: Channel, request: Command) -> Command | None:
+        header = request.header_as(ConsumeMessageDirectlyResultRequestHeader)
+        group = self._groups.get(header.consumer_group)
+        if group is None:
+            return _not_here(request, header.consumer_group)
+        member = group.member
+        broker = header.broker_name or self._client.broker_name(channel.remote_address) or ""
+        message = decode_message(request.body, broker, member.config.max_body_bytes, verify=False)
+        if message.decode_error is not None:
+            remark = f"the message cannot be decoded: {message.decode_error}"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        self._later(member, channel, request, self._consumed(group, member.presented(message)))
+        return None
+
+    def _later(
+        self, member: GroupMember, channel: Channel, request: Command, work: Coroutine[Any, Any, bytes]
+    ) -> None:
+        async def answer() -> None:
+            try:
+                response = request.reply(body=await work)
+            except Exception as error:  # noqa: BLE001 - whoever asked is told
+                response = request.reply(ResponseCode.SYSTEM_ERROR, remark=repr(error))
+                if isinstance(error, InvariantError):
+                    member.tasks.fail("consume directly", error)
+            channel.reply(response)
+
+        member.tasks.spawn(answer(), "consume directly")
+
+    async def _consumed(self, group: GroupPlace, message: MessageExt) -> bytes:
+        began_ms = self._client.now_ms()
+        verdict = await group.consume_directly(message)
+        result = ConsumeMessageDirectlyResult(
+            order=group.member.orderly,
+            auto_commit=True,
+            consume_result=verdict.kind,
+            remark=verdict.remark,
+            spent_time_mills=int(self._client.now_ms() - began_ms),
+        )
+        return result.encode()
+
+
+def running_info(group: GroupPlace, client: ClientInstance) -> ConsumerRunningInfo:
+    """How a consumer is doing. Names of properties: RocketMQ ConsumerRunningInfo."""
+    member = group.member
+    now_ms = client.now_ms()
+    properties = group.properties | {
+        "PROP_CONSUMEORDERLY": "true" if member.orderly else "false",
+        "PROP_CONSUMER_START_TIMESTAMP": str(member.started_ms),
+        "PROP_CONSUME_TYPE": member.consume_type,
+        "PROP_NAMESERVER_ADDR": client.config.namesrv,
+        "PROP_CLIENT_VERSION": _VERSION_NAME,
+    }
+    return ConsumerRunningInfo(
+        properties=properties,
+        subscription_set=list(member.subscriptions.values()),
+        mq_table={queue: puller.held.info(int(now_ms)) for queue, puller in member.pullers.items()},
+        status_table={topic: member.stats.status(topic, now_ms) for topic in member.subscriptions},
+    )
+
+
+def settings_text(config: object) -> dict[str, str]:
+    """The fields of a configuration as texts."""
+    return {field.name: str(getattr(config, field.name)) for field in fields(config)}  # type: ignore[arg-type] # any dataclass
+
+
+def _reset_offsets(body: bytes) -> dict[MessageQueue, int]:
+    """Offsets in either form: a map with objects as keys, or the list for clients that cannot read that.
+
+    Raises RemoteProtocolError, also for an offset below 0.
+    """
+    if not body:
+        return {}
+    table = fastjson.loads(body)
+    if isinstance(table, dict) and isinstance(table.get("offsetTable"), list):
+        found = {
+            MessageQueue(item.topic, item.broker_name, item.queue_id): item.offset
+            for item in ResetOffsetBodyForC.decode(body).offset_table
+        }
+    else:
+        found = ResetOffsetBody.decode(body).offset_table
+    for queue, offset in found.items():
+        checked_offset(offset, "offset to go on from", queue)
+    return found
+
+
+def _not_here(request: Command, group: str) -> Command:
+    return request.reply(
+        ResponseCode.SYSTEM_ERROR, remark=f"The Consumer Group <{group}> not exist in this consumer"
+    )
+
+
+def _stacks() -> str:
+    """Where each thread is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n\n".join(
+        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - the documented way
+    )

@@ -1,0 +1,596 @@
+"""GroupMember: one member of a consumer group, whatever it does with the messages.
+
+It tells brokers of itself, finds out who else is there, takes and drops queues, pulls those it has, and
+stores how far it is. What becomes of the messages is a `Consumption`'s business.
+
+Source: RocketMQ 4.6 DefaultMQPushConsumerImpl, RebalanceImpl, RebalancePushImpl, RebalanceService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.namespace import unwrap, wrap
+from rocketpy.client.routing import subscribe_queues
+from rocketpy.consumer.config import ConsumeFrom, MemberConfig, MessageModel
+from rocketpy.consumer.dispatch.concurrent import Consumption
+from rocketpy.consumer.dispatch.send_back import retry_topic
+from rocketpy.consumer.fetch.broker_api import Asking, by_broker, is_refusal
+from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
+from rocketpy.consumer.fetch.puller import Moves, PullContext, Puller
+from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
+from rocketpy.consumer.group.offset_stores import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_file
+from rocketpy.consumer.group.rebalance import Rebalance
+from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
+from rocketpy.errors import BrokerError, InvariantError, RocketError
+from rocketpy.message.decode import undecodable
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData
+from rocketpy.protocol.message import properties as names
+from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.tasks import Tasks, joined
+
+log = logging.getLogger("rocketpy.consumer")
+
+_QUESTION_TIMEOUT_MS: Final = 6000
+_LOCK_INTERVAL_MS: Final = 20_000
+"""RocketMQ: the system property rocketmq.client.rebalance.lockInterval."""
+_PATIENCE_S: Final = 1.0
+"""After so long `close` says what it waits for."""
+_SHOWN_MAX: Final = 3
+_HALF_HOUR_MS: Final = 30 * 60 * 1000
+_REBALANCE_SOON_MS: Final = 250
+"""First pause after a rebalance that could not do all it should; it doubles up to the usual one."""
+
+
+class GroupMember:
+    """See the module. Topics and queues inside are named as on the wire, with their namespace.
+
+    consumption: makes what handles messages, once the member is there. consume_type: CONSUME_PASSIVELY or
+    CONSUME_ACTIVELY, for operators. orderly: queues are locked before they are pulled. span_max: see
+    `PushConfig`. carries_filter: whether pulls carry their subscription. commits_by_pull: whether they carry
+    the offset to store. handles_retries: whether messages that were sent back come to this member.
+    stores_offsets: whether progress is stored by itself; else only when the application says so.
+
+    rebalances: whether the member takes its share by itself; else the application says what to `take`.
+    undecodable: how many messages could not be decoded so far.
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        config: MemberConfig,
+        *,
+        consume_type: str,
+        orderly: bool = False,
+        span_max: int | None = None,
+        carries_filter: bool = False,
+        commits_by_pull: bool = True,
+        handles_retries: bool = True,
+        stores_offsets: bool = True,
+    ) -> None:
+        self.client = client
+        self.config: Final = config
+        self.namespace = client.config.namespace
+        self.group: Final = wrap(self.namespace, group)
+        self.consume_type: Final = consume_type
+        self.orderly: Final = orderly
+        self.broadcasting: Final = config.model is MessageModel.BROADCASTING
+        self.locks: Final = orderly and not self.broadcasting
+        self.asking = Asking(client, self.group, _QUESTION_TIMEOUT_MS)
+        self.tasks = Tasks(f"consumer group {self.group}")
+        self.started_ms: Final = time.time_ns() // 1_000_000
+        self.stats = ConsumerStats(client.now_ms())
+        self.pullers: dict[MessageQueue, Puller] = {}
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.queues_of: dict[str, tuple[MessageQueue, ...]] = {}
+        self.handles_retries: Final = handles_retries and not self.broadcasting
+        self.consumption: Consumption | None = None
+        self.on_change: Callable[[], None] | None = None
+        self.offsets: OffsetStore = self._offset_store(group)
+        self.closing = False
+        self.rebalances = True
+        self.undecodable = 0
+        self.stores_offsets: Final = stores_offsets
+        self._span_max = span_max
+        self._retry_topic = retry_topic(self.group)
+        self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._wanted = asyncio.Event()
+        self._trouble = RepeatedLog(log)
+        self._refused: dict[str, RocketError] = {}
+        self._moves = Moves()
+        self._taking: dict[MessageQueue, asyncio.Future[None]] = {}
+        self._renewal: asyncio.Task[None] | None = None
+        self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
+        self.context = PullContext(
+            client=client,
+            tasks=self.tasks,
+            asking=self.asking,
+            config=config,
+            subscription=self._subscription,
+            limits=self._limits,
+            present=self._present,
+            deliver=self._deliver,
+            illegal=self._illegal,
+            commits=commits_by_pull and stores_offsets and not self.broadcasting,
+            carries_filter=carries_filter,
+            pulled=self.stats.pulled,
+            trouble=self._trouble,
+        )
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self, consumption: Consumption, *, wait: bool) -> None:
+        """Join the group; without `wait` in the background.
+
+        Raises BrokerError when a broker refuses a filter.
+        """
+        self.consumption = consumption
+        if self.handles_retries:
+            self.subscribe(self._retry_topic, ALL)
+        if wait:
+            await self._join()
+        self.tasks.spawn(self._rebalance_always(joined=wait), "rebalance")
+        if self.stores_offsets:
+            self.every(self.config.persist_interval_ms, self.persist, "offsets")
+        self.every(SAMPLE_MS, self._sample, "rates")
+        if self.locks:
+            self._renewal = self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
+
+    async def _join(self) -> None:
+        for topic in list(self.subscriptions):
+            await self._find_queues(topic)
+        await self._check_filters()
+        await self.client.heartbeat()
+
+    async def _join_later(self) -> None:
+        """Join; that a broker refuses a filter is logged, and shown by `problems`."""
+        try:
+            await self._join()
+        except BrokerError as error:
+            log.error("group %s: %s", self.group, error)
+
+    async def close(self) -> Sequence[object]:
+        """Stop pulling, wait for handlers, store offsets, leave.
+
+        Returns what those handlers are at that did not end in time: messages, or queues.
+        """
+        if self.closing:
+            return ()
+        self.closing = True
+        self.context.paused = True
+        try:
+            for puller in self.pullers.values():
+                puller.stop()
+            left = await self._end_handlers()
+            if self._releasing:
+                await asyncio.wait(set(self._releasing.values()), timeout=1)
+            if self.stores_offsets:
+                await self.persist(wait=True)
+            if self.locks:
+                await self._unlock_all()
+            for puller in self.pullers.values():
+                puller.held.drop()
+        finally:
+            self.pullers.clear()
+            await self.tasks.close()
+            for topic in self.subscriptions:
+                changed = self.client.topic(topic).changed
+                if self.rebalance_soon in changed:
+                    changed.remove(self.rebalance_soon)
+        return left
+
+    async def _end_handlers(self) -> Sequence[object]:
+        if self.consumption is None:
+            return ()
+        timeout_s = self.config.close_timeout_ms / 1000
+        ending = joined(self.consumption.close(timeout_s), f"end handlers of {self.group}")
+        if timeout_s > _PATIENCE_S and not (await asyncio.wait({ending}, timeout=_PATIENCE_S))[0]:
+            text = "group %s: close waits up to %.1f s for handlers, which are at %s"
+            log.warning(text, self.group, timeout_s, some_of(self.consumption.in_hand()))
+        return await ending
+
+    def every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        """Do something again and again, until the member leaves."""
+
+        async def run() -> None:
+            while True:
+                await asyncio.sleep(interval_ms / 1000)
+                await work()
+
+        return self.tasks.spawn(run(), name)
+
+    def problems(self) -> list[str]:
+        """What brokers will not let this member do, in their words, and queues that cannot be read."""
+        found = [f"refused: {error}" for error in self._refused.values()]
+        found += [puller.problem for puller in self.pullers.values() if puller.problem is not None]
+        return list(dict.fromkeys(found))
+
+    async def _sample(self) -> None:
+        self.stats.sample(self.client.now_ms())
+
+    def describe(self) -> ConsumerData:
+        """What heartbeats say."""
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=self.consume_type,
+            message_model=self.config.model.value,
+            consume_from_where=self.config.consume_from.value,
+            subscription_data_set=list(self.subscriptions.values()),
+            unit_mode=self.config.unit_mode,
+        )
+
+    # -- subscriptions ------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, expression: Expression) -> None:
+        """Want a topic, or want it otherwise. Raises ConfigInvalid."""
+        before = self.subscriptions.get(topic)
+        version = max(time.time_ns() // 1_000_000, before.sub_version + 1 if before is not None else 0)
+        self.subscriptions[topic] = subscription_data(topic, expression, version)
+        self._refused.pop(_filter_of(topic), None)
+        changed = self.client.topic(topic).changed
+        if self.rebalance_soon not in changed:
+            changed.append(self.rebalance_soon)
+        self.rebalance_soon()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want a topic no longer."""
+        self._refused.pop(topic, None)
+        self._refused.pop(_filter_of(topic), None)
+        if self.subscriptions.pop(topic, None) is not None:
+            self.client.topic(topic).changed.remove(self.rebalance_soon)
+            self.rebalance_soon()
+
+    async def introduce(self, topic: str) -> None:
+        """Tell brokers of a changed subscription. Pulls that they hold for the old one are given up."""
+        if topic in self.subscriptions:
+            await self._find_queues(topic)
+        await self.client.heartbeat()
+        for puller in list(self.pullers.values()):
+            if puller.held.queue.topic == topic:
+                puller.stop()
+                puller.start()
+        self.rebalance_soon()
+
+    async def _check_filters(self) -> None:
+        for subscription in list(self.subscriptions.values()):
+            if subscription.expression_type == "TAG":
+                continue
+            try:
+                await self.asking.check_subscription(subscription)
+            except BrokerError as error:
+                self._refused[_filter_of(subscription.topic)] = error
+                raise
+            except RocketError as error:
+                log.warning("the filter for %s was not checked: %s", subscription.topic, error)
+
+    async def _find_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        try:
+            route = await self.client.route(topic)
+        except RocketError as error:
+            if topic != self._retry_topic:
+                key = f"{type(error).__name__} {topic}"
+                self._trouble.warning(key, "group %s wants topic %s: %s", self.group, topic, error)
+            return None
+        self.queues_of[topic] = subscribe_queues(topic, route)
+        return self.queues_of[topic]
+
+    # -- rebalancing --------------------------------------------------------------------------
+
+    def rebalance_soon(self) -> None:
+        """Compute the share again: somebody came or went, or a topic changed."""
+        self._wanted.set()
+
+    async def _rebalance_always(self, *, joined: bool) -> None:
+        if not joined:
+            await self._join_later()
+        usual_ms = self.config.rebalance_interval_ms
+        soon_ms = _REBALANCE_SOON_MS
+        while True:
+            self._wanted.clear()
+            complete = True
+            if self.rebalances and not self.context.paused:
+                try:
+                    complete = await self.rebalance()
+                except InvariantError:
+                    raise
+                except Exception:
+                    # A strategy of the application's, say: the share stays as it is.
+                    log.exception("group %s could not be rebalanced", self.group)
+                    complete = False
+            wait_ms = usual_ms if complete else min(soon_ms, usual_ms)
+            soon_ms = _REBALANCE_SOON_MS if complete else 2 * wait_ms
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._wanted.wait()
+
+    async def rebalance(self) -> bool:
+        """Take and drop queues until the share is right. Returns whether nothing is left to be done."""
+        complete = True
+        changed = False
+        for queue in self._rebalance.not_mine(self.subscriptions, list(self.pullers)):
+            changed = True
+            self.drop(queue)
+        for topic in list(self.subscriptions):
+            queues = await self._find_queues(topic)
+            members = None
+            if queues is not None and not self.broadcasting:
+                try:
+                    members = await self.asking.members(topic)
+                except RocketError as error:
+                    self._no_members(topic, error)
+            complete = complete and queues is not None and (self.broadcasting or members is not None)
+            changes = self._rebalance.changes(topic, queues, members, list(self.pullers))
+            for queue in changes.drop:
+                self.drop(queue)
+            taken = await asyncio.gather(*(self.take(queue) for queue in changes.take))
+            if members is not None and all(taken):
+                self._refused.pop(topic, None)
+            complete = complete and all(taken)
+            changed = changed or bool(changes.drop) or any(taken)
+        if changed:
+            log.info("group %s: this member has %d queues now", self.group, len(self.pullers))
+            if self.on_change is not None:
+                self.on_change()
+        return complete
+
+    def _no_members(self, topic: str, error: RocketError) -> None:
+        text = "members of group %s are not known: %s"
+        if is_refusal(error):
+            self._refused[topic] = error
+            self._trouble.warning(str(error), text, self.group, error)
+        else:  # as it is until brokers have heard of us
+            self._trouble.info(type(error).__name__, text, self.group, error)
+
+    async def take(self, queue: MessageQueue) -> bool:
+        """Begin with a queue. Returns whether that worked."""
+        if queue in self._releasing:
+            return False  # a handler of ours still works on what was dropped
+        now_ms = int(self.client.now_ms())
+        if not self.locks:
+            offset = await self._offset_to_take(queue)
+            return offset is not None and self._begin_if_wanted(queue, offset)
+        self._taking[queue] = taken = asyncio.get_running_loop().create_future()
+        try:
+            if not await self._lock_new(queue):
+                return False
+            offset = await self._offset_to_take(queue)
+            if offset is not None and self._begin_if_wanted(queue, offset, locked_ms=now_ms):
+                return True
+            await self._unlock([queue])  # or nobody would have it until that runs out
+            return False
+        finally:
+            del self._taking[queue]
+            taken.set_result(None)
+
+    async def _lock_new(self, queue: MessageQueue) -> bool:
+        try:
+            locked = await self.asking.lock([queue])
+        except RocketError as error:
+            self._cannot_take(queue, error)
+            return False
+        if queue not in locked:
+            log.info("%s is locked by another member of group %s still", queue, self.group)
+        return queue in locked
+
+    async def _offset_to_take(self, queue: MessageQueue) -> int | None:
+        try:
+            return await self._start_offset(queue)
+        except RocketError as error:
+            self._cannot_take(queue, error)
+            return None
+
+    def _cannot_take(self, queue: MessageQueue, error: RocketError) -> None:
+        if is_refusal(error):
+            self._refused[queue.topic] = error
+        self._trouble.warning(str(error), "%s cannot be taken yet: %s", queue, error)
+
+    def _begin_if_wanted(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> bool:
+        if self.closing or (self.rebalances and queue.topic not in self.subscriptions):
+            return False
+        self.begin(queue, offset, locked_ms=locked_ms)
+        return True
+
+    def begin(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
+        """Hold a queue, and pull it from an offset on."""
+        held = ProcessQueue(queue, offset, int(self.client.now_ms()))
+        held.locked_ms = locked_ms
+        puller = self.pullers[queue] = Puller(self.context, held)
+        puller.start()
+
+    def restart(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with a queue of this member elsewhere, at once; what is held of it counts no more."""
+        old = self.pullers[queue]
+        old.stop()
+        old.held.drop()
+        self.begin(queue, offset, locked_ms=old.held.locked_ms)
+        self.pullers[queue].paused = old.paused
+
+    def drop(self, queue: MessageQueue, offset: int | None = None) -> None:
+        """Give a queue up. offset: where its next owner is to begin; None for where this one got to."""
+        puller = self.pullers.pop(queue, None)
+        if puller is not None:
+            puller.stop()
+            puller.held.drop()
+            self._releasing[queue] = self.tasks.spawn(self._release(puller, offset), f"release {queue}")
+
+    async def _release(self, puller: Puller, offset: int | None) -> None:
+        queue = puller.held.queue
+        try:
+            if self.consumption is not None:
+                await self.consumption.released(puller)
+            if offset is None and self.stores_offsets:
+                offset = puller.held.commit_offset
+            if offset is not None:
+                await self.offsets.write({queue: offset}, wait=True)
+            if self.locks:
+                await self._unlock([queue])
+        finally:
+            del self._releasing[queue]
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        """Where to begin. Source: RocketMQ RebalancePushImpl computePullFromWhere."""
+        stored = await self.offsets.read(queue)
+        if stored is not None:
+            return stored
+        begins = self.config.consume_from
+        is_retry = queue.topic == self._retry_topic
+        if begins is ConsumeFrom.FIRST_OFFSET or (is_retry and begins is ConsumeFrom.LAST_OFFSET):
+            return 0
+        if begins is ConsumeFrom.TIMESTAMP and not is_retry:
+            timestamp = self.config.consume_timestamp_ms
+            return await self.asking.search_offset(
+                queue, self.started_ms - _HALF_HOUR_MS if timestamp is None else timestamp
+            )
+        return await self.asking.max_offset(queue)
+
+    # -- locks --------------------------------------------------------------------------------
+
+    async def lock_all(self) -> None:
+        """Renew the locks of all queues. Those of a broker that does not answer stay as they are."""
+        groups = by_broker(self.pullers).values()
+        await asyncio.gather(*(self._lock_some(queues) for queues in groups))
+
+    async def lock_one(self, puller: Puller) -> bool:
+        """Ask for one queue's lock again."""
+        queue = puller.held.queue
+        if self.pullers.get(queue) is puller:
+            await self._lock_some([queue])
+        return puller.held.is_locked(int(self.client.now_ms()))
+
+    async def _lock_some(self, queues: Collection[MessageQueue]) -> None:
+        now_ms = int(self.client.now_ms())
+        try:
+            locked = await self.asking.lock(queues)
+        except RocketError as error:
+            self._trouble.warning(
+                f"locks {type(error).__name__}", "locks of %d queues were not renewed: %s", len(queues), error
+            )
+            return
+        for queue in queues:
+            puller = self.pullers.get(queue)
+            if puller is not None:
+                puller.held.locked_ms = now_ms if queue in locked else None
+
+    async def _unlock_all(self) -> None:
+        """Give back all locks, also those that are asked for just now."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self._taking:
+            await asyncio.wait(set(self._taking.values()), timeout=1)
+        await self._unlock([*self.pullers, *self._taking])
+
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
+        for some in by_broker(queues).values():
+            try:
+                await self.asking.unlock(some)
+            except RocketError as error:
+                log.info("%d queues were not unlocked, which ends by itself: %s", len(some), error)
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    def progress(self) -> dict[MessageQueue, int]:
+        """Where a successor would begin, a queue held."""
+        return {queue: puller.held.commit_offset for queue, puller in self.pullers.items()}
+
+    async def persist(self, *, wait: bool = False) -> None:
+        """Store how far the queues were handled."""
+        if self.pullers:
+            await self.offsets.write(self.progress(), wait=wait)
+
+    async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on elsewhere, as an operator wants it. What is being handled does not count any more."""
+        chosen = {
+            queue: offset
+            for queue, offset in offsets.items()
+            if queue.topic == topic and queue in self.pullers
+        }
+        log.warning("group %s: offsets of %d queues of %s are reset", self.group, len(chosen), topic)
+        if not self.rebalances:
+            # The application chose these queues: nobody would take them again.
+            for queue, offset in chosen.items():
+                self.restart(queue, offset)
+            await self.offsets.write(chosen, wait=True)
+            return
+        for queue, offset in chosen.items():
+            self.drop(queue, offset)
+        releasing = [self._releasing[queue] for queue in chosen]
+        if releasing:
+            await asyncio.wait(releasing)
+        self.rebalance_soon()
+
+    def _offset_store(self, group: str) -> OffsetStore:
+        if not self.broadcasting:
+            return BrokerOffsets(self.asking)
+        # The client id names the process unless told otherwise; offsets must outlive that. Java: the same.
+        address = self.client.client_id.partition("@")[0]
+        name = f"{address}@{self.client.config.instance_name or 'DEFAULT'}"
+        return LocalOffsets(local_offsets_file(self.config.offset_directory, name, group))
+
+    # -- what pullers call --------------------------------------------------------------------
+
+    def _subscription(self, topic: str) -> SubscriptionData | None:
+        """What is wanted of a topic; of one whose queues the application chose, everything."""
+        if self.rebalances:
+            return self.subscriptions.get(topic)
+        return SubscriptionData(topic=topic, sub_string=ALL)
+
+    def _limits(self) -> Limits:
+        config, count = self.config, max(1, len(self.pullers))
+        messages, size = config.queue_messages_max, config.queue_bytes_max
+        if config.topic_messages_max is not None:
+            messages = max(1, config.topic_messages_max // count)
+        if config.topic_bytes_max is not None:
+            size = max(1, config.topic_bytes_max // count)
+        return Limits(messages, size, self._span_max)
+
+    def _present(self, messages: list[MessageExt]) -> list[MessageExt]:
+        """Messages as the application knows them: under their own topic, without the namespace."""
+        if messages and messages[0].topic == self._retry_topic:
+            return [self.presented(message) for message in messages]
+        if not self.namespace:
+            return messages
+        return [message.with_topic(unwrap(self.namespace, message.topic)) for message in messages]
+
+    def presented(self, message: MessageExt) -> MessageExt:
+        """One message, which may have come again."""
+        topic = message.topic
+        if topic == self._retry_topic:
+            topic = message.properties.get(names.PROPERTY_RETRY_TOPIC, topic)
+        return message.with_topic(unwrap(self.namespace, topic))
+
+    def _deliver(self, puller: Puller, messages: list[MessageExt], failed: int) -> None:
+        if failed:
+            self.undecodable += len(undecodable(messages, log))
+        if self.consumption is not None:
+            self.consumption.submit(puller, messages, failed)
+
+    def _illegal(self, puller: Puller, offset: int) -> None:
+        queue = puller.held.queue
+        if self.pullers.get(queue) is puller:
+            puller.stop()
+            self.tasks.spawn(self._move(puller, offset), f"reset {queue}")
+
+    async def _move(self, puller: Puller, offset: int) -> None:
+        queue = puller.held.queue
+        await asyncio.sleep(self._moves.pause_s(queue, self.client.now_ms()))
+        if self.pullers.get(queue) is puller:
+            await self.reset(queue.topic, {queue: offset})
+
+
+def _filter_of(topic: str) -> str:
+    """Where a refused filter is kept, apart from other refusals of its topic, which end with a success."""
+    return f"filter of {topic}"
+
+
+def some_of(things: Sequence[object]) -> str:
+    """The first of them, for a line in the log."""
+    shown = ", ".join(str(thing) for thing in things[:_SHOWN_MAX])
+    return f"{shown} and {len(things) - _SHOWN_MAX} more" if len(things) > _SHOWN_MAX else shown

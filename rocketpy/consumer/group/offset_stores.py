@@ -1,0 +1,148 @@
+"""Offset stores: where a group's progress is kept, in brokers or, when broadcasting, in a file.
+
+Source: RocketMQ 4.6 RemoteBrokerOffsetStore, LocalFileOffsetStore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from rocketpy.consumer.fetch.broker_api import Asking
+from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError
+from rocketpy.protocol.bodies import MessageQueue, OffsetSerializeWrapper
+from rocketpy.runtime.rate_limited_log import RepeatedLog
+
+log = logging.getLogger("rocketpy.consumer")
+
+
+class OffsetStore(Protocol):
+    """Keeps the offset of the next message, a queue."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """What is stored; None when nothing is. Raises RocketError when that cannot be told."""
+
+    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
+        """Store offsets. wait: until they are stored. What fails is logged; the next time makes up for it."""
+
+
+class BrokerOffsets:
+    """In the brokers; in a slave while its master is away.
+
+    An offset that did not change is not sent again, unless another broker is asked now: after a
+    failover the new one may know less.
+    """
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._sent: dict[MessageQueue, tuple[int, str]] = {}
+        self._trouble = RepeatedLog(log)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """See `OffsetStore`."""
+        self._sent.pop(queue, None)
+        return await self._asking.committed_offset(queue)
+
+    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
+        """See `OffsetStore`."""
+        await asyncio.gather(*(self._write(queue, offset, wait=wait) for queue, offset in offsets.items()))
+
+    async def _write(self, queue: MessageQueue, offset: int, *, wait: bool) -> None:
+        try:
+            address = await self._asking.client.broker_address(queue.topic, queue.broker_name)
+            if not wait and self._sent.get(queue) == (offset, address):
+                return
+            self._sent[queue] = (offset, await self._asking.commit(queue, offset, wait=wait))
+        except RocketError as error:
+            self._trouble.warning(
+                f"{type(error).__name__} {queue.broker_name}",
+                "offset %d of %s was not stored: %s",
+                offset,
+                queue,
+                error,
+            )
+
+
+class LocalOffsets:
+    """In a file of this machine, in the format of Java's clients.
+
+    file: the previous one stays beside it, named .bak, and is read when the newer one is damaged.
+    Queues that are not written keep their place in it.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file: Final = file
+        self._offsets: dict[MessageQueue, int] | None = None
+        self._writing = asyncio.Lock()
+        self._trouble = RepeatedLog(log)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """See `OffsetStore`. Raises ConfigInvalid when neither file can be read."""
+        return (await self._loaded()).get(queue)
+
+    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
+        """See `OffsetStore`."""
+        async with self._writing:
+            try:
+                known = await self._loaded()
+                if any(known.get(queue) != offset for queue, offset in offsets.items()):
+                    known.update(offsets)
+                    text = OffsetSerializeWrapper(offset_table=dict(known)).encode()
+                    await asyncio.to_thread(_replace_file, self._file, text)
+            except (OSError, RocketError) as error:
+                self._trouble.error(
+                    type(error).__name__, "offsets were not written to %s: %s", self._file, error
+                )
+
+    async def _loaded(self) -> dict[MessageQueue, int]:
+        if self._offsets is None:
+            self._offsets = await asyncio.to_thread(self._load)
+        return self._offsets
+
+    def _load(self) -> dict[MessageQueue, int]:
+        for file in (self._file, _backup_of(self._file)):
+            with contextlib.suppress(FileNotFoundError):
+                data = file.read_bytes()
+                try:
+                    return OffsetSerializeWrapper.decode(data).offset_table
+                except RemoteProtocolError as error:
+                    log.error("%s: %s", file, error)
+                    if file != self._file:
+                        raise ConfigInvalid(
+                            f"neither {self._file} nor {file} can be read: {error}"
+                        ) from error
+        return {}
+
+
+def local_offsets_file(directory: Path | None, client_name: str, group: str) -> Path:
+    """Where Java's clients keep it. client_name: ``ip@instance``."""
+    root = directory or Path.home() / ".rocketmq_offsets"
+    return root / client_name / group / "offsets.json"
+
+
+def _backup_of(file: Path) -> Path:
+    return file.with_name(file.name + ".bak")
+
+
+def _replace_file(file: Path, data: bytes) -> None:
+    """Write a file so that a crash leaves the old or the new one; the old one becomes the backup."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(file.name + ".tmp")
+    with new.open("wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    with contextlib.suppress(FileNotFoundError):
+        file.replace(_backup_of(file))
+    new.replace(file)
+    with contextlib.suppress(PermissionError):  # Windows cannot open directories
+        directory = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,255 @@
+"""From the bytes of an answer to messages, one by one: a bad record does not take the others with it.
+
+A record that cannot be decoded becomes a message with its raw body and `MessageExt.decode_error`. Where even
+its length cannot be trusted, nothing behind it can be found, and decoding ends there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from operator import lt
+from typing import Final, TypeVar
+
+import msgspec
+
+from rocketpy.errors import RecordCorrupt, RemoteProtocolError, RocketError
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM, verify_body_checksum
+from rocketpy.protocol.message.compression import InflatesTooFar, body_limit, decompress
+from rocketpy.protocol.message.properties import find
+from rocketpy.protocol.message.record import PackedRecord, Record, decode, decode_packed, salvage
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+
+E = TypeVar("E", bound=RocketError)
+
+_CHECKSUM_NAME: Final = PROPERTY_BODY_CHECKSUM.encode()
+
+
+class Decoded(msgspec.Struct, gc=False):
+    """The messages of an answer, in order.
+
+    failed: how many have a `decode_error`. limited: the `decode_error` of those that were not inflated since
+    the bodies before them had reached the limit; None when all were. damage: why decoding ended before the
+    last byte; None when it did not.
+    """
+
+    messages: list[MessageExt]
+    failed: int
+    limited: RocketError | None
+    damage: RecordCorrupt | None
+
+
+class PulledMessages(msgspec.Struct, gc=False):
+    """What a pull brought. undecodable: how many of the messages are. next_offset: where to pull next."""
+
+    messages: list[MessageExt]
+    undecodable: int
+    next_offset: int
+
+
+def decode_pull(
+    data: bytes,
+    queue: MessageQueue,
+    offset: int,
+    next_offset: int,
+    *,
+    max_body_bytes: int,
+    max_total_bytes: int,
+    verify: bool,
+) -> PulledMessages:
+    """The messages of a pull from `offset`, up to where they can be read and inflated.
+
+    next_offset: as the broker says; when not all was taken, the result has the offset behind the last one.
+    The rest: see `decode_messages`. Raises RecordCorrupt when the length of the first record cannot be
+    trusted, and RemoteProtocolError when the offsets of messages are not what was asked for.
+    """
+    decoded = decode_messages(data, queue, max_body_bytes, max_total_bytes, verify=verify)
+    messages, limited, damage = decoded.messages, decoded.limited, decoded.damage
+    if not decoded.failed and damage is None:
+        _check_offsets([message.queue_offset for message in messages], queue, offset, next_offset)
+        return PulledMessages(messages, 0, next_offset)
+    taken: list[MessageExt] = []
+    for message in messages:
+        error = message.decode_error
+        if error is not None and error is limited:
+            break
+        if error is not None and not offset <= message.queue_offset < next_offset:
+            damage = RecordCorrupt(message.physical_offset, f"queue offset {message.queue_offset}: {error}")
+            break
+        taken.append(message)
+    if not taken and damage is not None:
+        raise damage
+    _check_offsets([message.queue_offset for message in taken], queue, offset, next_offset)
+    if len(taken) < len(messages) or damage is not None:
+        next_offset = taken[-1].queue_offset + 1
+    return PulledMessages(taken, len(undecodable(taken)), next_offset)
+
+
+def _check_offsets(offsets: list[int], queue: MessageQueue, begin: int, end: int) -> None:
+    """Raise for offsets that are not ascending within what was asked for: progress is counted by them."""
+    if not offsets:
+        return
+    if begin <= offsets[0] and offsets[-1] < end:
+        first = offsets[0]
+        is_dense = offsets == list(range(first, first + len(offsets)))  # quicker, and the usual case
+        if is_dense or all(map(lt, offsets, offsets[1:])):
+            return
+    raise RemoteProtocolError(
+        f"broker {queue.broker_name} answered a pull of {queue}, offsets {begin} to {end - 1}, with "
+        f"messages at {offsets[0]} to {offsets[-1]}, or in another order"
+    )
+
+
+def decode_messages(
+    data: bytes, queue: MessageQueue, max_body_bytes: int, max_total_bytes: int, *, verify: bool
+) -> Decoded:
+    """The messages of an answer of several records.
+
+    max_body_bytes: what a compressed body may inflate to. max_total_bytes: what all of them together may; the
+    first one always has its own limit. verify: check CRCs and end-to-end checksums.
+    """
+    records: list[Record | PackedRecord] = []
+    errors: dict[int, RecordCorrupt] = {}
+    damage = _read(data, queue.topic, records, errors, verify=verify)
+    bodies = _Bodies(max_body_bytes, max_total_bytes, verify)
+    if errors:
+        messages = [
+            bodies.message(record, queue) if (error := errors.get(index)) is None
+            else bodies.refused(record, queue, error)
+            for index, record in enumerate(records)
+        ]  # fmt: skip
+    else:
+        has_checksums = verify and _CHECKSUM_NAME in data
+        messages = [
+            MessageExt(record, queue, record.body)
+            if type(record) is PackedRecord and not has_checksums
+            else bodies.message(record, queue)
+            for record in records
+        ]
+    return Decoded(messages, bodies.failed, bodies.limited, damage)
+
+
+def decode_message(data: bytes, broker_name: str, max_body_bytes: int, *, verify: bool) -> MessageExt:
+    """The one message of a VIEW_MESSAGE_BY_ID response, perhaps with a `decode_error`.
+
+    Raises RecordCorrupt for bytes that are not a record.
+    """
+    refusal: RecordCorrupt | None = None
+    try:
+        record = decode(data, check_crc=verify)
+    except RecordCorrupt as error:
+        salvaged = salvage(data, 0, "")
+        if salvaged is None:
+            raise
+        record, refusal = salvaged, error
+    bodies = _Bodies(max_body_bytes, max_body_bytes, verify)
+    queue = MessageQueue(record.topic, broker_name, record.queue_id)
+    return bodies.message(record, queue) if refusal is None else bodies.refused(record, queue, refusal)
+
+
+def undecodable(messages: Sequence[MessageExt], log: logging.Logger | None = None) -> list[MessageExt]:
+    """Those that cannot be decoded. log: where each of them is reported."""
+    found = [message for message in messages if message.decode_error is not None]
+    if log is not None:
+        for message in found:
+            log.error(
+                "message %s of topic %s, broker %s, queue %d, offset %d cannot be decoded: %s",
+                message.message_id,
+                message.topic,
+                message.queue.broker_name,
+                message.queue.queue_id,
+                message.queue_offset,
+                message.decode_error,
+            )
+    return found
+
+
+def _read(
+    data: bytes,
+    topic: str,
+    records: list[Record | PackedRecord],
+    errors: dict[int, RecordCorrupt],
+    *,
+    verify: bool,
+) -> RecordCorrupt | None:
+    """Append all records to `records`. errors: what is wrong with some, by their index.
+
+    Returns what is wrong with a record whose length cannot be trusted; those behind it are missing.
+    """
+    offset = 0
+    while True:
+        try:
+            decode_packed(data, topic, check_crc=verify, offset=offset, records=records)
+        except RecordCorrupt as error:
+            record = salvage(data, error.offset, topic)
+            if record is None:
+                return _bare(error)
+            errors[len(records)] = error
+            records.append(record)
+            offset = error.offset + record.size
+        else:
+            return None
+
+
+class _Bodies:
+    """Makes messages of the records of one answer; `failed` and `limited` as in `Decoded`."""
+
+    failed = 0
+    limited: RocketError | None = None
+    _total = 0
+
+    def __init__(self, max_body_bytes: int, max_total_bytes: int, verify: bool) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._max_total_bytes = max_total_bytes
+        self._verify = verify
+
+    def message(self, record: Record | PackedRecord, queue: MessageQueue) -> MessageExt:
+        """The message, with its body decompressed and checked."""
+        body = record.body
+        if isinstance(record, Record) and record.sys_flag & MessageSysFlag.COMPRESSED:
+            try:
+                body = self._inflated(body, record.sys_flag)
+            except RocketError as error:
+                return self._failed(record, queue, error)
+        checksum = find(record.properties, _CHECKSUM_NAME) if self._verify else None
+        if checksum is not None and verify_body_checksum(checksum.decode("ascii", "replace"), body) is False:
+            return self.refused(
+                record, queue, RecordCorrupt(0, f"body does not match its producer's {checksum!r}")
+            )
+        return MessageExt(record, queue, body)
+
+    def refused(self, record: Record | PackedRecord, queue: MessageQueue, error: RecordCorrupt) -> MessageExt:
+        """The message of a corrupt record; its error has the record's place in the commit log."""
+        whole = record if isinstance(record, Record) else record.unpacked()
+        return self._failed(whole, queue, RecordCorrupt(whole.physical_offset, error.reason))
+
+    def _inflated(self, body: bytes, sys_flag: int) -> bytes:
+        """Raises RemoteProtocolError, ConfigInvalid."""
+        own_limit = body_limit(body, self._max_body_bytes)
+        limit = min(own_limit, self._max_total_bytes - self._total) if self._total else own_limit
+        if self.limited is None and limit > 0:
+            try:
+                plain = decompress(body, sys_flag, max_bytes=limit)
+            except InflatesTooFar:
+                if limit == own_limit:
+                    raise
+            else:
+                self._total += len(plain)
+                return plain
+        if self.limited is None:
+            self.limited = RemoteProtocolError(
+                "not inflated: the bodies of this answer together inflate to more than allowed"
+            )
+        raise self.limited
+
+    def _failed(self, record: Record | PackedRecord, queue: MessageQueue, error: RocketError) -> MessageExt:
+        self.failed += 1
+        return MessageExt(record, queue, record.body, None, _bare(error))
+
+
+def _bare(error: E) -> E:
+    """The error without what led to it: a traceback would keep the whole answer in memory."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -1,0 +1,484 @@
+"""Messages: what an application sends, and what it gets back.
+
+Source: RocketMQ Message, MessageExt, Validators; a topic is held to 127 characters, which is what fits
+the stored record, where RocketMQ's client lets 255 pass and its broker refuses them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+import msgspec
+
+from rocketpy.errors import GroupInvalid, MessageInvalid, RocketError, TopicInvalid
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message import properties as names
+from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM
+from rocketpy.protocol.message.message_id import UniqueIdGenerator, message_id
+from rocketpy.protocol.message.record import MAX_TOPIC_BYTES, PackedRecord, Record, host_text
+
+DEFAULT_TOPIC: Final = "TBW102"
+"""The topic whose route a topic that does not exist yet borrows. Source: RocketMQ MixAll."""
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""Where reports about messages go (`rocketpy.telemetry.message_trace`). Source: RocketMQ MixAll."""
+RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+"""Behind a cluster's name: where replies to its requests go."""
+MAX_GROUP_LENGTH: Final = 255
+
+RESERVED_PROPERTIES: Final = frozenset(
+    value for name, value in vars(names).items() if name.startswith("PROPERTY_") and value != "\x02"
+) | {PROPERTY_BODY_CHECKSUM}
+"""Names of properties that have a meaning of their own. Source: RocketMQ MessageConst."""
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+_INT32: Final = range(-(2**31), 2**31)
+_LEVEL_DIGITS_MAX: Final = 10
+_UNIQUE_ID: Final = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
+_LOOPBACK: Final = bytes((127, 0, 0, 1))
+
+
+class Message:
+    """A message to send. A value: made once, checked when made, never changed, sent as often as you like.
+
+    topic: letters, digits and ``% | _ -``, at most 127. body: 1 byte to 4 MiB (the producer's limit).
+    tags: one tag, by which consumers filter on the broker. keys: for looking the message up later; a text
+    is split at spaces, as RocketMQ does. delay_level: 0 is no delay; the others are the broker's
+    (`messageDelayLevel`): 1 to 18 are 1 s to 2 h in the default table. The client does not know the table, so
+    it accepts every level, and the broker counts a level above its last as the last; `DelayLevels` turns a
+    timedelta into a level. wait_store: whether the broker answers
+    only after its flush and replication, as it is configured to. flag: any 32 bits, kept as they are.
+    buyer_id, instance_id: the properties BUYER_ID and INSTANCE_ID, which brokers keep and do nothing with; a
+    client with a namespace sets the second itself. transaction_id: does not travel; a transactional send
+    sets it in the message that it hands to the local transaction. unique_id: its id (UNIQ_KEY) in every send
+    of it, from `new_unique_id`; None gives each send an id of its own. Set it before the first send if you
+    send again after an error, so that consumers can tell the copies. properties: yours; no reserved name,
+    nothing empty. The attribute `properties` also has those that buyer_id and instance_id became.
+
+    Raises TopicInvalid or MessageInvalid, which say what is wrong.
+    """
+
+    __slots__ = (
+        "body",
+        "delay_level",
+        "flag",
+        "keys",
+        "properties",
+        "tags",
+        "topic",
+        "transaction_id",
+        "unique_id",
+        "wait_store",
+    )
+
+    topic: Final[str]
+    body: Final[bytes]
+    tags: Final[str | None]
+    keys: Final[tuple[str, ...]]
+    delay_level: Final[int]
+    wait_store: Final[bool]
+    flag: Final[int]
+    properties: Final[Mapping[str, str]]
+    transaction_id: Final[str | None]
+    unique_id: Final[str | None]
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        delay_level: int = 0,
+        wait_store: bool = True,
+        flag: int = 0,
+        properties: Mapping[str, str] | None = None,
+        buyer_id: str | None = None,
+        instance_id: str | None = None,
+        transaction_id: str | None = None,
+        unique_id: str | None = None,
+    ) -> None:
+        try:
+            self.topic = check_topic(topic)
+        except TypeError:  # it cannot even be looked up among those that were checked before
+            raise TopicInvalid(f"topic is {topic!r}; it must be a text") from None
+        self.body = body if type(body) is bytes else _bytes(body)
+        if not body:
+            raise MessageInvalid(f"message for {topic} has an empty body; RocketMQ brokers refuse that")
+        self.tags = check_value("tags", tags) if tags else None
+        self.keys = _keys(keys) if keys else ()
+        if delay_level or flag or type(delay_level) is not int or type(flag) is not int:
+            _check_numbers(delay_level, flag)
+        if wait_store is not True and wait_store is not False:
+            raise MessageInvalid(f"wait_store is {wait_store!r}; it must be True or False")
+        self.delay_level = delay_level
+        self.wait_store = wait_store
+        self.flag = flag
+        self.transaction_id = transaction_id
+        self.unique_id = _checked_id(unique_id) if unique_id is not None else None
+        found = _user_properties(properties) if properties else _NO_PROPERTIES
+        if buyer_id is not None or instance_id is not None:
+            found = _with_ids(found, buyer_id, instance_id)
+        self.properties = found
+
+    @property
+    def buyer_id(self) -> str | None:
+        """The property BUYER_ID."""
+        return self.properties.get(names.PROPERTY_BUYER_ID)
+
+    @property
+    def instance_id(self) -> str | None:
+        """The property INSTANCE_ID."""
+        return self.properties.get(names.PROPERTY_INSTANCE_ID)
+
+    @classmethod
+    def with_reserved(
+        cls, message: Message, reserved: Mapping[str, str], *, transaction_id: str | None = None
+    ) -> Self:
+        """A copy with properties that have reserved names, such as those of a half message.
+
+        For this package: what these names mean is not checked, only that they can travel.
+        """
+        for name, value in reserved.items():
+            check_value(f"property {name}", value)
+        copy = cls.__new__(cls)
+        fields = {name: getattr(message, name) for name in Message.__slots__}
+        fields["properties"] = MappingProxyType({**message.properties, **reserved})
+        fields["transaction_id"] = transaction_id or message.transaction_id
+        for name, value in fields.items():
+            setattr(copy, name, value)
+        return copy
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in Message.__slots__)
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.body, self.tags, self.keys))
+
+    def __getstate__(self) -> dict[str, object]:
+        """For pickle and copy, which can take no view of a dict."""
+        return {name: getattr(self, name) for name in Message.__slots__} | {
+            "properties": dict(self.properties)
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The other way. State that was pickled before messages had a `unique_id` has none."""
+        for name, value in {"unique_id": None, **state}.items():
+            setattr(self, name, value)
+        self.properties = MappingProxyType(state["properties"])  # type: ignore[misc] # as `__init__` does
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic!r}, <{len(self.body)} bytes>, tags={self.tags!r}, keys={self.keys!r})"
+
+
+def new_unique_id() -> str:
+    """Return a new id for `Message(unique_id=...)`. Safe in threads and after a fork."""
+    if _own.process != os.getpid():
+        _own.process, _own.ids = os.getpid(), UniqueIdGenerator(_LOOPBACK)
+    return _own.ids.next(time.time_ns() // 1_000_000)
+
+
+class _OfThread(threading.local):
+    """Each thread's generator of unique ids, and the process that it was made in."""
+
+    process = 0
+    ids: UniqueIdGenerator
+
+
+_own: Final = _OfThread()
+
+
+@lru_cache(maxsize=4096)
+def check_topic(topic: object) -> str:
+    """Return the topic if a message may be sent to it. Raises TopicInvalid."""
+    if not isinstance(topic, str) or not _NAME.fullmatch(topic):
+        raise TopicInvalid(f"topic {topic!r} must be made of letters, digits and % | _ -")
+    if len(topic) > MAX_TOPIC_BYTES:
+        raise TopicInvalid(f"topic of {len(topic)} characters, {MAX_TOPIC_BYTES} are allowed: {topic!r}")
+    if topic == DEFAULT_TOPIC:
+        raise TopicInvalid(f"{DEFAULT_TOPIC} is the template new topics are made from; choose another")
+    return topic
+
+
+def check_message(message: object) -> Message:
+    """Return what is to be sent if it is a message. Raises MessageInvalid."""
+    if not isinstance(message, Message):
+        hint = (
+            "make a Message of what it has"
+            if isinstance(message, MessageExt)
+            else "write Message(topic, body)"
+        )
+        raise MessageInvalid(f"a {type(message).__name__} cannot be sent; {hint}")
+    return message
+
+
+def check_group(group: object) -> str:
+    """Return the group's name if a broker accepts it. Raises GroupInvalid."""
+    if not isinstance(group, str) or not _NAME.fullmatch(group):
+        raise GroupInvalid(f"group {group!r} must be made of letters, digits and % | _ -")
+    if len(group) > MAX_GROUP_LENGTH:
+        raise GroupInvalid(f"group of {len(group)} characters, {MAX_GROUP_LENGTH} are allowed: {group!r}")
+    return group
+
+
+def _bytes(body: object) -> bytes:
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    raise MessageInvalid(f"the body is a {type(body).__name__}; it must be bytes: text needs .encode()")
+
+
+def _check_numbers(delay_level: object, flag: object) -> None:
+    for name, value, allowed, words in (
+        ("delay_level", delay_level, range(2**31), "of 0 or more"),
+        ("flag", flag, _INT32, "of 32 bits"),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
+            raise MessageInvalid(f"{name} is {value!r}; it must be a whole number {words}")
+
+
+def _checked_id(unique_id: object) -> str:
+    if isinstance(unique_id, str) and _UNIQUE_ID.fullmatch(unique_id):
+        return unique_id
+    raise MessageInvalid(
+        f"unique_id is {unique_id!r}; it must have 32 or 56 hexadecimal digits: new_unique_id() makes one"
+    )
+
+
+def check_value(name: str, value: object) -> str:
+    """Return the value if it may travel as a property's, or as tags or keys. Raises MessageInvalid."""
+    if not isinstance(value, str) or not value.strip():
+        raise MessageInvalid(f"{name} is {value!r}; it must be a text that is not empty")
+    if "\x01" in value or "\x02" in value:
+        raise MessageInvalid(f"{name} contains U+0001 or U+0002, which separate properties on the wire")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise MessageInvalid(f"{name} is no valid Unicode text: {error.reason}") from None
+    return value
+
+
+def _keys(keys: str | Iterable[str]) -> tuple[str, ...]:
+    if isinstance(keys, str):
+        return tuple(check_value("keys", keys).split(names.KEY_SEPARATOR))
+    try:
+        found = tuple(keys)
+    except TypeError:
+        raise MessageInvalid(f"keys is {keys!r}; it must be a text, or several of them") from None
+    for key in found:
+        if names.KEY_SEPARATOR in check_value("a key", key):
+            raise MessageInvalid(f"key {key!r} contains a space, which separates keys on the wire")
+    return found
+
+
+def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
+    if type(properties) is not dict and not isinstance(properties, Mapping):
+        raise MessageInvalid(f"properties is a {type(properties).__name__}; it must be a dict of texts")
+    for name, value in properties.items():
+        _check_name(name)
+        # What is printable has no control character and no half of a surrogate pair.
+        if type(value) is not str or not value.isprintable() or not value or value.isspace():
+            check_value(f"property {name!r}", value)
+    return MappingProxyType(dict(properties))
+
+
+def check_properties(names_given: Iterable[str]) -> None:
+    """Check the names of the user's properties. Raises MessageInvalid."""
+    for name in names_given:
+        _check_name(name)
+
+
+@lru_cache(maxsize=4096)
+def _check_name(name: object) -> None:
+    """Check the name of a property: a program has few of them."""
+    if check_value("a property's name", name) in RESERVED_PROPERTIES:
+        raise MessageInvalid(f"property name {name!r} is reserved by RocketMQ; choose another")
+
+
+def _with_ids(
+    properties: Mapping[str, str], buyer_id: str | None, instance_id: str | None
+) -> Mapping[str, str]:
+    ids = {names.PROPERTY_BUYER_ID: buyer_id, names.PROPERTY_INSTANCE_ID: instance_id}
+    given = {name: check_value(name, value) for name, value in ids.items() if value is not None}
+    return MappingProxyType({**properties, **given})
+
+
+class MessageExt(msgspec.Struct, gc=False, eq=False):
+    """A received message: what was sent, and where and when it was stored.
+
+    body: as the application sent it, decompressed. queue: where it was read from. decode_error: why the
+    message cannot be decoded; None for a good one. With an error, `body` holds the raw bytes: still
+    compressed, damaged, or everything behind the record's head where topic and properties cannot be told
+    apart from it.
+    """
+
+    _record: Record | PackedRecord
+    queue: Final[MessageQueue]
+    body: Final[bytes]
+    _properties: dict[str, str] | None = None
+    decode_error: RocketError | None = None
+
+    @property
+    def _whole(self) -> Record:
+        """Its record, unpacked when first asked for: most consumers never do."""
+        record = self._record
+        if isinstance(record, PackedRecord):
+            record = self._record = record.unpacked()
+        return record
+
+    @property
+    def topic(self) -> str:
+        """The topic it is stored under."""
+        return self._record.topic
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, reserved ones included; decoded when first asked for."""
+        if self._properties is None:
+            self._properties = names.decode(self._record.properties)
+        return self._properties
+
+    @property
+    def tags(self) -> str | None:
+        """Its tag."""
+        return self.properties.get(names.PROPERTY_TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its keys."""
+        return tuple(self.properties.get(names.PROPERTY_KEYS, "").split())
+
+    @property
+    def message_id(self) -> str:
+        """The id its producer gave it; the broker's where it gave none (other clients, old ones)."""
+        return self.properties.get(names.PROPERTY_UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The broker's id: the store's address and the physical offset."""
+        return message_id(self._whole.store_host, self._whole.physical_offset)
+
+    @property
+    def transaction_id(self) -> str | None:
+        """Of a transactional message: the id it has had since its producer began; None for any other."""
+        if names.PROPERTY_TRANSACTION_PREPARED not in self.properties:
+            return None
+        return self.properties.get(names.PROPERTY_UNIQ_KEY)
+
+    @property
+    def buyer_id(self) -> str | None:
+        """The property BUYER_ID."""
+        return self.properties.get(names.PROPERTY_BUYER_ID)
+
+    @property
+    def instance_id(self) -> str | None:
+        """The namespace of its producer, if that has one."""
+        return self.properties.get(names.PROPERTY_INSTANCE_ID)
+
+    @property
+    def correlation_id(self) -> str | None:
+        """Of a request or a reply: what ties them together; None for any other message."""
+        return self.properties.get(names.PROPERTY_CORRELATION_ID)
+
+    @property
+    def wait_store(self) -> bool:
+        """Whether its producer wanted the broker to wait for its flush and replication.
+
+        Brokers of 4.9 and later do not keep that; their messages all say True.
+        """
+        return self.properties.get(names.PROPERTY_WAIT_STORE_MSG_OK, "true").lower() == "true"
+
+    @property
+    def queue_offset(self) -> int:
+        """Its place in the queue; the next message's is one more."""
+        return self._record.queue_offset
+
+    @property
+    def physical_offset(self) -> int:
+        """Where its record starts in the broker's commit log, in bytes."""
+        return self._whole.physical_offset
+
+    @property
+    def flag(self) -> int:
+        """The producer's 32 bits."""
+        return self._whole.flag
+
+    @property
+    def sys_flag(self) -> int:
+        """Bits of `protocol.sysflag.MessageSysFlag`, as stored."""
+        return self._whole.sys_flag
+
+    @property
+    def delay_level(self) -> int:
+        """The delay it was sent with; 0 for none."""
+        text = self.properties.get(names.PROPERTY_DELAY_TIME_LEVEL, "0")
+        return int(text) if text.isdecimal() and len(text) <= _LEVEL_DIGITS_MAX else 0
+
+    @property
+    def born_timestamp(self) -> int:
+        """When its producer sent it, in ms since 1970, by the producer's clock."""
+        return self._whole.born_timestamp
+
+    @property
+    def store_timestamp(self) -> int:
+        """When the broker stored it, in ms since 1970."""
+        return self._whole.store_timestamp
+
+    @property
+    def born_host(self) -> tuple[str, int]:
+        """Address and port it came from."""
+        return host_text(self._whole.born_host)
+
+    @property
+    def store_host(self) -> tuple[str, int]:
+        """Address and port of the broker that stored it."""
+        return host_text(self._whole.store_host)
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often a consumer has sent it back."""
+        return self._whole.reconsume_times
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """For a committed transactional message: physical offset of its half message."""
+        return self._whole.prepared_transaction_offset
+
+    @property
+    def store_size(self) -> int:
+        """Size of its record in bytes."""
+        return self._whole.size
+
+    @property
+    def queue_id(self) -> int:
+        """Number of the queue it is stored in."""
+        return self._whole.queue_id
+
+    def with_queue(self, queue: MessageQueue) -> MessageExt:
+        """The same message, found in another queue."""
+        return MessageExt(self._record, queue, self.body, None, self.decode_error)
+
+    def with_reconsume_times(self, times: int) -> MessageExt:
+        """The same message, having come so often: an orderly consumer counts by itself."""
+        record = msgspec.structs.replace(self._whole, reconsume_times=times)
+        return MessageExt(record, self.queue, self.body, None, self.decode_error)
+
+    def with_topic(self, topic: str) -> MessageExt:
+        """The same message under another topic: that which the application knows, without its namespace."""
+        if topic == self._record.topic:
+            return self
+        queue = MessageQueue(topic, self.queue.broker_name, self.queue.queue_id)
+        record = msgspec.structs.replace(self._whole, topic=topic)
+        return MessageExt(record, queue, self.body, None, self.decode_error)
+
+    def __repr__(self) -> str:
+        return f"MessageExt({self.queue}, offset={self.queue_offset}, <{len(self.body)} bytes>)"

@@ -1,0 +1,1 @@
+"""The send path: dispatcher, accumulator, encoder, sender, and the response."""

@@ -1,0 +1,162 @@
+"""Batching on the fly: sends of one turn of the event loop, to one topic, leave as one request.
+
+A send joins the open batch of its topic; the batch leaves at the end of the loop's turn, or `linger_ms`
+after it was opened, or when it is full. The queue is chosen for the batch, not for each message, so a turn
+makes one batch rather than one a queue; batches take turns among the queues. Sends to a given queue have
+batches of their own. A batch of one leaves as a plain send; while one message after the other is sent, each
+goes at once.
+
+Order: what cannot join (another wait_store, a delay, a body to be compressed) first makes what was gathered
+for its topic leave. So messages of one queue leave in the order in which they were handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from rocketpy.config import BatchConfig
+from rocketpy.hooks import SendEvent
+from rocketpy.message.message import Message
+from rocketpy.producer.send.batch_builder import OpenBatch
+from rocketpy.producer.send.encoder import Preparer
+from rocketpy.producer.send.flow_control import Room
+from rocketpy.producer.send.publish_info import Publisher
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.results import SendResult
+from rocketpy.runtime.tasks import Tasks
+
+_RECORD_BYTES = 384
+"""What a stored record has around its body and the user's properties, at most: a topic of 127 bytes too."""
+
+
+class Accumulator:
+    """The open batches of one producer.
+
+    is_calm: whether the last batch was one of one message, so that a send that finds nothing in flight had
+    better go at once. room: what is gathered counts at once. leave: called with each batch when it is to
+    leave. left: called when all that leave at this moment have. check_loop: called when a batch is opened
+    while the event loop does not run, which would never leave. tasks: the client's; a bug fails it.
+    """
+
+    def __init__(
+        self,
+        config: BatchConfig,
+        room: Room,
+        preparer: Preparer,
+        leave: Callable[[OpenBatch], None],
+        left: Callable[[], None],
+        check_loop: Callable[[], None],
+        tasks: Tasks,
+    ) -> None:
+        self._max_bytes = config.max_bytes
+        self._max_count = config.max_gathered
+        self._linger_s = config.linger_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._room = room
+        self._preparer = preparer
+        self._leave = leave
+        self._left = left
+        self._check_loop = check_loop
+        self._tasks = tasks
+        self._open: dict[Publisher, OpenBatch] = {}
+        self._given: dict[MessageQueue, OpenBatch] = {}
+        self._timer: asyncio.Handle | None = None
+        self.is_calm = not self._linger_s
+
+    def add(
+        self,
+        publisher: Publisher,
+        message: Message,
+        future: asyncio.Future[SendResult],
+        event: SendEvent | None,
+        queue: MessageQueue | None,
+        timeout_ms: int,
+    ) -> None:
+        """Accept a send and let it join. Raises MessageTooLarge for its properties, and ClientClosed."""
+        tail = self._preparer.tail(message, event)
+        batch = self._open.get(publisher) if queue is None else self._given.get(queue)
+        size = len(message.body)
+        wire_bytes = size + len(tail) * 4 + _RECORD_BYTES
+        if (
+            batch is None
+            or batch.wait is not message.wait_store
+            or batch.wire_bytes + wire_bytes > self._max_bytes
+            or (batch.timeout_ms != timeout_ms and not _join_times(batch, timeout_ms))
+        ):
+            batch = self._new(publisher, queue, timeout_ms, wait=message.wait_store)
+        messages = batch.messages
+        messages.append(message)
+        batch.futures.append(future)
+        batch.tails.append(tail)
+        if message.unique_id is not None:
+            batch.has_ids = True
+        if event is not None:
+            batch.events.append(event)
+        batch.size += size
+        batch.wire_bytes += wire_bytes
+        room = self._room
+        room.count += 1
+        room.bytes += size
+        if len(messages) >= self._max_count:
+            self.flush_topic(publisher)
+
+    def flush_topic(self, publisher: Publisher) -> None:
+        """Let go what was gathered for one topic."""
+        batch = self._open.pop(publisher, None)
+        batches = [batch] if batch is not None else []
+        if self._given:
+            batches += [batch for batch in self._given.values() if batch.publisher is publisher]
+            self._given = {
+                queue: batch for queue, batch in self._given.items() if batch.publisher is not publisher
+            }
+        self._let_go(batches)
+
+    def flush(self) -> None:
+        """Let go all."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batches = [*self._open.values(), *self._given.values()]
+        self._open.clear()
+        self._given.clear()
+        self._let_go(batches)
+
+    def _new(
+        self, publisher: Publisher, queue: MessageQueue | None, timeout_ms: int, *, wait: bool
+    ) -> OpenBatch:
+        """Open a batch, after those have left that it must not overtake."""
+        if not self._loop.is_running():
+            self._check_loop()
+        if queue is None or publisher in self._open or queue in self._given:
+            self.flush_topic(publisher)
+        batch = OpenBatch(publisher, queue, timeout_ms, wait=wait)
+        if queue is None:
+            self._open[publisher] = batch
+        else:
+            self._given[queue] = batch
+        if self._timer is None:
+            if self._linger_s:
+                self._timer = self._loop.call_later(self._linger_s, self._tasks.run, self.flush)
+            else:
+                self._timer = self._loop.call_soon(self._tasks.run, self.flush)
+        return batch
+
+    def _let_go(self, batches: list[OpenBatch]) -> None:
+        if not batches:
+            return
+        self.is_calm = len(batches) == 1 and len(batches[0].messages) == 1 and not self._linger_s
+        for batch in batches:
+            self._leave(batch)
+        self._left()
+
+
+def _join_times(batch: OpenBatch, timeout_ms: int) -> bool:
+    """Whether a send with this time-out may join, which makes the batch's time-out the longer one.
+
+    Within a tenth it may: senders that have waited for room have all sorts of time left.
+    """
+    if abs(batch.timeout_ms - timeout_ms) * 10 > min(batch.timeout_ms, timeout_ms):
+        return False
+    batch.timeout_ms = max(batch.timeout_ms, timeout_ms)
+    return True

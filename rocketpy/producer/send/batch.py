@@ -1,0 +1,88 @@
+"""What may go into one batch, and where a long list is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rocketpy.errors import MessageInvalid, MessageTooLarge
+from rocketpy.message.columns import MessageColumns
+from rocketpy.message.message import RETRY_TOPIC_PREFIX, Message, check_message
+from rocketpy.protocol.message.properties import PROPERTY_MESSAGE_TYPE
+from rocketpy.protocol.message.record import record_size
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+
+_HOSTS_V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
+
+
+def messages_of(messages: Iterable[Message]) -> Sequence[Message]:
+    """What was given for a batch, as a sequence. Raises MessageInvalid when it cannot be one."""
+    if isinstance(messages, list | tuple | MessageColumns):
+        return messages
+    try:
+        return list(messages)
+    except TypeError:
+        raise MessageInvalid(
+            f"a batch is made of several messages, and not of a {type(messages).__name__}; "
+            "`send` takes a single one"
+        ) from None
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Refuse what RocketMQ cannot store as a batch. Raises MessageInvalid naming the first message at fault.
+
+    Source: RocketMQ MessageBatch generateFromList.
+    """
+    if not messages:
+        raise MessageInvalid("a batch needs at least one message")
+    first = check_message(messages[0])
+    if first.topic.startswith(RETRY_TOPIC_PREFIX):
+        raise MessageInvalid(f"messages of retry topics cannot be sent in a batch: {first.topic}")
+    if isinstance(messages, MessageColumns):
+        return  # one topic and no delays
+    for index, message in enumerate(messages):
+        if type(message) is not Message:
+            check_message(message)
+        if message.topic != first.topic:
+            raise MessageInvalid(
+                f"message {index} is for {message.topic}, message 0 for {first.topic}; a batch has one topic"
+            )
+        if message.delay_level:
+            raise MessageInvalid(
+                f"message {index} has delay level {message.delay_level}; a batch has no delay"
+            )
+        if PROPERTY_MESSAGE_TYPE in message.properties:
+            raise MessageInvalid(f"message {index} is a reply; replies are sent singly")
+        if message.wait_store != first.wait_store:
+            raise MessageInvalid(
+                f"message {index} differs from message 0 in wait_store; a batch has one value"
+            )
+
+
+def split_batch(
+    topic: str, bodies: Sequence[bytes], properties: Sequence[bytes], max_bytes: int, max_message_bytes: int
+) -> list[slice]:
+    """Which messages go into which request: as many as fit `max_bytes` of stored records.
+
+    properties: the encoded ones of each message. A broker compares the records, not the bodies, with its
+    limit, so the records are counted, with IPv6 hosts. A single message above `max_bytes` goes alone.
+    Raises MessageTooLarge for a body above `max_message_bytes`.
+    """
+    bare = record_size(0, len(topic), 0, _HOSTS_V6)
+    lengths = list(map(len, bodies))
+    if max(lengths) > max_message_bytes:
+        index, length = next(pair for pair in enumerate(lengths) if pair[1] > max_message_bytes)
+        raise MessageTooLarge(
+            f"message {index} has a body of {length} bytes, {max_message_bytes} are allowed"
+        )
+    if bare * len(lengths) + sum(lengths) + sum(map(len, properties)) <= max_bytes:
+        return [slice(0, len(lengths))]
+    slices: list[slice] = []
+    start = used = 0
+    for index, length in enumerate(lengths):
+        size = bare + length + len(properties[index])
+        if used and used + size > max_bytes:
+            slices.append(slice(start, index))
+            start, used = index, 0
+        used += size
+    slices.append(slice(start, len(lengths)))
+    return slices

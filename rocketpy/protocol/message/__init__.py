@@ -1,0 +1,1 @@
+"""Formats of messages: stored records, batches, properties, ids, compression and trace reports."""

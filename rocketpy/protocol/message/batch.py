@@ -1,0 +1,132 @@
+"""The body of a SEND_BATCH_MESSAGE request: several messages of one topic, one after the other (QUIRKS 23).
+
+::
+
+    offset  size  field                       offset  size  field
+         0     4  size of this element            16     4  body length
+         4     4  magic, 0                        20     b  body
+         8     4  CRC, 0: not used              20+b     2  properties length
+        12     4  flag, the user's              22+b     p  properties, see `properties`
+
+Big-endian. Source: RocketMQ 4.6 MessageDecoder encodeMessage, decodeMessage.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Self
+
+from rocketpy.errors import MessageTooLarge, RemoteProtocolError
+from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
+
+ELEMENT_FIXED_BYTES: Final = 22
+"""Size of an element without body and properties."""
+
+_HEAD: Final = struct.Struct(">iiiii")
+_HEAD_BYTES: Final = _HEAD.size
+_PROPERTIES_LENGTH: Final = struct.Struct(">H")
+
+
+class BatchMessage(NamedTuple):
+    """One message of a batch. properties: their UTF-8 text; flag: the user's."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+class BatchColumns(NamedTuple):
+    """The messages of a batch, field by field: as many flags, bodies and properties as there are messages."""
+
+    flags: Sequence[int]
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
+
+    @classmethod
+    def of(cls, messages: Iterable[tuple[int, bytes, bytes]]) -> Self:
+        """The columns of (flag, body, properties) of each message."""
+        flags, bodies, properties = zip(*messages, strict=True)
+        return cls(flags, bodies, properties)
+
+
+def encode_batch_element(flag: int, body: bytes, properties: bytes) -> bytes:
+    """One element of the body. Raises MessageTooLarge for more than 32,767 bytes of properties."""
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        raise MessageTooLarge(f"properties of {len(properties)} bytes, above {MAX_PROPERTIES_BYTES}")
+    size = ELEMENT_FIXED_BYTES + len(body) + len(properties)
+    return b"%b%b%b%b" % (
+        _HEAD.pack(size, 0, 0, flag, len(body)), body, _PROPERTIES_LENGTH.pack(len(properties)), properties,
+    )  # fmt: skip
+
+
+def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """The body for messages given as (flag, body, properties). Raises as `encode_batch_element`.
+
+    The same bytes, in a third of the time: one join for all, and numbers packed anew only where they differ
+    from those of the message before.
+    """
+    parts: list[bytes] = []
+    head = packed_length = b""
+    last_body = last_length = -1
+    last_flag = 0
+    for flag, body, properties in messages:
+        length, body_length = len(properties), len(body)
+        if length != last_length:
+            if length > MAX_PROPERTIES_BYTES:
+                encode_batch_element(flag, body, properties)
+            packed_length = _PROPERTIES_LENGTH.pack(length)
+            last_length, last_body = length, -1
+        if body_length != last_body or flag != last_flag:
+            head = _HEAD.pack(ELEMENT_FIXED_BYTES + body_length + length, 0, 0, flag, body_length)
+            last_body, last_flag = body_length, flag
+        parts += (head, body, packed_length, properties)
+    return b"".join(parts)
+
+
+def decode_batch(data: bytes) -> list[BatchMessage]:
+    """The messages of a batch body. Raises RemoteProtocolError where the lengths contradict each other."""
+    return list(map(BatchMessage, *split_batch_body(data)))
+
+
+def split_batch_body(data: bytes) -> BatchColumns:
+    """`decode_batch` into columns, in half the time."""
+    flags: list[int] = []
+    bodies: list[bytes] = []
+    texts: list[bytes] = []
+    unpack_head = _HEAD.unpack_from
+    start, end = 0, len(data)
+    try:
+        while start < end:
+            size, _, _, flag, body_length = unpack_head(data, start)
+            body_at = start + _HEAD_BYTES
+            body_end = body_at + body_length
+            text_at = body_end + 2
+            stop = start + size
+            text_length = data[body_end] << 8 | data[body_end + 1]
+            if body_length < 0 or text_at + text_length != stop or stop > end:
+                raise _bad_element(data, start, len(flags))
+            flags.append(flag)
+            bodies.append(data[body_at:body_end])
+            texts.append(data[text_at:stop])
+            start = stop
+    except (struct.error, IndexError):  # it ends within an element
+        raise _bad_element(data, start, len(flags)) from None
+    return BatchColumns(flags, bodies, texts)
+
+
+def _bad_element(data: bytes, offset: int, index: int) -> RemoteProtocolError:
+    """What is wrong with the element at `offset`."""
+    left = len(data) - offset
+    if left < ELEMENT_FIXED_BYTES:
+        return RemoteProtocolError(f"batch element {index}: {left} bytes left, needs {ELEMENT_FIXED_BYTES}")
+    size, _, _, _, body_length = _HEAD.unpack_from(data, offset)
+    if not ELEMENT_FIXED_BYTES <= size <= left or not 0 <= body_length <= size - ELEMENT_FIXED_BYTES:
+        return RemoteProtocolError(
+            f"batch element {index}: size {size} and body length {body_length} with {left} bytes left"
+        )
+    (properties_length,) = _PROPERTIES_LENGTH.unpack_from(data, offset + _HEAD_BYTES + body_length)
+    return RemoteProtocolError(
+        f"batch element {index}: size {size}, but its parts have "
+        f"{ELEMENT_FIXED_BYTES + body_length + properties_length} bytes"
+    )

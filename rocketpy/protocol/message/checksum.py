@@ -1,0 +1,55 @@
+"""Every checksum of the formats: RocketMQ's CRC-32, and named others for the end-to-end body checksum.
+
+The end-to-end checksum is ours: a producer may put `PROPERTY_BODY_CHECKSUM` on a message, and a consumer
+that finds it there checks the body against it, whatever brokers and replicas did in between. RocketMQ's own
+CRC is computed by the broker, so it says nothing about the way from producer to broker.
+
+The property's value is ``<name>:<digits>``, the name being one of `BODY_CHECKSUMS`, the digits lower-case
+hexadecimal. It covers the body as the application sees it, before compression. Other clients ignore it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+from zlib import crc32 as _zlib_crc32
+
+import crcmod.predefined
+
+from rocketpy.errors import ConfigInvalid
+
+PROPERTY_BODY_CHECKSUM: Final = "BODY_CHECKSUM"
+"""Name of the property that carries the end-to-end checksum; reserved by this project, not by RocketMQ."""
+
+BODY_CHECKSUMS: Final = {"crc-32c": 8, "crc-64": 16, "crc-64-we": 16, "crc-64-jones": 16}
+"""Checksums a producer may choose, with the number of their hexadecimal digits. Names as in crcmod."""
+
+
+def crc32(data: bytes | bytearray | memoryview) -> int:
+    """RocketMQ's body CRC: CRC-32 with the top bit cleared. Source: RocketMQ UtilAll crc32."""
+    return _zlib_crc32(data) & 0x7FFFFFFF
+
+
+def body_checksum(name: str, body: bytes) -> str:
+    """The value of `PROPERTY_BODY_CHECKSUM` for `body`. Raises ConfigInvalid for an unknown name.
+
+    About 1 µs for 100 bytes when crcmod found a C compiler at its installation, else 15 µs.
+    """
+    return f"{name}:{_function(name)(body):0{BODY_CHECKSUMS[name]}x}"
+
+
+def verify_body_checksum(value: str, body: bytes) -> bool | None:
+    """Does `body` match a `PROPERTY_BODY_CHECKSUM` value? None: a checksum this version does not know."""
+    name, _, digits = value.partition(":")
+    if name not in BODY_CHECKSUMS:
+        return None
+    return body_checksum(name, body) == f"{name}:{digits}"
+
+
+@cache
+def _function(name: str) -> Callable[[bytes], int]:
+    if name not in BODY_CHECKSUMS:
+        raise ConfigInvalid(f"body checksum {name!r} is unknown; choose one of {', '.join(BODY_CHECKSUMS)}")
+    function: Callable[[bytes], int] = crcmod.predefined.mkCrcFun(name)
+    return function

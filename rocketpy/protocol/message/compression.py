@@ -1,0 +1,142 @@
+"""Compressed message bodies.
+
+RocketMQ 4.x knows zlib only; 5.x puts the type into bits 8-10 of sysFlag and knows LZ4 and zstd too (see
+`sysflag`). Those two are read and written when their package is installed.
+
+A body that inflates to more than 16 MiB, or to more than 100 times its size, is refused while it
+inflates: a few kilobytes must not be able to fill the memory of a consumer. Up to 4 MiB, the longest body
+that a broker takes by default, any ratio is allowed: a long row of equal bytes is a message like any other.
+"""
+
+from __future__ import annotations
+
+import zlib
+from importlib import import_module
+from typing import Any, Final
+
+from rocketpy.errors import ConfigInvalid, RemoteProtocolError
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+
+DEFAULT_LEVEL: Final = 5
+"""Level of zlib that RocketMQ's clients use."""
+MAX_INFLATED_BYTES: Final = 16 << 20
+MAX_RATIO: Final = 100
+_RATIO_FREE_BYTES: Final = 4 << 20
+
+
+class InflatesTooFar(RemoteProtocolError):
+    """A compressed body inflates to more than a limit."""
+
+
+_LZ4: Final = MessageSysFlag.COMPRESSION_LZ4
+_ZSTD: Final = MessageSysFlag.COMPRESSION_ZSTD
+
+
+def compress(body: bytes, compression_type: int = 0, level: int = DEFAULT_LEVEL) -> bytes:
+    """`body` compressed. compression_type: 0 or COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD.
+
+    Raises ConfigInvalid for an unknown type, or one whose package is not installed.
+    """
+    if compression_type in {0, MessageSysFlag.COMPRESSION_ZLIB}:
+        return zlib.compress(body, level)
+    if compression_type == _LZ4:
+        return bytes(_package("lz4.frame").compress(body))
+    if compression_type == _ZSTD:
+        return bytes(_package("zstandard").ZstdCompressor(level=level).compress(body))
+    raise ConfigInvalid(f"compression type 0x{compression_type:x} is unknown")
+
+
+def compress_if_worth(
+    body: bytes, compression_type: int = 0, level: int = DEFAULT_LEVEL
+) -> tuple[bytes, int]:
+    """(body, bits for its sysFlag): compressed, unless that is no gain or a reader would refuse it."""
+    packed = compress(body, compression_type, level)
+    if len(packed) >= len(body) or len(body) > body_limit(packed, MAX_INFLATED_BYTES):
+        return body, 0
+    return packed, MessageSysFlag.COMPRESSED | compression_type
+
+
+def decompress(body: bytes, sys_flag: int, *, max_bytes: int = MAX_INFLATED_BYTES) -> bytes:
+    """The body as it was before compression; `body` itself when sys_flag does not say COMPRESSED.
+
+    Raises InflatesTooFar when they inflate beyond the limits, RemoteProtocolError when the bytes are no such
+    stream, ConfigInvalid when the type's package is not installed.
+    """
+    if not sys_flag & MessageSysFlag.COMPRESSED:
+        return body
+    compression_type = sys_flag & MessageSysFlag.COMPRESSION_TYPE_MASK
+    if compression_type in {0, MessageSysFlag.COMPRESSION_ZLIB}:
+        return inflate(body, max_bytes=max_bytes)
+    limit = body_limit(body, max_bytes)
+    if compression_type == _LZ4:
+        plain = _unlz4(body, limit)
+    elif compression_type == _ZSTD:
+        plain = _unzstd(body, limit)
+    else:
+        raise RemoteProtocolError(f"sysFlag 0x{sys_flag:x} names an unknown compression type")
+    return _within(plain, limit, body)
+
+
+def inflate(data: bytes, *, max_bytes: int = MAX_INFLATED_BYTES) -> bytes:
+    """What a zlib stream holds, at most `max_bytes`, and above 4 MiB at most 100 times its size.
+
+    What follows the stream is ignored, as in Java.
+    Raises InflatesTooFar beyond these limits, RemoteProtocolError when it is none or ends too early.
+    """
+    limit = body_limit(data, max_bytes)
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"{len(data)} bytes are not a zlib stream: {error}") from error
+    _within(plain, limit, data)
+    if not stream.eof:
+        raise RemoteProtocolError(f"zlib stream of {len(data)} bytes ends too early")
+    return plain
+
+
+def body_limit(data: bytes, max_bytes: int) -> int:
+    """How many bytes a compressed body may inflate to. max_bytes: at most."""
+    return min(max_bytes, max(_RATIO_FREE_BYTES, MAX_RATIO * len(data)))
+
+
+def _within(plain: bytes, limit: int, data: bytes) -> bytes:
+    if len(plain) > limit:
+        raise InflatesTooFar(f"{len(data)} bytes inflate to more than the {limit} allowed")
+    return plain
+
+
+def _unlz4(data: bytes, limit: int) -> bytes:
+    frame = _package("lz4.frame")
+    stream = frame.LZ4FrameDecompressor()
+    try:
+        plain = bytes(stream.decompress(data, max_length=limit + 1))
+    except RuntimeError as error:
+        raise RemoteProtocolError(f"{len(data)} bytes are not an LZ4 frame: {error}") from error
+    if not stream.eof and len(plain) <= limit:
+        raise RemoteProtocolError(f"LZ4 frame of {len(data)} bytes ends too early")
+    return plain
+
+
+def _unzstd(data: bytes, limit: int) -> bytes:
+    zstandard = _package("zstandard")
+    try:
+        size = zstandard.frame_content_size(data)  # what it announces is allocated; -1: nothing, as Java does
+        if size > limit:
+            raise InflatesTooFar(f"{len(data)} bytes inflate to more than the {limit} allowed")
+        return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=limit + 1))
+    except zstandard.ZstdError as error:
+        # Without an announced size both causes look alike; a smaller limit than usual may be the reason.
+        raise InflatesTooFar(
+            f"{len(data)} bytes are not a whole zstd frame of at most {limit} bytes: {error}"
+        ) from error
+
+
+def _package(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ConfigInvalid(
+            f"this message body needs the package {module.partition('.')[0]}, which is not installed: "
+            "pip install rocketpy-mq[compression]"
+        ) from None

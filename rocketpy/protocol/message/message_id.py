@@ -1,0 +1,120 @@
+"""The two ids of a message.
+
+*Broker message id*, the ``msgId`` of a send response: hexadecimal of store host and physical offset::
+
+    address 4 or 16 | port i32 | physical offset i64          32 or 56 digits
+
+*Client unique id*, the property UNIQ_KEY, made before the message leaves its client (QUIRKS 25)::
+
+    address 4 or 16 | process 2 | instance 4 | ms since the month began 4 | counter 2      32 or 56 digits
+
+Source: RocketMQ 4.6 MessageDecoder createMessageId, MessageClientIDSetter.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from struct import Struct
+from typing import Final
+
+from rocketpy.errors import LocalProtocolError, RemoteProtocolError
+
+_OFFSET: Final = Struct(">q")
+_TAIL_DIGITS: Final = 12
+"""Time and counter of a client unique id."""
+_BYTE_DIGITS: Final = tuple(f"{number:02X}" for number in range(256))
+
+
+def message_id(store_host: bytes, physical_offset: int) -> str:
+    """The broker message id. store_host: 8 or 20 bytes, as in the record."""
+    return store_host.hex().upper() + _OFFSET.pack(physical_offset).hex().upper()
+
+
+def decode_message_id(text: str) -> tuple[bytes, int]:
+    """(store host, physical offset) of a broker message id.
+
+    Raises RemoteProtocolError when it is none. A client unique id has the same form and cannot be told apart.
+    """
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        data = b""
+    if len(data) not in {16, 28} or 2 * len(data) != len(text):
+        raise RemoteProtocolError(f"{text[:80]!r} is no message id: it has 32 or 56 hexadecimal digits")
+    return data[:-8], _OFFSET.unpack_from(data, len(data) - 8)[0]
+
+
+def month_start_ms(now_ms: int) -> int:
+    """When the month of `now_ms` began in the local time zone, in ms since 1970."""
+    local = time.localtime(now_ms / 1000)
+    return _month_ms(local.tm_year, local.tm_mon)
+
+
+def unique_id_time_ms(unique_id: str, now_ms: int) -> int:
+    """When the id was made, in ms, if that is less than a month before `now_ms`.
+
+    Raises RemoteProtocolError when the text is no client unique id.
+    Differs from RocketMQ's getNearlyTimeFromID, which is a month early for an id as new as now (QUIRKS 26).
+    """
+    try:
+        since_start = int(unique_id[-_TAIL_DIGITS:-4], 16)
+    except ValueError:
+        since_start = -1
+    if since_start < 0 or len(unique_id) not in {32, 56}:
+        raise RemoteProtocolError(f"{unique_id[:80]!r} is no unique id: it has 32 or 56 hexadecimal digits")
+    local = time.localtime(now_ms / 1000)
+    made = _month_ms(local.tm_year, local.tm_mon) + since_start
+    return made if made <= now_ms else _month_ms(local.tm_year, local.tm_mon - 1) + since_start
+
+
+class UniqueIdGenerator:
+    """Makes client unique ids for one process. About 0.5 µs each; not for several threads at once.
+
+    address: the client's, 4 or 16 bytes. process: RocketMQ means the pid here but writes its high half,
+    mostly 0; ours is the low half. instance: RocketMQ writes a hash of the class loader, ours is random,
+    so that two clients with the same address and pid (containers) still differ. A fork must make a new one.
+    """
+
+    def __init__(self, address: bytes, *, process: int | None = None, instance: int | None = None) -> None:
+        if len(address) not in {4, 16}:
+            raise LocalProtocolError(f"an IP address has 4 or 16 bytes, not {len(address)}")
+        process = os.getpid() if process is None else process
+        instance = int.from_bytes(os.urandom(4), "big") if instance is None else instance
+        self._prefix = f"{address.hex().upper()}{process & 0xFFFF:04X}{instance & 0xFFFFFFFF:08X}"
+        self._counter = 0
+        self._start_ms = 0
+        self._end_ms = 0
+
+    def next(self, now_ms: int) -> str:
+        """A new id. now_ms: ms since 1970. 65,536 ids of one millisecond differ."""
+        if not self._start_ms <= now_ms < self._end_ms:
+            self._start_month(now_ms)
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        return "%s%08X%04X" % (self._prefix, now_ms - self._start_ms, counter)  # noqa: UP031 - half an f-string's time
+
+    def take(self, now_ms: int, count: int) -> list[str]:
+        """`count` new ids of one moment: a tenth of the time of `next` for each."""
+        if not self._start_ms <= now_ms < self._end_ms:
+            self._start_month(now_ms)
+        stem = f"{self._prefix}{now_ms - self._start_ms:08X}"
+        counter = self._counter
+        self._counter = (counter + count) & 0xFFFF
+        ids: list[str] = []
+        while len(ids) < count:  # a run has one upper byte
+            run = stem + _BYTE_DIGITS[counter >> 8 & 0xFF]
+            low = counter & 0xFF
+            ids += [run + digits for digits in _BYTE_DIGITS[low : low + count - len(ids)]]
+            counter += 256 - low
+        return ids
+
+    def _start_month(self, now_ms: int) -> None:
+        local = time.localtime(now_ms / 1000)
+        self._start_ms = _month_ms(local.tm_year, local.tm_mon)
+        self._end_ms = _month_ms(local.tm_year, local.tm_mon + 1)
+
+
+def _month_ms(year: int, month: int) -> int:
+    """Start of a month in local time; months below 1 and above 12 belong to the years beside."""
+    return int(time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))) * 1000

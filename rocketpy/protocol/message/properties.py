@@ -1,0 +1,124 @@
+"""The properties of a message as one text, and the names RocketMQ reserves in it.
+
+A property is ``name U+0001 value U+0002``, in UTF-8 where bytes are wanted. Reading follows Java's
+``split`` to the letter (QUIRKS 21): a piece that does not split into exactly two is dropped, so an
+empty value disappears, and so does a value with U+0001 inside; of two pieces with one name the last counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rocketpy.errors import MessageInvalid
+
+NAME_VALUE_SEPARATOR: Final = "\x01"
+PROPERTY_SEPARATOR: Final = "\x02"
+MAX_PROPERTIES_BYTES: Final = 32767
+"""The length is a signed 16-bit field of the record."""
+
+KEY_SEPARATOR: Final = " "
+"""Between the keys in the value of KEYS."""
+
+PROPERTY_KEYS: Final = "KEYS"
+PROPERTY_TAGS: Final = "TAGS"
+PROPERTY_WAIT_STORE_MSG_OK: Final = "WAIT"
+PROPERTY_DELAY_TIME_LEVEL: Final = "DELAY"
+PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
+PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"
+PROPERTY_TRANSACTION_PREPARED: Final = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP: Final = "PGROUP"
+PROPERTY_MIN_OFFSET: Final = "MIN_OFFSET"
+PROPERTY_MAX_OFFSET: Final = "MAX_OFFSET"
+PROPERTY_BUYER_ID: Final = "BUYER_ID"
+PROPERTY_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+PROPERTY_TRANSFER_FLAG: Final = "TRANSFER_FLAG"
+PROPERTY_CORRECTION_FLAG: Final = "CORRECTION_FLAG"
+PROPERTY_MQ2_FLAG: Final = "MQ2_FLAG"
+PROPERTY_RECONSUME_TIME: Final = "RECONSUME_TIME"
+PROPERTY_MSG_REGION: Final = "MSG_REGION"
+PROPERTY_TRACE_SWITCH: Final = "TRACE_ON"
+PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
+"""Holds the client unique id."""
+PROPERTY_MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+PROPERTY_CONSUME_START_TIMESTAMP: Final = "CONSUME_START_TIME"
+PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+PROPERTY_TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PROPERTY_INSTANCE_ID: Final = "INSTANCE_ID"
+PROPERTY_CORRELATION_ID: Final = "CORRELATION_ID"
+PROPERTY_MESSAGE_REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+PROPERTY_MESSAGE_TTL: Final = "TTL"
+PROPERTY_REPLY_MESSAGE_ARRIVE_TIME: Final = "ARRIVE_TIME"
+PROPERTY_PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+PROPERTY_CLUSTER: Final = "CLUSTER"
+PROPERTY_MESSAGE_TYPE: Final = "MSG_TYPE"
+
+
+def encode(properties: Mapping[str, str | None]) -> str:
+    """The text of `properties`, in their order, with the separator after the last one too.
+
+    None is written as the word null, as RocketMQ does; an empty value is written, but no reader sees it.
+    Raises MessageInvalid when a name or a value holds a separator: the reader would see other properties.
+    Source: RocketMQ MessageDecoder messageProperties2String.
+    """
+    text = "".join(
+        [f"{name}\x01{'null' if value is None else value}\x02" for name, value in properties.items()]
+    )
+    if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
+        bad = [
+            name for name, value in properties.items() if not {"\x01", "\x02"}.isdisjoint(f"{name}{value}")
+        ]
+        raise MessageInvalid(
+            f"properties {bad} contain U+0001 or U+0002, which separate properties on the wire"
+        )
+    return text
+
+
+def decode(text: str | bytes) -> dict[str, str]:
+    """The properties in `text`. Never fails: what is malformed is left out, wrong UTF-8 becomes U+FFFD.
+
+    Source: RocketMQ MessageDecoder string2messageProperties.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    properties = {}
+    for piece in text.split("\x02"):
+        name, _, value = piece.partition("\x01")
+        if "\x01" in value:
+            value = value.rstrip("\x01")
+            if "\x01" in value:
+                continue
+        if value:
+            properties[name] = value
+    return properties
+
+
+def find(raw: bytes, name: bytes) -> bytes | None:
+    """The value of one property, or None: `decode` for one name, without the rest.
+
+    raw: the text in UTF-8. Returns the value as it stands there.
+    """
+    needle = b"\x02" + name + b"\x01"
+    at = raw.rfind(needle)
+    start = at + len(needle)
+    if at < 0:
+        if not raw.startswith(needle[1:]):
+            return None
+        start = len(needle) - 1
+    end = raw.find(b"\x02", start)
+    value = raw[start:] if end < 0 else raw[start:end]
+    if value and b"\x01" not in value:
+        return value
+    return _find_slowly(raw, name)
+
+
+def _find_slowly(raw: bytes, name: bytes) -> bytes | None:
+    """`find` where the last piece of that name is malformed: an earlier one may be whole."""
+    for piece in reversed(raw.split(b"\x02")):
+        found, _, value = piece.partition(b"\x01")
+        value = value.rstrip(b"\x01")
+        if found == name and value and b"\x01" not in value:
+            return value
+    return None

@@ -1,0 +1,1 @@
+"""RocketMQ's remoting protocol: frames, commands, their headers, and signatures."""

@@ -1,0 +1,168 @@
+"""One side of a remoting connection, without I/O: bytes in, commands out; commands in, bytes out.
+
+Both ends use it: requests may go either way over one connection, each side numbers its own,
+and a response is matched by number to a request of the side that receives it. Nothing in here
+reads a clock or a socket, so `now_ms` is passed in, in milliseconds of any steady clock.
+
+Source: NettyRemotingAbstract of RocketMQ 4.6.0 (its response table and its scan).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from rocketpy.errors import ConnectionLost, RequestTimeout, RocketError
+from rocketpy.protocol.remoting.command import (
+    FLAG_ONEWAY,
+    FLAG_READS_MSGPACK,
+    Command,
+    decode_command,
+    encode_command,
+)
+from rocketpy.protocol.remoting.frame import CODEC_MSGPACK, MAX_FRAME_BYTES, MAX_HEADER_BYTES, FrameDecoder
+
+MAYBE_HANDLED: Final = "; the request may have been handled"
+
+_OPAQUE_MASK = 0x7FFF_FFFF
+
+
+class Waiter(Protocol):
+    """Who waits for a response. An `asyncio.Future` is one."""
+
+    def done(self) -> bool:
+        """Whether the result is known already, or no longer wanted."""
+
+    def set_result(self, result: Command, /) -> None:
+        """Take the response."""
+
+    def set_exception(self, exception: RocketError, /) -> None:
+        """Take the reason why there will be none."""
+
+
+class Connection:
+    """Frame decoding, numbering and the table of requests in flight.
+
+    codec: how headers of our requests are written; `CODEC_MSGPACK` takes effect once the peer has
+    announced that it reads it, and until then JSON is written. peer: its address, for the texts of errors.
+    """
+
+    __slots__ = (
+        "_codec",
+        "_decoder",
+        "_earliest_ms",
+        "_in_flight",
+        "_next_opaque",
+        "_peer_reads_msgpack",
+        "peer",
+    )
+
+    def __init__(
+        self,
+        codec: int = 0,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        max_header_bytes: int = MAX_HEADER_BYTES,
+    ) -> None:
+        self.peer = "the peer"
+        self._codec = codec
+        self._decoder = FrameDecoder(max_frame_bytes, max_header_bytes)
+        self._in_flight: dict[int, tuple[Waiter, float]] = {}
+        self._earliest_ms = float("inf")
+        self._next_opaque = 0
+        self._peer_reads_msgpack = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their response."""
+        return len(self._in_flight)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of an unfinished frame."""
+        return self._decoder.buffered
+
+    @property
+    def earliest_deadline_ms(self) -> float:
+        """A time before which `expire` finds nothing; infinite when nothing is in flight."""
+        return self._earliest_ms
+
+    def receive(self, data: bytes) -> list[Command]:
+        """Take bytes from the peer; return the requests among them, in order.
+
+        Responses go to their waiters at once; one that nobody waits for (any more) is dropped.
+        Raises RemoteProtocolError, after which the connection is to be closed.
+        """
+        requests: list[Command] = []
+        for frame in self._decoder.feed(data):
+            command = decode_command(frame)
+            if command.flag & 1:
+                self._resolve(command)
+            else:
+                requests.append(command)
+        return requests
+
+    def _resolve(self, response: Command) -> None:
+        if response.flag & FLAG_READS_MSGPACK:
+            self._peer_reads_msgpack = True
+        entry = self._in_flight.pop(response.opaque, None)
+        if entry is not None and not entry[0].done():
+            entry[0].set_result(response)
+
+    def expect(self, waiter: Waiter, deadline_ms: float) -> int:
+        """Enter a waiter in the table; return the opaque its request must carry."""
+        opaque = self._next_opaque
+        while opaque in self._in_flight:
+            opaque = (opaque + 1) & _OPAQUE_MASK
+        self._next_opaque = (opaque + 1) & _OPAQUE_MASK
+        self._in_flight[opaque] = (waiter, deadline_ms)
+        if deadline_ms < self._earliest_ms:  # noqa: PLR1730 - half the time of min() on a hot path
+            self._earliest_ms = deadline_ms
+        return opaque
+
+    def forget(self, opaque: int) -> None:
+        """Take a request out of the table, for one that could not be written."""
+        self._in_flight.pop(opaque, None)
+
+    def encode_request(self, command: Command, waiter: Waiter, deadline_ms: float) -> bytes:
+        """Number a request, enter its waiter and return its frame. Raises LocalProtocolError."""
+        command.opaque = self.expect(waiter, deadline_ms)
+        try:
+            return self._encode(command)
+        except RocketError:
+            self.forget(command.opaque)
+            raise
+
+    def encode_oneway(self, command: Command) -> bytes:
+        """Number a request that nobody answers and return its frame. Raises LocalProtocolError."""
+        command.opaque = self._next_opaque
+        self._next_opaque = (self._next_opaque + 1) & _OPAQUE_MASK
+        command.flag |= FLAG_ONEWAY
+        return self._encode(command)
+
+    def _encode(self, command: Command) -> bytes:
+        if self._codec != CODEC_MSGPACK:
+            return encode_command(command, self._codec)
+        command.flag |= FLAG_READS_MSGPACK
+        return encode_command(command, CODEC_MSGPACK if self._peer_reads_msgpack else 0)
+
+    def expire(self, now_ms: float) -> int:
+        """Fail every request whose deadline has come; return how many."""
+        if now_ms < self._earliest_ms:
+            return 0
+        late = [opaque for opaque, (_, deadline_ms) in self._in_flight.items() if deadline_ms <= now_ms]
+        waiters = [self._in_flight.pop(opaque)[0] for opaque in late]
+        self._earliest_ms = min((deadline for _, deadline in self._in_flight.values()), default=float("inf"))
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(RequestTimeout(f"{self.peer} did not answer in time{MAYBE_HANDLED}"))
+        return len(late)
+
+    def close(self, reason: str) -> int:
+        """Fail everything in flight with ConnectionLost; return how many."""
+        waiters = [waiter for waiter, _ in self._in_flight.values()]
+        self._in_flight.clear()
+        self._earliest_ms = float("inf")
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(ConnectionLost(f"{reason}{MAYBE_HANDLED}"))
+        return len(waiters)

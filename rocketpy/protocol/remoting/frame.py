@@ -1,0 +1,170 @@
+"""Frames: how RocketMQ cuts a TCP stream into commands.
+
+| field         | offset | size | meaning                                                   |
+|---------------|--------|------|-----------------------------------------------------------|
+| length        | 0      | 4    | bytes after this field: 4 + header + body                 |
+| codec         | 4      | 1    | how the header is written: 0 JSON, 1 ROCKETMQ, 77 msgpack |
+| header length | 5      | 3    | bytes of header                                           |
+| header        | 8      | n    | see `rocketpy.protocol.remoting.command`                           |
+| body          | 8 + n  | rest | what the request code says                                |
+
+All integers are big-endian. The same in every RocketMQ 4.x; codec 77 is ours and only spoken
+between ends that announced it. Source: RemotingCommand, NettyDecoder.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from rocketpy.errors import LocalProtocolError, RemoteProtocolError
+
+CODEC_JSON = 0
+CODEC_ROCKETMQ = 1
+CODEC_MSGPACK = 77
+"""An upper byte no RocketMQ uses (5.x stops at 1), so that a mix-up is an error and never a misreading."""
+
+CODECS = frozenset((CODEC_JSON, CODEC_ROCKETMQ, CODEC_MSGPACK))
+
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+MAX_HEADER_BYTES = 1024 * 1024
+
+_HTTP = frozenset((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"))
+_TLS = frozenset((b"\x15\x03", b"\x16\x03"))
+"""Alert and handshake."""
+
+_PREFIX = struct.Struct(">iI")
+_LENGTH_BYTES = 4
+_PREFIX_BYTES = 8
+_HEADER_LENGTH_MASK = 0xFF_FFFF
+_new_frame = tuple.__new__  # a third of the time of Frame(...), once a message
+
+
+class Frame(NamedTuple):
+    """One whole frame: the codec byte, the header's bytes and the body's bytes."""
+
+    codec: int
+    header: bytes
+    body: bytes
+
+
+class FrameDecoder:
+    """Collects chunks of a byte stream and hands out the frames that are complete.
+
+    max_frame_bytes: most bytes a frame may announce behind its length field (RocketMQ: 16 MiB).
+    max_header_bytes: most bytes of header in it.
+    Lengths are checked as soon as they are seen, so a hostile length never makes us wait for,
+    or allocate, more than the limit. After an error the stream has no frame boundary any more:
+    the decoder raises the same error again, and the connection must be closed.
+    """
+
+    __slots__ = ("_buffer", "_error", "_max_frame_bytes", "_max_header_bytes")
+
+    def __init__(
+        self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_HEADER_BYTES
+    ) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._max_header_bytes = max_header_bytes
+        self._buffer: bytes | bytearray = b""
+        self._error: str | None = None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of an unfinished frame that are kept."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take the next bytes of the stream; return every frame they complete, in order.
+
+        Raises RemoteProtocolError for a length or codec no RocketMQ peer writes. Frames that
+        came before the bad one in the same chunk are lost with it.
+        """
+        if self._error is not None:
+            raise RemoteProtocolError(self._error)
+        buffer: bytes | bytearray = data
+        if self._buffer:
+            buffer = self._grow(data)
+            if buffer is self._buffer and not self._is_whole(buffer):
+                return []
+        frames, end = self._cut(bytes(buffer))
+        self._buffer = buffer[end:] if end < len(buffer) else b""
+        if 0 < len(self._buffer) < _PREFIX_BYTES:
+            self._check_start(self._buffer)
+        return frames
+
+    def _grow(self, data: bytes) -> bytearray:
+        """Append to what is kept, in place, so that a large frame in small chunks costs no copies."""
+        if not isinstance(self._buffer, bytearray):
+            self._buffer = bytearray(self._buffer)
+        self._buffer += data
+        return self._buffer
+
+    def _is_whole(self, buffer: bytes | bytearray) -> bool:
+        if len(buffer) < _PREFIX_BYTES:
+            self._check_start(buffer)
+            return False
+        length, word = _PREFIX.unpack_from(buffer)
+        self._check(length, word)
+        return bool(len(buffer) >= length + _LENGTH_BYTES)
+
+    def _cut(self, buffer: bytes) -> tuple[list[Frame], int]:
+        frames: list[Frame] = []
+        position, size = 0, len(buffer)
+        while size - position >= _PREFIX_BYTES:
+            length, word = _PREFIX.unpack_from(buffer, position)
+            header_bytes = word & _HEADER_LENGTH_MASK
+            fits = 4 + header_bytes <= length <= self._max_frame_bytes
+            if not fits or header_bytes > self._max_header_bytes or word >> 24 not in CODECS:
+                self._check(length, word)
+            end = position + _LENGTH_BYTES + length
+            if end > size:
+                break
+            body_at = position + _PREFIX_BYTES + header_bytes
+            parts = (word >> 24, buffer[position + _PREFIX_BYTES : body_at], buffer[body_at:end])
+            frames.append(_new_frame(Frame, parts))
+            position = end
+        return frames, position
+
+    def _check_start(self, buffer: bytes | bytearray) -> None:
+        """The same for less than a prefix: TLS's alert, which ends a connection, has 7 bytes in all."""
+        if len(buffer) >= _LENGTH_BYTES:
+            length = int.from_bytes(buffer[:_LENGTH_BYTES], "big", signed=True)
+            self._check(length, 0)
+
+    def _check(self, length: int, word: int) -> None:
+        """Raise for a length or codec that cannot be, and remember it."""
+        codec, header_bytes = word >> 24, word & _HEADER_LENGTH_MASK
+        if length < 4:
+            self._fail(f"frame length {length} is below the 4 bytes every frame has")
+        if length > self._max_frame_bytes:
+            said = f"frame length {length} is above the limit of {self._max_frame_bytes} bytes"
+            self._fail(f"{_spoken(length)}{said}")
+        if codec not in CODECS:
+            self._fail(f"header codec {codec} is unknown; RocketMQ writes 0 (JSON) or 1 (ROCKETMQ)")
+        if header_bytes > length - 4:
+            self._fail(f"header length {header_bytes} does not fit a frame of {length} bytes")
+        if header_bytes > self._max_header_bytes:
+            self._fail(f"header length {header_bytes} is above the limit of {self._max_header_bytes} bytes")
+
+    def _fail(self, message: str) -> None:
+        self._error = message
+        self._buffer = b""
+        raise RemoteProtocolError(message)
+
+
+def _spoken(length: int) -> str:
+    """What a peer speaks whose first bytes are this length, where that is known."""
+    start = length.to_bytes(_LENGTH_BYTES, "big")
+    if start in _HTTP:
+        return "the peer speaks HTTP, so this is no port of a name server, a broker or their client: "
+    if start[:2] in _TLS:
+        return "the peer speaks TLS, and this end does not; TLS is at tls://host:port: "
+    return ""
+
+
+def encode_frame(codec: int, header: bytes, body: bytes = b"") -> bytes:
+    """Return one frame, length field included. Raises LocalProtocolError when the header is too long."""
+    header_bytes = len(header)
+    if header_bytes > _HEADER_LENGTH_MASK:
+        raise LocalProtocolError(f"a header of {header_bytes} bytes does not fit a frame's 24-bit length")
+    return _PREFIX.pack(4 + header_bytes + len(body), codec << 24 | header_bytes) + header + body

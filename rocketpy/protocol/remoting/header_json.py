@@ -1,0 +1,123 @@
+"""Header codec 0: JSON, what every RocketMQ speaks unless told otherwise.
+
+Keys are written in alphabetical order and left out when null, as fastjson does. Values of the
+ext fields are strings; other writers (C++, Go) are read leniently.
+Source: RemotingSerializable; recorded frames.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from rocketpy.errors import RemoteProtocolError
+from rocketpy.protocol.remoting.header_base import MAX_EXT_FIELDS, WireHeader, WrittenHeader, language_name
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class _ReadHeader(msgspec.Struct):
+    """A header as it stands in the frame; the ext fields are kept as JSON text."""
+
+    code: Int32
+    opaque: Int32 = 0
+    flag: Int32 = 0
+    version: Int32 = 0
+    language: str = "JAVA"
+    remark: str | None = None
+    extFields: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815 - the name on the wire
+
+
+class _HeaderText(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Field order is the order on the wire."""
+
+    code: int
+    extFields: dict[str, str] | None = None  # noqa: N815
+    flag: int
+    language: str
+    opaque: int
+    remark: str | None = None
+    serializeTypeCurrentRPC: str  # noqa: N815
+    version: int
+
+
+_NO_FIELDS = frozenset((b"", b"null"))
+_decode = msgspec.json.Decoder(_ReadHeader, strict=False).decode
+_decode_text_fields = msgspec.json.Decoder(dict[str, str]).decode
+_decode_any_fields = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def decode(header: bytes) -> WireHeader:
+    """Return the parts of a JSON header, its ext fields still as JSON text. Raises RemoteProtocolError."""
+    try:
+        read = _decode(header)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        read = _decode_lenient(header, error)
+    ext = bytes(read.extFields)
+    return (
+        read.code,
+        read.opaque,
+        read.flag,
+        read.language,
+        read.version,
+        read.remark,
+        None if ext in _NO_FIELDS else ext,
+    )
+
+
+def _decode_lenient(header: bytes, first_error: Exception) -> _ReadHeader:
+    """Read what is JSON but not in the shape Java writes: a language as a number."""
+    try:
+        fields = _decode_any_fields(header)
+        if isinstance(fields.get("language"), int):
+            fields["language"] = language_name(fields["language"])
+            return _decode(msgspec.json.encode(fields))
+    except (msgspec.MsgspecError, RecursionError, UnicodeError, OverflowError):
+        pass
+    raise RemoteProtocolError(f"JSON header: {first_error}") from first_error
+
+
+def decode_ext(text: bytes) -> dict[str, str]:
+    """Return ext fields from their JSON text; numbers and booleans become their Java texts."""
+    try:
+        fields = _decode_text_fields(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        fields = _decode_mixed_fields(text)
+    if len(fields) > MAX_EXT_FIELDS:
+        raise RemoteProtocolError(f"JSON header has {len(fields)} ext fields, {MAX_EXT_FIELDS} are allowed")
+    return fields
+
+
+def _decode_mixed_fields(text: bytes) -> dict[str, str]:
+    try:
+        fields = _decode_any_fields(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise RemoteProtocolError(f"JSON ext fields: {error}") from error
+    return {key: _text(key, value) for key, value in fields.items() if value is not None}
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise RemoteProtocolError(f"JSON ext field {key!r} is a {type(value).__name__}; a string was expected")
+
+
+def encode(header: WrittenHeader) -> bytes:
+    """Return the JSON text of a header."""
+    code, opaque, flag, language, version, remark, ext = header
+    return _encode(
+        _HeaderText(
+            code=code,
+            extFields=ext,
+            flag=flag,
+            language=language,
+            opaque=opaque,
+            remark=remark,
+            serializeTypeCurrentRPC="JSON",
+            version=version,
+        )
+    )

@@ -1,0 +1,217 @@
+"""The consumers of `rocketpy.sync`; import them from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import TypeVar, Unpack
+
+from rocketpy import consumer
+from rocketpy.consumer.fetch.subscription import ALL, Expression
+from rocketpy.consumer.kwargs import LitePullConsumerOptions, PullConsumerOptions, PushConsumerOptions
+from rocketpy.consumer.outcomes import Handler
+from rocketpy.errors import ClientClosed
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.results import PullResult
+from rocketpy.sync.blocking import Blocking
+from rocketpy.sync.loop_thread import Background, later
+
+C = TypeVar("C", consumer.PushConsumer, consumer.LitePullConsumer, consumer.PullConsumer)
+M = TypeVar("M", consumer.PushConsumer, consumer.LitePullConsumer)
+
+
+class _Consumer(Blocking[C]):
+    """A consumer of any kind."""
+
+    def close(self) -> bool:
+        """See `close` of the class of the same name in `rocketpy`.
+
+        Returns whether every handler ended in time.
+        """
+        return super().close() is not False
+
+
+class _Member(_Consumer[M]):
+    """One that joins a group."""
+
+    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
+        """See `subscribe` of the class of the same name in `rocketpy`."""
+        self._arrange(lambda: self._inner.subscribe(topic, expression))
+
+    def unsubscribe(self, topic: str) -> None:
+        """See `unsubscribe` there."""
+        self._arrange(lambda: self._inner.unsubscribe(topic))
+
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """See `assignment` there."""
+        return self._loop().run(later(lambda: self._inner.assignment))
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """See `search_offset` there."""
+        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+
+
+class PushConsumer(_Member[consumer.PushConsumer]):
+    """`rocketpy.PushConsumer` for blocking code: handlers run on threads, and nobody has to wait for them.
+
+        consumer = PushConsumer("billing", "127.0.0.1:9876", handle)
+        consumer.subscribe("Orders")
+        with consumer:
+            input("Enter to stop")
+
+    Arguments as there.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        handler: Handler | None = None,
+        **options: Unpack[PushConsumerOptions],
+    ) -> None:
+        super().__init__(consumer.PushConsumer(group, namesrv, handler, **options))
+
+    def pause(self) -> None:
+        """See `rocketpy.PushConsumer.pause`."""
+        self._loop().run(later(self._inner.pause))
+
+    def resume(self) -> None:
+        """See `rocketpy.PushConsumer.resume`."""
+        self._loop().run(later(self._inner.resume))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """See `rocketpy.PushConsumer.seek`."""
+        self._loop().run(self._inner.seek(queue, offset))
+
+    def progress(self) -> dict[MessageQueue, int]:
+        """See `rocketpy.PushConsumer.progress`."""
+        return self._loop().run(later(self._inner.progress))
+
+
+class LitePullConsumer(_Member[consumer.LitePullConsumer]):
+    """`rocketpy.LitePullConsumer` for blocking code: ``for message in consumer``. Arguments as there."""
+
+    def __init__(
+        self, group: str, namesrv: str | None = None, **options: Unpack[LitePullConsumerOptions]
+    ) -> None:
+        super().__init__(consumer.LitePullConsumer(group, namesrv, **options))
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """See `rocketpy.LitePullConsumer.assign`."""
+        (self._background or Background.get()).run(self._inner.assign(queues))
+
+    def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """See `rocketpy.LitePullConsumer.fetch_queues`."""
+        return self._loop().run(self._inner.fetch_queues(topic))
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """See `rocketpy.LitePullConsumer.pause`."""
+        self._loop().run(later(lambda: self._inner.pause(queues)))
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """See `rocketpy.LitePullConsumer.resume`."""
+        self._loop().run(later(lambda: self._inner.resume(queues)))
+
+    def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
+        """See `rocketpy.LitePullConsumer.poll`."""
+        return self._loop().run(self._inner.poll(timeout_ms))
+
+    def __iter__(self) -> Iterator[MessageExt]:
+        """Messages, one after the other, until the consumer is closed."""
+        while True:
+            try:
+                messages = self.poll()
+            except ClientClosed:
+                return
+            yield from messages
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """See `rocketpy.LitePullConsumer.commit`."""
+        self._loop().run(self._inner.commit(offsets))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """See `rocketpy.LitePullConsumer.committed`."""
+        return self._loop().run(self._inner.committed(queue))
+
+    def position(self, queue: MessageQueue) -> int:
+        """See `rocketpy.LitePullConsumer.position`."""
+        return self._loop().run(later(lambda: self._inner.position(queue)))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """See `rocketpy.LitePullConsumer.seek`."""
+        self._loop().run(self._inner.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """See `rocketpy.LitePullConsumer.seek_to_begin`."""
+        self._loop().run(self._inner.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """See `rocketpy.LitePullConsumer.seek_to_end`."""
+        self._loop().run(self._inner.seek_to_end(queue))
+
+
+class PullConsumer(_Consumer[consumer.PullConsumer]):
+    """`rocketpy.PullConsumer` for blocking code. Arguments as there."""
+
+    def __init__(
+        self, group: str, namesrv: str | None = None, **options: Unpack[PullConsumerOptions]
+    ) -> None:
+        super().__init__(consumer.PullConsumer(group, namesrv, **options))
+
+    def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """See `rocketpy.PullConsumer.fetch_queues`."""
+        return self._loop().run(self._inner.fetch_queues(topic))
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 32,
+        timeout_ms: int | None = None,
+        *,
+        expression: Expression = ALL,
+    ) -> PullResult:
+        """See `rocketpy.PullConsumer.pull`."""
+        return self._loop().run(self._inner.pull(queue, offset, max_count, timeout_ms, expression=expression))
+
+    def pull_async(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 32,
+        timeout_ms: int | None = None,
+        *,
+        expression: Expression = ALL,
+    ) -> Future[PullResult]:
+        """Begin a pull; return the future of its result. See `rocketpy.PullConsumer.pull`.
+
+        For reading ahead: offsets of a queue follow each other, so the next pull need not wait for this one.
+        """
+        return self._loop().begin(
+            self._inner.pull(queue, offset, max_count, timeout_ms, expression=expression)
+        )
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """See `rocketpy.PullConsumer.min_offset`."""
+        return self._loop().run(self._inner.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
+        """See `rocketpy.PullConsumer.max_offset`."""
+        return self._loop().run(self._inner.max_offset(queue, of_master=of_master))
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """See `rocketpy.PullConsumer.search_offset`."""
+        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """See `rocketpy.PullConsumer.committed`."""
+        return self._loop().run(self._inner.committed(queue))
+
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        """See `rocketpy.PullConsumer.commit`."""
+        self._loop().run(self._inner.commit(queue, offset))
+
+    def view_message(self, offset_message_id: str) -> MessageExt:
+        """See `rocketpy.PullConsumer.view_message`."""
+        return self._loop().run(self._inner.view_message(offset_message_id))

@@ -1,0 +1,337 @@
+"""The same clients for blocking code: a producer, consumers and an admin client.
+
+All of them in a process run on one event loop in one background thread, so they share connections as
+the asyncio ones do. The methods are those of the asyncio classes, waited for; they may be called
+from any thread, but not from within an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import Any, Final, TypeVar, Unpack
+
+from rocketpy import producer
+from rocketpy.admin import admin_client
+from rocketpy.admin.admin_client import DeadLetters
+from rocketpy.client.admin import FOREVER_MS, QueryResult
+from rocketpy.config import ClientConfig, check_timeout
+from rocketpy.errors import ClientClosed, FlowControlled
+from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt
+from rocketpy.producer.kwargs import ProducerOptions, RequestOptions, SendOptions, Where
+from rocketpy.producer.transaction import (
+    LocalTransactionState,
+    TransactionCheck,
+    TransactionSendResult,
+    outcome_of,
+)
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.results import SendResult, SendStatus, Unfinished
+from rocketpy.runtime.tasks import joined
+from rocketpy.sync.blocking import Blocking
+
+SyncLocalTransaction = Callable[[Message], LocalTransactionState]
+SyncCheck = Callable[[MessageExt], LocalTransactionState]
+
+
+L = TypeVar("L", producer.Producer, admin_client.AdminClient)
+
+
+class _Lookups(Blocking[L]):
+    """What any client may ask, waited for."""
+
+    def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """See `rocketpy.AdminClient.fetch_publish_message_queues`."""
+        return self._loop().run(self._inner.fetch_publish_message_queues(topic))
+
+    def create_topic(
+        self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
+    ) -> None:
+        """See `rocketpy.AdminClient.create_topic`."""
+        self._loop().run(self._inner.create_topic(topic, queue_count, key=key, topic_sys_flag=topic_sys_flag))
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """See `rocketpy.AdminClient.search_offset`."""
+        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """See `rocketpy.AdminClient.max_offset`."""
+        return self._loop().run(self._inner.max_offset(queue))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """See `rocketpy.AdminClient.min_offset`."""
+        return self._loop().run(self._inner.min_offset(queue))
+
+    def earliest_message_store_time(self, queue: MessageQueue) -> int:
+        """See `rocketpy.AdminClient.earliest_message_store_time`."""
+        return self._loop().run(self._inner.earliest_message_store_time(queue))
+
+    def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
+        """See `rocketpy.AdminClient.view_message`."""
+        return self._loop().run(self._inner.view_message(message_id, topic))
+
+    def query_message(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> QueryResult:
+        """See `rocketpy.AdminClient.query_message`."""
+        return self._loop().run(
+            self._inner.query_message(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
+        )
+
+
+class Producer(_Lookups[producer.Producer]):
+    """`rocketpy.Producer` for blocking code.
+
+        with Producer("orders", "127.0.0.1:9876") as producer:
+            result = producer.send(Message("Orders", b"..."))
+
+    Arguments as there. One serves all threads.
+    """
+
+    def __init__(self, group: str, namesrv: str | None = None, **options: Unpack[ProducerOptions]) -> None:
+        super().__init__(producer.Producer(group, namesrv, **options))
+        self.group: Final = self._inner.group
+        self.config: Final = self._inner.config
+        self._room = threading.BoundedSemaphore(self.config.max_in_flight)
+        self._handed_over: set[Future[Any]] = set()
+
+    def start(self, *, wait: bool = True) -> None:
+        """See `rocketpy.Producer.start`. One that is never closed is closed at the interpreter's end."""
+        super().start(wait=wait)
+        _started.add(self)
+
+    def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
+        """See `rocketpy.Producer.close`."""
+        if self._background is None:
+            return []
+        unfinished = self._background.run(self._inner.close(timeout_ms))
+        _started.discard(self)
+        return unfinished
+
+    def begin_close(self) -> Future[list[Unfinished]] | None:
+        """Begin to close, for the interpreter's end; None in a forked child, whose parent it belongs to."""
+        if self._background is None or self._background.pid != os.getpid():
+            return None
+        return self._background.begin(self._inner.close())
+
+    def send(self, message: Message, **how: Unpack[SendOptions]) -> SendResult:
+        """See `rocketpy.Producer.send`. A selector is called in the background thread."""
+        return self._loop().run(self._inner.send(message, **how))
+
+    def send_async(
+        self,
+        message: Message,
+        callback: Callable[[Future[SendResult]], object] | None = None,
+        **how: Unpack[SendOptions],
+    ) -> Future[SendResult]:
+        """Hand over one message; return the future of its result. See `rocketpy.Producer.send_nowait`.
+
+        callback: called with that future when it is done, in the background thread: it must not block.
+        Blocks while `ProducerConfig.max_in_flight` messages of this method are not answered, for at most the
+        time-out; then raises FlowControlled (in a callback at once). What is wrong with the message comes by
+        the future.
+        """
+        background = self._loop()
+        self._take_room(how.get("timeout_ms"))
+        future: Future[SendResult] = Future()
+        self._hold(future)
+        if callback is not None:
+            future.add_done_callback(callback)
+
+        def hand_over() -> None:
+            try:
+                answer = self._inner.send_nowait(message, **how)
+            except FlowControlled:  # by bytes; `send` waits for room
+                answer = joined(self._inner.send(message, **how), "send")
+            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+                return
+            answer.add_done_callback(lambda done: _copy(done, future))
+
+        try:
+            background.call(hand_over)
+        except ClientClosed:
+            future.cancel()
+            raise
+        return future
+
+    def flush(self) -> None:
+        """Wait until every message handed over so far by any thread has ended. See `rocketpy.Producer.flush`.
+
+        The futures are done then. Their callbacks may still run, in the background thread.
+        """
+        self._loop().run(self._inner.flush())
+        wait(self._handed_over.copy())
+
+    def send_oneway(self, message: Message, **where: Unpack[Where]) -> None:
+        """See `rocketpy.Producer.send_oneway`; waits while too much is unsent."""
+
+        async def send_when_room() -> None:
+            await self._inner.drain()
+            self._inner.send_oneway(message, **where)
+
+        self._loop().run(send_when_room())
+
+    def send_batch(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> list[SendResult]:
+        """See `rocketpy.Producer.send_batch`."""
+        return self._loop().run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+
+    def send_batch_async(
+        self,
+        messages: Iterable[Message],
+        callback: Callable[[Future[list[SendResult]]], object] | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> Future[list[SendResult]]:
+        """Hand over a batch; return the future of its results. See `rocketpy.Producer.send_batch`.
+
+        The way to send many messages from blocking code: prepare the next batch while some are on their way.
+        callback: called with that future when it is done, in the background thread: it must not block.
+        Each batch counts as one message does in `send_async`, which says when that blocks and what it raises.
+        """
+        self._take_room(timeout_ms)
+        try:
+            future = self._loop().begin(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+        except BaseException:
+            self._room.release()
+            raise
+        self._hold(future)
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
+
+    def check_transactions(self, check: SyncCheck) -> None:
+        """See `rocketpy.Producer.check_transactions`. It is called in a thread of its own and may block."""
+        self._arrange(partial(self._inner.check_transactions, _on_thread(check)))
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        *,
+        local_transaction: SyncLocalTransaction,
+        check: SyncCheck | None = None,
+        timeout_ms: int | None = None,
+    ) -> TransactionSendResult:
+        """See `rocketpy.Producer.send_in_transaction`. `local_transaction` runs in the caller's thread."""
+        background = self._loop()
+        if check is not None:
+            self.check_transactions(check)
+
+        transactions = self._inner.transactions
+        half = background.run(transactions.begin(message, timeout_ms))
+        state, error = LocalTransactionState.ROLLBACK, None
+        if half.result.status is SendStatus.SEND_OK:
+            state, error = outcome_of(local_transaction, half.message)
+        return background.run(transactions.end(half, state, error))
+
+    def request(self, message: Message, **how: Unpack[RequestOptions]) -> MessageExt:
+        """See `rocketpy.Producer.request`."""
+        return self._loop().run(self._inner.request(message, **how))
+
+    def request_async(
+        self,
+        message: Message,
+        callback: Callable[[Future[MessageExt]], object] | None = None,
+        **how: Unpack[RequestOptions],
+    ) -> Future[MessageExt]:
+        """Send a request; return the future of its reply. See `rocketpy.Producer.request`.
+
+        callback: called with that future when it is done, in the background thread: it must not block.
+        """
+        future = self._loop().begin(self._inner.request(message, **how))
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
+
+    def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Short for `fetch_publish_message_queues`."""
+        return self.fetch_publish_message_queues(topic)
+
+    def _hold(self, future: Future[Any]) -> None:
+        """Count a future among those in flight, until it is done."""
+        self._handed_over.add(future)
+        future.add_done_callback(self._let_go)
+
+    def _let_go(self, future: Future[Any]) -> None:
+        self._handed_over.discard(future)
+        self._room.release()
+
+    def _take_room(self, timeout_ms: int | None) -> None:
+        """Count one more in flight; wait for that if need be. Raises FlowControlled after the time-out."""
+        time_ms = self._inner.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
+        timeout_s = 0 if self._loop().is_current else min(time_ms / 1000, threading.TIMEOUT_MAX)
+        if not self._room.acquire(timeout=timeout_s):
+            raise FlowControlled(
+                f"{self._inner.config.max_in_flight} messages were in flight for {timeout_s} s"
+            )
+
+
+class AdminClient(_Lookups[admin_client.AdminClient]):
+    """`rocketpy.AdminClient` for blocking code. Arguments as there."""
+
+    def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
+        super().__init__(admin_client.AdminClient(namesrv, client=client))
+
+    def fetch_dead_letters(
+        self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
+    ) -> DeadLetters:
+        """See `rocketpy.AdminClient.fetch_dead_letters`."""
+        return self._loop().run(self._inner.fetch_dead_letters(group, max_count, offsets=offsets))
+
+    def resend_dead_letter(self, message: MessageExt) -> SendResult:
+        """See `rocketpy.AdminClient.resend_dead_letter`."""
+        return self._loop().run(self._inner.resend_dead_letter(message))
+
+    def close(self) -> None:
+        """See `rocketpy.AdminClient.close`."""
+        super().close()
+
+
+_started: set[Producer] = set()
+"""Those that are not closed yet. Not weak: who drops a producer still wants its messages to be sent."""
+_DISCONNECT_S: Final = 3.0
+"""What a close takes at most behind its time-out, and a little more: brokers are told, connections end."""
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the producers that nobody did: what they accepted would be lost with the thread, in silence."""
+    closings: dict[Future[list[Unfinished]], Producer] = {}
+    for left in list(_started):
+        if (closing := left.begin_close()) is not None:
+            closings[closing] = left
+    waits_ms = [left.config.close_timeout_ms for left in closings.values()]
+    wait(closings, max(waits_ms, default=0) / 1000 + _DISCONNECT_S)
+    for left in closings.values():
+        text = f"producer {left.group} was not closed: use `with`, or `close()`"
+        warnings.warn(text, ResourceWarning, stacklevel=1, source=left)
+
+
+def _on_thread(check: SyncCheck) -> TransactionCheck:
+    async def check_on_thread(message: MessageExt) -> LocalTransactionState:
+        return await asyncio.to_thread(check, message)
+
+    return check_on_thread
+
+
+def _copy(done: asyncio.Future[SendResult], future: Future[SendResult]) -> None:
+    """Pass a result from the loop's future on to the caller's."""
+    if not future.set_running_or_notify_cancel():  # cancelled; this wakes those who wait for it
+        if not done.cancelled():
+            done.exception()
+    elif done.cancelled():
+        future.set_exception(ClientClosed("the send was cancelled"))
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())

@@ -1,0 +1,250 @@
+"""Message trace: reports about sent and consumed messages, sent to a topic that RocketMQ's tools read.
+
+Reports are gathered for a few ms and sent as messages of their own, by a producer of their own. That never
+delays, blocks or fails what they tell of: reports that cannot leave fast enough are dropped and counted.
+
+Source: RocketMQ 4.6 AsyncTraceDispatcher, SendMessageTraceHookImpl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from rocketpy.config import MessageTraceConfig, ProducerConfig
+from rocketpy.errors import RocketError
+from rocketpy.hooks import ProcessEvent, SendEvent
+from rocketpy.message.message import Message, MessageExt
+from rocketpy.protocol.message import properties as names
+from rocketpy.protocol.message.trace import (
+    Consumed,
+    ConsumeOutcome,
+    Consuming,
+    MessageKind,
+    Sent,
+    TraceRecord,
+    encode,
+)
+from rocketpy.results import SendResult, SendStatus
+from rocketpy.runtime.rate_limited_log import RepeatedLog
+
+log = logging.getLogger("rocketpy.trace")
+
+TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
+"""The group of the producers that send reports. Source: RocketMQ TraceConstants."""
+SENDING: Final = ProducerConfig(send_timeout_ms=5000, max_in_flight=64, close_timeout_ms=1000)
+"""How they send: 64 messages of up to 100 reports each may wait for their answers."""
+
+_MESSAGE_CHARS: Final = 118_000
+"""A trace message is cut behind this many characters. Source: RocketMQ AsyncTraceDispatcher."""
+
+
+class _Processing(NamedTuple):
+    """What the end of a handler's call needs."""
+
+    request_id: str
+    started_ns: int
+    messages: Sequence[MessageExt]
+
+
+class TraceSender(Protocol):
+    """What sends trace messages: a `Producer` of the group TRACE_GROUP."""
+
+    async def start(self, *, wait: bool = True) -> None:
+        """Start."""
+
+    async def close(self, timeout_ms: int | None = None) -> Any:
+        """Send what was handed over, and stop."""
+
+    def send_nowait(self, message: Message) -> asyncio.Future[SendResult]:
+        """Hand over one message."""
+
+
+class MessageTrace:
+    """The reports of one producer or consumer: a `SendListener`, and a `ProcessListener`.
+
+    dropped: how many reports were lost. Start it, then `close` it after what it reports about.
+    """
+
+    def __init__(self, config: MessageTraceConfig, sender: TraceSender) -> None:
+        self.dropped = 0
+        self._config = config
+        self._sender = sender
+        self._reports: list[tuple[str, TraceRecord]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._trouble = RepeatedLog(log)
+
+    async def start(self, *, wait: bool = True) -> None:
+        """Start its sender. wait: see `Producer.start`. Raises ConfigInvalid, TransportError."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        await self._sender.start(wait=wait)
+
+    async def close(self) -> None:
+        """Send what is gathered, and wait a second for it at most."""
+        if self._loop is not None:
+            self._flush()
+            self._loop = None
+            await self._sender.close()
+
+    def report(self, topic: str, record: TraceRecord) -> None:
+        """Gather one report, from any thread. topic: of the message that it is about."""
+        if self._loop is not None and threading.get_ident() != self._thread:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self.report, topic, record)
+            return
+        if self._loop is None:
+            self.dropped += 1
+            return
+        self._reports.append((topic, record))
+        if len(self._reports) >= self._config.batch_count:
+            self._flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._config.linger_ms / 1000, self._flush)
+
+    # -- as a SendListener --------------------------------------------------------------------
+
+    def started(self, event: SendEvent) -> None:
+        """Remember when a send began."""
+        event.state[self] = time.time_ns()
+
+    def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
+        """Report each message that a broker has answered for, and that it wants traced."""
+        now_ns = time.time_ns()
+        started_ns = event.failures[-1].time_ns if event.failures else event.state[self]
+        for message, result in zip(event.messages, results, strict=False):
+            if result.trace_on:
+                self.report(message.topic, _sent(event, message, result, started_ns, now_ns))
+
+    def failed(self, event: SendEvent, error: BaseException) -> None:
+        """Nothing: RocketMQ's clients report only what a broker has answered."""
+
+    # -- as a ProcessListener -----------------------------------------------------------------
+
+    def process_started(self, event: ProcessEvent) -> None:
+        """Report each message that a handler is about to get, and that its broker wants traced."""
+        messages = [
+            message
+            for message in event.messages
+            if message.properties.get(names.PROPERTY_TRACE_SWITCH) != "false"
+        ]
+        if not messages:
+            return
+        processing = _Processing(uuid.uuid4().hex.upper(), time.time_ns(), messages)
+        event.state[self] = processing
+        for message in messages:
+            record = Consuming(
+                processing.started_ns // 1_000_000,
+                message.properties.get(names.PROPERTY_MSG_REGION),
+                event.group,
+                processing.request_id,
+                message.message_id,
+                message.reconsume_times,
+                _keys(message),
+            )
+            self.report(message.topic, record)
+
+    def process_ended(
+        self, event: ProcessEvent, outcome: ConsumeOutcome, error: BaseException | None
+    ) -> None:
+        """Report how it went, for each of them."""
+        processing: _Processing | None = event.state.get(self)
+        if processing is None:
+            return
+        cost_ms = (time.time_ns() - processing.started_ns) // 1_000_000 // len(event.messages)
+        for message in processing.messages:
+            record = Consumed(
+                processing.request_id,
+                message.message_id,
+                max(0, cost_ms),
+                event.succeeded,
+                _keys(message),
+                outcome,
+            )
+            self.report(message.topic, record)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        reports, self._reports = self._reports, []
+        groups: dict[tuple[str, str | None], list[TraceRecord]] = {}
+        for topic, record in reports:
+            groups.setdefault((topic, getattr(record, "region", None)), []).append(record)
+        for records in groups.values():
+            for part in _parts(records):
+                self._send(*part)
+
+    def _send(self, body: str, keys: set[str], count: int) -> None:
+        try:
+            message = Message(self._config.topic, body.encode(), keys=sorted(keys))
+            answer = self._sender.send_nowait(message)
+        except RocketError as error:
+            self._lost(count, error)
+        else:
+            answer.add_done_callback(lambda done: self._sent(count, done))
+
+    def _sent(self, count: int, answer: asyncio.Future[SendResult]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if error is not None:
+            self._lost(count, error)
+
+    def _lost(self, count: int, error: BaseException) -> None:
+        self.dropped += count
+        self._trouble.warning(
+            str(type(error)), "%d message trace reports lost (%d so far): %s", count, self.dropped, error
+        )
+
+
+def _parts(records: Iterable[TraceRecord]) -> Iterable[tuple[str, set[str], int]]:
+    """Bodies of bounded length, their keys, and how many records each has."""
+    texts: list[str] = []
+    keys: set[str] = set()
+    chars = 0
+    for record in records:
+        text = encode((record,))
+        texts.append(text)
+        chars += len(text)
+        keys.add(record.message_id)
+        keys.update((record.keys or "").split())
+        if chars >= _MESSAGE_CHARS:
+            yield "".join(texts), keys, len(texts)
+            texts, keys, chars = [], set(), 0
+    if texts:
+        yield "".join(texts), keys, len(texts)
+
+
+def _sent(event: SendEvent, message: Message, result: SendResult, started_ns: int, now_ns: int) -> Sent:
+    if names.PROPERTY_TRANSACTION_PREPARED in message.properties:
+        kind = MessageKind.HALF
+    else:
+        kind = MessageKind.DELAY if message.delay_level else MessageKind.NORMAL
+    return Sent(
+        started_ns // 1_000_000,
+        result.region,
+        event.group,
+        message.topic,
+        result.message_id,
+        message.tags,
+        _keys(message),
+        event.address(result.queue),
+        len(message.body),
+        max(0, now_ns - started_ns) // 1_000_000,
+        kind,
+        result.offset_message_id,
+        result.status is SendStatus.SEND_OK,
+    )
+
+
+def _keys(message: Message | MessageExt) -> str | None:
+    return names.KEY_SEPARATOR.join(message.keys) or None

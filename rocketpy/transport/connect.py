@@ -1,0 +1,285 @@
+"""Opening channels and servers, whatever the transport."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import re
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from rocketpy.errors import ConfigInvalid, ConnectFailed
+from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.tasks import OnFailure, Tasks
+from rocketpy.transport.accepting import TcpListener
+from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport, host_limit
+from rocketpy.transport.channel import Channel, Endpoint, address_text
+from rocketpy.transport.memory import MemoryTransport
+from rocketpy.transport.memory_budget import MemoryBudget
+from rocketpy.transport.stream import StreamProtocol
+from rocketpy.transport.tcp import TcpTransport
+from rocketpy.transport.tls import TlsFiles, tls_reason
+
+log = logging.getLogger("rocketpy.transport")
+
+_tcp = TcpTransport()
+_RESOLVE_S: Final = 0.2
+_NO_HANDSHAKE: Final = "is it TLS that is spoken there, and does it ask for a client certificate?"
+_TRANSPORTS: Final[dict[str, Transport]] = {"tcp": _tcp, "tls": _tcp, "memory": MemoryTransport()}
+
+
+def register_transport(scheme: str, transport: Transport) -> None:
+    """Make addresses ``scheme://...`` use a transport. Raises ConfigInvalid for a scheme that is taken."""
+    if scheme in _TRANSPORTS:
+        raise ConfigInvalid(f"the scheme {scheme!r} has a transport already")
+    _TRANSPORTS[scheme] = transport
+
+
+def _transport_for(address: Address) -> Transport:
+    transport = _TRANSPORTS.get(address.scheme)
+    if transport is None:
+        raise ConfigInvalid(f"no transport for {address}; known schemes: {', '.join(sorted(_TRANSPORTS))}")
+    return transport
+
+
+def check_scheme(address: Address) -> Address:
+    """Return the address if there is a transport for it. Raises ConfigInvalid."""
+    _transport_for(address)
+    return address
+
+
+async def connect(
+    address: Address | str, endpoint: Endpoint, options: ChannelOptions | None = None
+) -> Channel:
+    """Open a channel to a peer. Raises ConnectFailed, ConfigInvalid."""
+    address = Address.parse(address) if isinstance(address, str) else address
+    options = options or ChannelOptions()
+    channel = Channel(endpoint, options, served=False)
+    await connect_raw(address, lambda: channel, options)
+    return channel
+
+
+async def connect_raw(
+    address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions | None = None
+) -> None:
+    """Open a connection that carries no frames, for replication. Raises ConnectFailed, ConfigInvalid."""
+    options = options or ChannelOptions()
+    transport = _transport_for(address)
+    try:
+        async with asyncio.timeout(options.connect_timeout_ms / 1000):
+            await transport.connect(address, protocol, options)
+    except TimeoutError:
+        raise ConnectFailed(
+            f"{address} cannot be reached: no connection within {options.connect_timeout_ms} ms"
+        ) from None
+    except (OSError, ssl.SSLError, UnicodeError) as error:  # Unicode: a text that cannot be a host's name
+        raise ConnectFailed(f"{address} cannot be reached: {_reason(error, address)}") from None
+
+
+def _reason(error: OSError | UnicodeError, address: Address) -> str:
+    """Why there is no connection, in words for whoever has to mend it."""
+    if isinstance(error, ConnectionError) and error.errno is None:
+        ended = str(error) or "the peer ended the connection"
+        return f"{ended}; {_NO_HANDSHAKE}" if address.scheme == "tls" else ended
+    if isinstance(error, ssl.SSLError):
+        return tls_reason(error)
+    if isinstance(error, UnicodeError) or (error.errno or 0) < 0:  # below 0: names of hosts
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    # asyncio puts what was called in place of the reason, and of several addresses all into one text.
+    numbers = [error.errno] if error.errno else map(int, re.findall(r"\[Errno (\d+)\]", str(error)))
+    reasons = dict.fromkeys(os.strerror(number).lower() for number in numbers)
+    return ", ".join(reasons) or str(error) or type(error).__name__
+
+
+async def local_address(address: Address) -> str | None:
+    """Where connections to an address come from, as ``host:port``. Sends nothing; needs no server there.
+
+    None when the address is not IP, or its host name is not resolved within 200 ms.
+    """
+    if address.scheme not in ("tcp", "tls"):
+        return None
+    loop = asyncio.get_running_loop()
+    remote = (address.host, address.port)
+    try:
+        async with asyncio.timeout(None if _is_ip(address.host) else _RESOLVE_S):
+            transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=remote)
+    except (OSError, UnicodeError):  # TimeoutError is an OSError
+        return None
+    name = transport.get_extra_info("sockname")
+    transport.close()
+    return address_text(name)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def listen_raw(
+    address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions | None = None
+) -> Listener:
+    """Accept connections that carry no frames. Raises OSError, ConfigInvalid."""
+    return await _transport_for(address).listen(address, protocol, options or ChannelOptions())
+
+
+async def serve(
+    address: Address | str,
+    endpoint: Endpoint,
+    options: ChannelOptions | None = None,
+    on_failure: OnFailure | None = None,
+    *,
+    memory: MemoryBudget | None = None,
+) -> Server:
+    """Accept channels at an address, all handled by one endpoint.
+
+    on_failure: called when the server can no longer accept connections or supervise them. memory: a budget
+    that several servers share; None: one of its own. Raises OSError, ConfigInvalid.
+    """
+    address = Address.parse(address) if isinstance(address, str) else address
+    options = options or ChannelOptions()
+    tasks = Tasks(f"the server at {address}", on_failure)
+    server = Server(endpoint, options, tasks, memory or options.memory_budget())
+    await server.start(_transport_for(address), address)
+    return server
+
+
+class Server:
+    """A listener and the channels it accepted; closes those that are idle or stuck in a frame."""
+
+    def __init__(
+        self, endpoint: Endpoint, options: ChannelOptions, tasks: Tasks, memory: MemoryBudget
+    ) -> None:
+        self.memory = memory
+        self._closings = RepeatedLog(log)
+        self._endpoint = endpoint
+        self._options = options
+        self._tasks = tasks
+        self._channels: set[Channel] = set()
+        """Oldest first, with the time of the connection; some may have said something since."""
+        self._listener: Listener | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def address(self) -> Address:
+        """Where it is reached, with the real port."""
+        if self._listener is None:
+            raise ConfigInvalid("the server was not started")
+        return self._listener.address
+
+    @property
+    def channels(self) -> frozenset[Channel]:
+        """The channels that are open now."""
+        return frozenset(self._channels)
+
+    async def start(self, transport: Transport, address: Address) -> None:
+        """Begin to accept."""
+        self._listener = await transport.listen(address, self._accept, self._options)
+        if isinstance(self._listener, TcpListener):
+            self._listener.tasks.on_failure.append(self._tasks.fail_with)
+        self._schedule_sweep()
+
+    async def close(self) -> None:
+        """Accept no more, close every channel and wait until all are gone."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._listener is not None:
+            await self._listener.close()
+        channels = list(self._channels)
+        for channel in channels:
+            channel.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await asyncio.gather(*(channel.wait_closed() for channel in channels))
+        for channel in list(self._channels):
+            channel.abort()
+            await channel.wait_closed()
+
+    def _accept(self) -> StreamProtocol:
+        memory = self.memory
+        if memory.connections >= self._options.max_connections and not memory.close_silent():
+            self._closings.warning("full", "refusing a connection: %d are open", memory.connections)
+            return _Refusal()
+        return Channel(
+            _Membership(self._endpoint, self._channels, self._options, self._closings, memory),
+            self._options,
+            served=True,
+            budget=self.memory,
+            closings=self._closings,
+        )
+
+    def _schedule_sweep(self) -> None:
+        interval = min(self._options.idle_timeout_ms, self._options.frame_timeout_ms) / 1000 / 4
+        self._sweeper = self._loop.call_later(interval, self._tasks.run, self._sweep)
+
+    def _sweep(self) -> None:
+        if isinstance(self._options.ssl, TlsFiles):
+            self._options.ssl.refresh()
+        now = self._loop.time()
+        idle_s = self._options.idle_timeout_ms / 1000
+        stuck_since = now - self._options.frame_timeout_ms / 1000
+        for channel in list(self._channels):
+            if channel.frame_started is not None and channel.frame_started < stuck_since:
+                text = "closing connection to %s: its frame does not end"
+                self._closings.warning("unfinished", text, channel.remote_address)
+                channel.abort()
+            elif now - channel.last_received > 2 * idle_s:
+                channel.abort()  # it is closing all the time, and its peer does not take what is unsent
+            elif now - channel.last_received > idle_s:
+                log.info("closing connection to %s: idle", channel.remote_address)
+                channel.close()
+        self._schedule_sweep()
+
+
+class _Refusal(StreamProtocol):
+    """What one connection too many gets."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _Membership:
+    """Keeps the server's set of channels and passes everything else on to the endpoint."""
+
+    __slots__ = ("_channels", "_closings", "_endpoint", "_memory", "_options", "end_of_buffer", "handle")
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        channels: set[Channel],
+        options: ChannelOptions,
+        closings: RepeatedLog,
+        memory: MemoryBudget,
+    ) -> None:
+        self._closings = closings
+        self._memory = memory
+        self._endpoint = endpoint
+        self._channels = channels
+        self._options = options
+        self.handle = endpoint.handle
+        self.end_of_buffer = endpoint.end_of_buffer
+
+    def channel_opened(self, channel: Channel) -> None:
+        host = channel.remote_host
+        self._channels.add(channel)
+        self._memory.hosts[host] += 1
+        self._endpoint.channel_opened(channel)
+        limit = host_limit(host, self._options)
+        if limit is not None and self._memory.hosts[host] > limit:
+            self._closings.warning(host, "refusing a connection: %d are open from %s", limit, host)
+            channel.abort()
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        host, hosts = channel.remote_host, self._memory.hosts
+        self._channels.discard(channel)
+        hosts[host] -= 1
+        if not hosts[host]:
+            del hosts[host]
+        self._endpoint.channel_closed(channel, error)

@@ -1,0 +1,465 @@
+"""A broker: wires store, services and handlers together, starts them in order and stops them.
+
+Start: open and recover the store; bring consume queues and index up to date; listen; register.
+Stop: say goodbye to name servers, refuse new requests, answer what is parked, flush, close the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from functools import partial
+
+from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy.protocol.message.record import host_bytes
+from rocketpy.runtime.tasks import Closable, Step, Tasks, close_all
+from rocketpy.telemetry.plugin import find_telemetry
+from rocketpy.transport import Address, Server, TlsFiles
+from rocketpy_broker.broker.consumer_services import ConsumerSide
+from rocketpy_broker.broker.delivery_services import DeferredSide
+from rocketpy_broker.broker.dledger_role import LedgerReplication
+from rocketpy_broker.broker.expired_queue_offsets import LedgerEnds
+from rocketpy_broker.broker.ha_role import Replication
+from rocketpy_broker.broker.open_files import within_open_files
+from rocketpy_broker.broker.request_router import BrokerEndpoint, handler_table
+from rocketpy_broker.broker.role_change import LedgerRole
+from rocketpy_broker.broker.vip_port import serve_ports
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.admin.access import AccessHandler
+from rocketpy_broker.handlers.admin.admin import AdminHandler
+from rocketpy_broker.handlers.send.response import SendAnswers
+from rocketpy_broker.handlers.send.sync_flush import FlushWaiters
+from rocketpy_broker.metrics.collecting import Sources, State
+from rocketpy_broker.metrics.health import Check, add_probes, broker_checks
+from rocketpy_broker.metrics.http_server import HttpServer
+from rocketpy_broker.metrics.reporting import MetricsReport
+from rocketpy_broker.metrics.tracing import SendTracing, TracedAnswers
+from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
+from rocketpy_broker.security.guard import open_access
+from rocketpy_broker.security.lookups import ConnectedClients, StoredRecords
+from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
+from rocketpy_broker.services.cluster.registration import Registrar, advertised
+from rocketpy_broker.services.cluster.slave_sync import SlaveSync
+from rocketpy_broker.services.metadata.lost_state import LostState
+from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
+from rocketpy_broker.store.files.disk import Disk, spare_descriptors
+from rocketpy_broker.store.upkeep.driver import StoreDriver, StoreHealth
+
+log = logging.getLogger("rocketpy.broker")
+
+_NO_HOST = "127.0.0.1"
+"""Stands in message ids for an address that is no IP address (memory://, a host name)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHealth:
+    """How a broker is. failure: why it takes no messages; None while it does."""
+
+    is_serving: bool
+    failure: str | None
+    registered_at: tuple[str, ...]
+    """Name servers that know it now."""
+    registration_problems: tuple[str, ...]
+    """Why the others do not, or not all of its topics."""
+    connections: int
+    store: StoreHealth
+    tls_problem: str = ""
+    """Why certificates that were replaced are not used; empty if they are."""
+
+
+class Broker:
+    """One broker. `start` it, then it serves at `address` until `close`."""
+
+    def __init__(self, config: BrokerConfig, *, disk: Disk | None = None) -> None:
+        self.config = config = within_open_files(config)
+        self.store = _store(config, disk)
+        self.recovery: RecoveryReport | None = None
+        """What the store's recovery found, once started."""
+        self.tasks = Tasks(f"broker {config.name}", self._tell_failure)
+        self.topics = TopicTable(config, config.store.root / "config" / "topics.json", self.tasks)
+        self._access = open_access(config.listen, BROKER_PERMISSIONS, self.tasks)
+        self._endpoint = BrokerEndpoint(self.tasks, self._access)
+        self._driver = StoreDriver(self.store, on_failure=self.tasks.fail_with)
+        self.consumers = ConsumerSide(config, self.store, self._driver, self.topics, self.tasks, self._access)
+        self.deferred = DeferredSide(
+            config,
+            self.store,
+            self._driver,
+            self.topics,
+            self.tasks,
+            clients=self.consumers.clients,
+            find_group=self.consumers.groups.find,
+            offsets=self.consumers.offsets,
+            sent_back=lambda group, topic: self.consumers.stats.sent_back(topic, group),
+            access=self._access,
+        )
+        self._ends = None
+        if isinstance(self.store, LedgerStore):
+            self._ends = LedgerEnds(self.store, self.topics, self.consumers.offsets)
+        self._sync = SlaveSync(
+            self.topics,
+            self.consumers.groups,
+            self.consumers.offsets,
+            self.deferred.delay,
+            self.tasks,
+            registration=config.registration,
+            interval_ms=config.ha.sync_interval_ms,
+            may_sync=self._may_sync,
+            also=None if self._ends is None else self._ends.copy,
+        )
+        self._role: LedgerRole | None = None
+        self._replica = self._make_replica()
+        self._servers: list[Server] = []
+        """At listenPort, and two below it."""
+        self._registrar: Registrar | None = None
+        self._waiters: FlushWaiters | None = None
+        self.metrics: MetricsReport | None = None
+        """What tells of its metrics, while it runs."""
+        self.http: HttpServer | None = None
+        """Where metrics and probes are; None when no port is set."""
+        if config.metrics.port is not None:
+            self.http = HttpServer(config.metrics.host, config.metrics.port, self.tasks)
+            add_probes(self.http, live=self._live_checks, ready=self.readiness)
+        self._is_serving = False
+        self.phase: str | None = "not started"
+        """What it does before and after it serves; None while it serves."""
+        self._holds_spares = False
+
+    def _make_replica(self) -> Replication | LedgerReplication:
+        if not isinstance(self.store, LedgerStore) or self._ends is None:
+            return Replication(self.config, self.store, self._driver, self.tasks)
+        self._role = LedgerRole(
+            self.config,
+            self.store,
+            self.topics,
+            self.consumers,
+            self.deferred,
+            self._sync,
+            self._ends,
+            self.tasks,
+        )
+        return LedgerReplication(self.config, self.store, self._driver, self._role, self.tasks)
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, with the real port."""
+        return self._servers[0].address if self._servers else self.config.listen.address
+
+    @property
+    def advertised_address(self) -> str:
+        """What name servers tell clients to connect to."""
+        return advertised(self.address, self.config.advertised_host)
+
+    @property
+    def replication(self) -> Replication:
+        """Its part in HA replication. Raises ConfigInvalid for a broker of a DLedger group."""
+        if isinstance(self._replica, LedgerReplication):
+            raise ConfigInvalid(f"{self.config.name} is in a DLedger group")
+        return self._replica
+
+    @property
+    def ledger(self) -> LedgerReplication:
+        """Its part in a DLedger group. Raises ConfigInvalid for a broker that is in none."""
+        if isinstance(self._replica, Replication):
+            raise ConfigInvalid(f"{self.config.name} is in no DLedger group")
+        return self._replica
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it takes messages and every name server knows that: of a DLedger group, only the leader."""
+        known = self._registrar is not None and len(self._registrar.registered_at) == len(
+            self.config.registration.namesrv
+        )
+        return self._is_serving and known and not self._replica.is_slave
+
+    def health(self) -> BrokerHealth:
+        """How it is now."""
+        store = self._driver.health()
+        failure = store.failure if self.tasks.failure is None else str(self.tasks.failure)
+        return BrokerHealth(
+            is_serving=self._is_serving and failure is None,
+            failure=failure,
+            registered_at=tuple(self._registrar.registered_at) if self._registrar else (),
+            registration_problems=tuple(self._registrar.problems) if self._registrar else (),
+            connections=sum(len(server.channels) for server in self._servers),
+            store=store,
+            tls_problem=self._tls_problem(),
+        )
+
+    def _tls_problem(self) -> str:
+        used = (self.config.listen.options.ssl, self.config.registration.ssl)
+        problems = [tls.problem for tls in used if isinstance(tls, TlsFiles)]
+        return "; ".join(filter(None, problems))
+
+    def readiness(self) -> list[Check]:
+        """What must be in order for clients to be served well, as /readyz shows it."""
+        health = self.health()
+        return broker_checks(
+            phase=self.phase,
+            failure=health.failure,
+            flushing_s=health.store.flushing_seconds,
+            name_servers=[str(namesrv) for namesrv in self.config.registration.namesrv],
+            registered_at=health.registered_at,
+            problems=health.registration_problems,
+            copying=self._replica.copying(),
+            peer=self._replica.health(),
+        )
+
+    def _live_checks(self) -> list[Check]:
+        """What only a restart mends. A full disk or a lost name server is not of these."""
+        return [Check("tasks", None if self.tasks.failure is None else str(self.tasks.failure))]
+
+    async def wait_failed(self) -> RocketError:
+        """Wait until it can no longer do its work, and return why; only a restart helps then."""
+        return await self.tasks.wait_failed()
+
+    # -- starting -----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover the store, then serve and register. Raises RocketError, OSError; it is closed then."""
+        spare_descriptors.hold()
+        self._holds_spares = True
+        try:
+            self.phase = "opening the store"
+            if self.http is not None:
+                await self.http.start()  # probes are answered while the store recovers
+            if self._access is not None:
+                self._access.start()
+            self.recovery = await self._driver.start()
+            self.phase = "starting"
+            self.topics.load()
+            self.consumers.load()
+            self.store.dispatch()
+            self.deferred.load()
+            await self._restore_tables()
+            self._replica.load(is_clean=self.recovery.clean)
+            await self._listen()
+            self._serve()
+            self._report()
+            await self._register()
+            self._replicate()
+            self.phase = None
+        except BaseException:
+            await self.close()
+            raise
+        self.tasks.spawn(self._save_offsets(), "offsets")
+
+    async def _restore_tables(self) -> None:
+        """Make again, or miss, what is not in the config directory any more. Raises StoreError."""
+        consumers = self.consumers
+        is_copied = self.config.is_slave or self.config.dledger.enabled
+        is_ours = self.recovery is not None and self.recovery.is_ours
+        LostState(
+            self.store,
+            self.topics,
+            consumers.groups,
+            consumers.offsets,
+            self.deferred.delay,
+            is_certain=is_ours and not is_copied,
+        ).restore()
+        await self._save_tables()
+
+    async def _listen(self) -> None:
+        self._servers = await serve_ports(self.config, self._endpoint, self.tasks.fail_with)
+        await self._replica.listen(self.address)
+
+    def _serve(self) -> None:
+        """Open the gate: from here on requests are handled."""
+        config, store = self.config, self.store
+        host = _host_bytes(self.advertised_address)
+        store.set_store_host(host)
+        is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH and not config.dledger.enabled
+        tracing = self._tracing()
+        answers = self._answers(host, tracing)
+        park = self._replica.park(answers, self._wait_for_disk)
+        if tracing is not None and park is not None:
+            park = tracing.stage("replication wait", park)
+        if is_sync:
+            timeout_ms = config.store.flush.sync_timeout_ms
+            self._waiters = FlushWaiters(self._driver, answers, self.tasks, timeout_ms=timeout_ms, then=park)
+            park = self._waiters.park
+            if tracing is not None:
+                park = tracing.stage("flush wait", park)
+        commits = self._replica.commits(answers)
+        if tracing is not None and commits is not None:
+            commits.park = tracing.stage("commit wait", commits.park)
+        send, storing = self.deferred.start(host, answers, park, commits)
+        if not self._replica.is_slave:
+            self.deferred.run()
+        consumers = self.consumers
+        handlers = handler_table(
+            *storing,
+            AdminHandler(
+                store,
+                self.topics,
+                config,
+                self.tasks,
+                info=self._runtime_info,
+                announced=self._topics_announced,
+            ),
+            *consumers.families(self.advertised_address),
+            AccessHandler(
+                None if self._access is None else self._access.store, config, address=self.advertised_address
+            ),
+        )
+        store.set_arrival_listener(consumers.arrived)
+        consumers.start(host)
+        if tracing is not None:
+            handlers = tracing.handlers(handlers)
+        if self._access is not None:
+            records = StoredRecords(store, config.cluster_name, send.end_of_buffer)
+            self._access.connect(records, ConnectedClients(consumers.clients))
+        self._endpoint.serve(handlers, send=send, closed=consumers.closed)
+        self._is_serving = True
+
+    def _wait_for_disk(self) -> bool:
+        return self._waiters is not None and self._waiters.are_waiting
+
+    def _tracing(self) -> SendTracing | None:
+        telemetry = find_telemetry(None) if self.config.metrics.trace_sends else None
+        return SendTracing(telemetry, self.config.name) if telemetry is not None else None
+
+    def _answers(self, host: bytes, tracing: SendTracing | None) -> SendAnswers:
+        region, trace_on = self.config.send.region_id, self.config.send.trace_on
+        if tracing is not None:
+            return TracedAnswers(tracing, store_host=host, region_id=region, trace_on=trace_on)
+        return SendAnswers(store_host=host, region_id=region, trace_on=trace_on)
+
+    async def _topics_announced(self) -> None:
+        if self._registrar is not None:
+            await self._registrar.announced()
+
+    async def _register(self) -> None:
+        self._registrar = Registrar(
+            self.config,
+            self.topics,
+            self.tasks,
+            address=self.advertised_address,
+            ha_address=self._replica.advertised_address,
+            broker_id=self._replica.broker_id,
+            on_master=self._learn_master,
+        )
+        self.topics.on_change = self._registrar.topics_changed
+        if self._role is not None:
+            self._role.registrar = self._registrar
+        await self._registrar.start()
+
+    def _report(self) -> None:
+        consumers = self.consumers
+        self.metrics = MetricsReport(
+            Sources(
+                self.config,
+                self.store,
+                self.topics,
+                consumers.offsets,
+                consumers.clients,
+                consumers.holds,
+                consumers.stats,
+                lambda: consumers.puts,
+                self._state,
+            ),
+            self.http,
+        )
+        self.metrics.start()
+
+    def _runtime_info(self) -> dict[str, str]:
+        return self.consumers.runtime_info() | self._replica.info()
+
+    def _state(self) -> State:
+        health = self.health()
+        return State(
+            health.is_serving,
+            health.connections,
+            self._servers[0].memory,
+            len(health.registered_at),
+            self.consumers.booted_ms,
+            health.store,
+            self.deferred.delay.waiting(),
+            self.deferred.halves,
+            self._replica.slaves(),
+            self._replica.copying(),
+            self._replica.health(),
+        )
+
+    def _replicate(self) -> None:
+        self._replica.start()
+        if self._replica.is_slave and self._role is None:
+            self._sync.start()
+
+    def _may_sync(self) -> bool:
+        return self._replica.may_sync()
+
+    def _learn_master(self, address: str, ha_address: str) -> None:
+        if address != self.advertised_address and (ha_address or self._role is not None):
+            self._replica.follow(ha_address)
+            self._sync.follow(address)
+
+    # -- running ------------------------------------------------------------------------------
+
+    async def _save_offsets(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.offset_interval_ms / 1000)
+            await self._save_tables()
+
+    async def _save_tables(self) -> None:
+        await self.topics.save()
+        await self.consumers.save()
+
+    def _tell_failure(self, failure: RocketError) -> None:
+        log.critical("broker %s has failed and must be restarted: %s", self.config.name, failure)
+
+    # -- stopping -----------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same.
+
+        `phase` names the step that is waited for.
+        """
+        self._is_serving = False
+        steps: list[tuple[str, Closable | Step | None]] = [
+            ("the change of its role", self._replica.keep_role),
+            ("its role", self._role),
+            ("the copy of topics and offsets from its master", self._sync),
+            ("access control", self._access),
+            ("metrics", self.metrics),
+            ("consumers", self.consumers),
+            ("un-registration at its name servers", self._registrar),
+            ("new requests", partial(self._endpoint.refuse, "the broker is shutting down")),
+            ("sends that wait for their topics", self.topics.saver.drain),
+            ("delayed messages and transactions", self.deferred),
+            ("sends that wait for a flush", self._waiters),
+            ("replication", self._replica),
+            *(("connections of clients", server) for server in self._servers),
+            ("background tasks", self.tasks),
+            ("tables and consumer offsets", self._save_tables),
+            ("the last flush of the store", self._driver),
+            ("probes", self.http),
+        ]
+        await close_all(*(self._in_phase(name, step) for name, step in steps if step is not None))
+        self.phase = "closed"
+
+    def _in_phase(self, name: str, step: Closable | Step) -> Step:
+        def run() -> Awaitable[object] | None:
+            self.phase = f"stopping: {name}"
+            return step() if callable(step) else step.close()
+
+        return run
+
+
+def _store(config: BrokerConfig, disk: Disk | None) -> MessageStore:
+    if config.dledger.enabled:
+        directory = config.store.root / f"dledger-{config.dledger.self_id}"
+        return LedgerStore(config.store, directory, disk=disk)
+    return MessageStore(config.store, disk=disk)
+
+
+def _host_bytes(address: str) -> bytes:
+    """Return an address as records and message ids have it."""
+    parsed = Address.parse(address)
+    with contextlib.suppress(RocketError):
+        return host_bytes(parsed.host, parsed.port)
+    return host_bytes(_NO_HOST, parsed.port)

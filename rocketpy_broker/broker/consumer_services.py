@@ -1,0 +1,244 @@
+"""The part of a broker that serves consumers: wires their services and handlers together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from rocketpy.errors import RocketError
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.headers import PullMessageRequestHeader
+from rocketpy.protocol.message.record import decode
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Channel
+from rocketpy_broker.broker.request_router import HandlesRequests
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.admin.consume_stats import ProgressHandler
+from rocketpy_broker.handlers.clients.client_calls import ClientCallHandler
+from rocketpy_broker.handlers.clients.clients import ClientHandler
+from rocketpy_broker.handlers.clients.connections import ConnectionHandler
+from rocketpy_broker.handlers.clients.groups import GroupHandler
+from rocketpy_broker.handlers.clients.locks import LockHandler
+from rocketpy_broker.handlers.pull.expressions import Expressions
+from rocketpy_broker.handlers.pull.offsets import OffsetHandler
+from rocketpy_broker.handlers.pull.pull import PullHandler
+from rocketpy_broker.handlers.pull.pull_checks import PullChecks
+from rocketpy_broker.handlers.pull.query import QueryHandler
+from rocketpy_broker.security.guard import AccessGuard
+from rocketpy_broker.security.required_permissions import to_read
+from rocketpy_broker.services.metadata.clients import ClientRegistry
+from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.locks import QueueLocks
+from rocketpy_broker.services.metadata.long_polling import PullHolds
+from rocketpy_broker.services.metadata.offset_moved import OffsetMovedEvent, event_message
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.periodic import Sweeper
+from rocketpy_broker.services.stats.put_counts import PutCounts
+from rocketpy_broker.services.stats.runtime_info import DayTotals, runtime_info
+from rocketpy_broker.services.stats.stats import SAMPLE_MS, BrokerStats
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.files.clock import system_clock
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+
+log = logging.getLogger("rocketpy.broker.consumers")
+
+_PULL_SWEEP_S = 0.1
+_CLIENT_SWEEP_S = 10.0
+
+
+class ConsumerSide:
+    """Groups, clients, offsets, locks and held pulls of one broker.
+
+    `load` before requests come, `start` with them, `stop` when no more come.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        driver: StoreDriver,
+        topics: TopicTable,
+        tasks: Tasks,
+        access: AccessGuard | None = None,
+    ) -> None:
+        """access: who may do what; None without access control."""
+        settings = config.store.root / "config"
+        self.offsets = ConsumerOffsets(
+            settings / "consumerOffset.json", offsets_max=config.consume.offsets_max
+        )
+        self.groups = SubscriptionGroups(
+            settings / "subscriptionGroup.json",
+            tasks,
+            config.consume,
+            retry_queues_max=config.topics.queues_max,
+        )
+        self.clients = ClientRegistry(_count_subscriptions)
+        self.locks = QueueLocks()
+        self.holds = PullHolds(_count_pulls)
+        self.stats = BrokerStats(config.cluster_name)
+        self.puts = PutCounts(store)
+        self._access = access
+        self._config = config
+        self._tasks = tasks
+        self._store = store
+        self._driver = driver
+        self._topics = topics
+        self.booted_ms = system_clock()
+        self._days = DayTotals()
+        self._calls = ClientCallHandler(
+            store, topics, self.clients, self.offsets, tasks, broker_name=config.name
+        )
+        self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
+        self._sweeper = Sweeper(tasks)
+        self._host = bytes(8)
+        expressions = Expressions(config.consume)
+        self._client_handler = ClientHandler(
+            self.clients,
+            self.groups,
+            topics,
+            expressions,
+            config.consume,
+            now_ms=_now_ms,
+            owner=_host if access is None else access.account_of,
+        )
+        self._pull_handler = PullHandler(
+            store,
+            PullChecks(topics, self.groups, self.clients, expressions, config),
+            self.groups,
+            self.offsets,
+            config.consume,
+            holds=self.holds,
+            stats=self.stats,
+            now_ms=_now_ms,
+            on_offset_moved=self._note_moved_offset,
+            still_allowed=None if access is None else access.later_refusal,
+        )
+
+    def families(self, address: str) -> Sequence[HandlesRequests]:
+        """Its handlers. address: of this broker, as it is registered."""
+        return (
+            self._pull_handler,
+            self._client_handler,
+            OffsetHandler(self._store, self.offsets, self.clients, self._topics, self._tasks),
+            QueryHandler(self._store, self.clients.subscription, may_read=self._may_read),
+            ConnectionHandler(self.clients),
+            ProgressHandler(
+                self._store,
+                self._topics,
+                self.groups,
+                self.clients,
+                self.offsets,
+                self.stats,
+                broker_name=self._config.name,
+                address=address,
+                now_ms=_now_ms,
+                sample=self._sample,
+            ),
+            self._calls,
+            LockHandler(self.locks, now_ms=_now_ms),
+            GroupHandler(self.groups, self._tasks),
+        )
+
+    @property
+    def closed(self) -> Sequence[Callable[[Channel], None]]:
+        """Whom of it to tell that a channel is gone."""
+        return self._pull_handler.channel_closed, self._client_handler.channel_closed
+
+    def load(self) -> None:
+        """Read what was saved; the store is open. Raises StoreDamaged."""
+        self.offsets.load()
+        self.groups.load()
+        self.puts = PutCounts(self._store)
+
+    def start(self, host: bytes) -> None:
+        """Answer held pulls when messages arrive or their time is over, and forget who is gone.
+
+        host: of this broker, as in records.
+        """
+        self._host = host
+        self._driver.awaited = self.holds.queues
+        self._sweeper.every(_PULL_SWEEP_S, self._pull_handler.sweep)
+        self._sweeper.every(_CLIENT_SWEEP_S, self._sweep_clients)
+        self._sweeper.every(SAMPLE_MS / 1000, self._sample)
+        self._sample()
+
+    def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """A queue has new messages: an ArrivalListener of the store."""
+        self._pull_handler.arrived(topic, queue_id, next_offset)
+
+    async def save(self) -> None:
+        """Save what changed: offsets and groups. Failures are logged."""
+        await self.groups.save()  # first: offsets of a group that is not saved look like a lost file
+        await self.offsets.save()
+
+    def close(self) -> None:
+        """Stop sweeping."""
+        self._sweeper.close()
+
+    def runtime_info(self) -> dict[str, str]:
+        """What the broker tells operators of itself."""
+        return runtime_info(
+            self._store,
+            self._config,
+            self.stats,
+            self.puts,
+            self._days,
+            now_ms=_now_ms(),
+            booted_ms=self.booted_ms,
+            is_active=self._store.failure is None,
+        )
+
+    def _may_read(self, channel: Channel, record: bytes) -> bool:
+        return self._access is None or self._access.permits(channel, to_read(decode(record, check_crc=False)))
+
+    # -- now and then -------------------------------------------------------------------------
+
+    def _sweep_clients(self) -> None:
+        self._client_handler.drop_silent()
+        self.locks.drop_expired(int(_now_ms()))
+
+    def _sample(self) -> None:
+        self.stats.sample(_now_ms(), self.puts)
+        self._days.note(time.localtime()[:3], self.puts.total, self.stats.got_total)
+
+    def _note_moved_offset(self, header: PullMessageRequestHeader, offset: int) -> None:
+        """Store an event about it once no run of sends is open (QUIRKS 50)."""
+        queue = MessageQueue(header.topic, self._config.name, header.queue_id)
+        if not self._moved:
+            asyncio.get_running_loop().call_soon(self._tasks.run, self._store_events)
+        self._moved[header.consumer_group, header.topic, header.queue_id] = OffsetMovedEvent(
+            consumer_group=header.consumer_group,
+            message_queue=queue,
+            offset_new=offset,
+            offset_request=header.queue_offset,
+        )
+
+    def _store_events(self) -> None:
+        moved, self._moved = self._moved, {}
+        try:
+            for event in moved.values():
+                self._store.append(event_message(event, self._host, system_clock()))
+            self._store.write_out()
+        except RocketError as error:
+            log.warning("%d OFFSET_MOVED_EVENT messages are not stored: %s", len(moved), error)
+        self._driver.schedule_dispatch()
+
+
+def _count_pulls(channel: Channel, size: int) -> bool:
+    return channel.memory.add("pulls", size)
+
+
+def _count_subscriptions(channel: Channel, size: int) -> bool:
+    return channel.memory.add("subscriptions", size)
+
+
+def _host(channel: Channel) -> str:
+    """Return the host that a connection comes from, without access control the owner of its client id."""
+    return channel.remote_host
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

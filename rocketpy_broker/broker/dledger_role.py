@@ -1,0 +1,311 @@
+"""The part of a broker that is a peer of a DLedger group: takes the role that the group gives it.
+
+A leader becomes the master once all it has is committed and in its queues; whoever follows becomes a slave. A
+change is done in order, one after the other: what one began is ended before the next begins.
+
+Source: DLedgerRoleChangeHandler of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol
+
+import msgspec
+
+from rocketpy.errors import InvariantError, RocketError, StoreError
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Address, ChannelOptions
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.send.commit_wait import CommitWaiters
+from rocketpy_broker.handlers.send.response import SendAnswers
+from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.core.settings import RaftSettings
+from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
+from rocketpy_broker.replication.dledger.no_op import NoOp
+from rocketpy_broker.replication.dledger.peer import Peer, PeerHealth, PeerState
+from rocketpy_broker.replication.ha.progress import SlaveState
+from rocketpy_broker.store.copy.replica import A_COPY
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+
+log = logging.getLogger("rocketpy.broker.dledger")
+
+MASTER_ID: Final = 0
+NOBODY: Final = -1
+"""The broker's id until it has a role; see `Registrar`."""
+_LOOK_S: Final = 0.01
+_DISPATCH_DELAY_S: Final = 0.005
+"""Commits may come one by one, on every peer: some are dispatched together. Readers do not wait for it."""
+_CONNECTIONS_MIN: Final = 4
+_CONNECTIONS_MAX: Final = 256
+_VOTE_WAIT_MS_MAX: Final = 3000
+_RETRY_S: Final = 1.0
+
+
+class RoleTaker(Protocol):
+    """What a broker does at a change of its role."""
+
+    def prepare(self) -> None:
+        """Read what a master has to know; messages are taken once this returns. Raises RocketError."""
+
+    async def lead(self) -> None:
+        """Do a master's work from now on."""
+
+    async def follow(self) -> None:
+        """Do a slave's; the store takes no messages any more."""
+
+    def leader_changed(self) -> None:
+        """Another leads than before."""
+
+
+class LedgerReplication:
+    """The peer of one broker, and its role."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: LedgerStore,
+        driver: StoreDriver,
+        taker: RoleTaker,
+        tasks: Tasks,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._driver = driver
+        self._taker = taker
+        self._tasks = tasks
+        dledger = config.dledger
+        own = dledger.peers[dledger.self_id]
+        self._no_op = NoOp(store.clock)
+        settings = RaftSettings(
+            group=dledger.group,
+            self_id=dledger.self_id,
+            peers={peer: str(address) for peer, address in dledger.peers.items()},
+            heartbeat_ms=dledger.heartbeat_ms,
+            heartbeats_missed_max=dledger.heartbeats_missed_max,
+            vote_interval_ms_min=dledger.vote_interval_ms_min,
+            vote_interval_ms_max=dledger.vote_interval_ms_max,
+            # A peer that hangs holds up no round of votes for longer than others are silent.
+            vote_wait_ms=min(_VOTE_WAIT_MS_MAX, dledger.heartbeat_ms * dledger.heartbeats_missed_max),
+            pending_max=dledger.pending_max,
+            file_bytes=config.store.commit_log.segment_bytes,
+            no_op=self._no_op.body,
+            secret=dledger.secret,
+            takes_appends=False,
+        )
+        host = own.host if own.scheme == "memory" else config.listen.address.host
+        self.peer = Peer(
+            settings,
+            store.ledger,
+            config.store.root / f"dledger-{dledger.self_id}",
+            store.disk,
+            self,
+            listen=Address(own.scheme, host, own.port),
+            listen_options=_few_connections(config.listen.options),
+            connect_options=ChannelOptions(ssl=config.registration.ssl),
+            names=config.replica_names,
+            flush=dledger.flush,
+            committed=lambda: store.log.committed_index,
+        )
+        store.log.on_expired = self.peer.expire
+        self.broker_id = NOBODY
+        self._led_term: int | None = None
+        """The term in which this broker is the master; None while it is not."""
+        self._is_started = False
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._waiters: CommitWaiters | None = None
+        self._leader_id: str | None = None
+        driver.settle = self._settle
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def load(self, *, is_clean: bool) -> None:
+        """The store is open: take no messages until this broker leads."""
+        self._store.refuse(A_COPY, StoreError("this broker does not lead its group"))
+
+    async def listen(self, address: Address) -> None:
+        """Take part in the group. Raises RocketError, OSError."""
+        self._no_op.host = self._store.config.store_host
+        await self.peer.start()
+        self._is_started = True
+
+    @property
+    def advertised_address(self) -> str:
+        """No slave copies it over an HA port."""
+        return ""
+
+    def follow(self, ha_address: str) -> None:
+        """Slaves hear of their leader from the group."""
+
+    def park(self, answers: SendAnswers, are_before: Callable[[], bool]) -> None:
+        """Nobody waits for an HA slave; see `commits`."""
+
+    def slaves(self) -> list[SlaveState]:
+        """No slave copies it over an HA port."""
+        return []
+
+    def copying(self) -> None:
+        """It copies nobody over an HA port."""
+
+    def may_sync(self) -> bool:
+        """Whether topics and offsets are another's."""
+        return self.is_slave
+
+    def commits(self, answers: SendAnswers) -> CommitWaiters:
+        """Return who holds answers until what they acknowledge is committed."""
+        self._waiters = CommitWaiters(
+            answers,
+            self._tasks,
+            appended=lambda: self._store.appended_offset,
+            push=self.peer.turn,
+            timeout_ms=self._config.dledger.commit_wait_ms,
+        )
+        return self._waiters
+
+    def start(self) -> None:
+        """Take roles from now on."""
+        self._task = self._tasks.spawn(self._take_roles(), "roles")
+
+    async def keep_role(self) -> None:
+        """Change the role no more: the broker stops."""
+        await self._tasks.cancel(self._task)
+
+    async def close(self) -> None:
+        """Leave the group, once sends that wait for a majority are answered; the store must still be open."""
+        await self.keep_role()
+        if self._waiters is not None:
+            await self._waiters.drain()
+        self._give_up()
+        if self._is_started:
+            await self.peer.close()
+
+    async def _settle(self) -> None:
+        """Wait until what is appended now is committed. Raises StoreError when this broker does not lead."""
+        term, until = self._led_term, self._store.appended_offset
+        try:
+            async with asyncio.timeout(self._config.dledger.commit_wait_ms / 1000):
+                while term is not None and term == self._led_term:
+                    if self._store.committed_offset >= until:
+                        return
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError as error:
+            raise StoreError("no majority of the group answers") from error
+        raise StoreError("this broker does not lead its group")
+
+    def info(self) -> dict[str, str]:
+        """What operators are told of it; see `ledger_status`, which reads it."""
+        if not self._is_started:
+            return {}
+        dledger, health = self._config.dledger, self.peer.health()
+        return {
+            "dledgerGroup": dledger.group,
+            "dledgerSelfId": dledger.self_id,
+            "dledgerRole": health.role.value,
+            "dledgerTerm": str(health.term),
+            "dledgerLeader": health.leader_id or "",
+            "dledgerEndIndex": str(health.end_index),
+            "dledgerCommittedIndex": str(health.committed_index),
+            "dledgerLeaderChanges": str(health.leader_changes),
+            "dledgerLags": msgspec.json.encode(health.lags).decode(),
+            "dledgerProblem": health.problem,
+            "haBrokerName": self._config.name,
+            "haBrokerId": str(self.broker_id),
+        }
+
+    def health(self) -> PeerHealth | None:
+        """How the peer is; None before it takes part."""
+        return self.peer.health() if self._is_started else None
+
+    # -- PeerListener -------------------------------------------------------------------------
+
+    def committed(self, index: int) -> None:
+        """Part of PeerListener: what is committed goes to queues, and whoever waits for it is answered."""
+        try:
+            self._store.commit(index)
+        except StoreError as error:
+            self._tasks.fail_with(error)
+            return
+        self._driver.schedule_dispatch(_DISPATCH_DELAY_S)
+        if self._waiters is not None:
+            self._waiters.committed(self._store.committed_offset)
+
+    def changed(self, state: PeerState) -> None:
+        """Part of PeerListener: stop taking messages at once; the rest of a change follows."""
+        if self._led_term is not None and not self._is_leading(self._led_term):
+            self._give_up()
+        if state.leader_id is not None and state.leader_id != self._leader_id:
+            self._leader_id = state.leader_id
+            self._taker.leader_changed()
+        self._changed.set()
+
+    def failed(self, error: StoreError | InvariantError) -> None:
+        """Part of PeerListener."""
+        self._give_up()
+        self._tasks.fail_with(
+            error if isinstance(error, StoreError) else StoreError(str(error) or repr(error))
+        )
+
+    # -- roles --------------------------------------------------------------------------------
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether it is no master now."""
+        return self._led_term is None
+
+    def _is_leading(self, term: int) -> bool:
+        state = self.peer.state
+        return state.role is Role.LEADER and state.term == term
+
+    def _give_up(self) -> None:
+        """Take no more messages; what was taken and is not committed may be lost."""
+        self._led_term = None
+        self._store.refuse(A_COPY, StoreError("this broker does not lead its group"))
+        self._store.follow()
+        if self._waiters is not None:
+            self._waiters.fail()
+
+    async def _take_roles(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                await self._take_role(self.peer.state)
+            except RocketError as error:
+                log.error("the role is not taken, and tried again in %s s: %s", _RETRY_S, error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            await self._changed.wait()
+
+    async def _take_role(self, state: PeerState) -> None:
+        if self._led_term is not None:
+            return  # it leads on: whatever ended that term has set this to None
+        if self.broker_id == MASTER_ID or (self.broker_id == NOBODY and state.role is Role.FOLLOWER):
+            self.broker_id = self._config.dledger.slave_id
+            log.info("%s is a slave, %d, in term %d", self._config.name, self.broker_id, state.term)
+            await self._taker.follow()
+        if state.role is Role.LEADER and await self._is_caught_up(state.term):
+            self._store.lead(self.peer)
+            self._taker.prepare()
+            self._led_term, self.broker_id = state.term, MASTER_ID
+            self._store.refuse(A_COPY, None)
+            log.info("%s is the master in term %d", self._config.name, state.term)
+            await self._taker.lead()
+
+    async def _is_caught_up(self, term: int) -> bool:
+        """Wait until all that this leader has is committed and in its queues; False: it leads no more."""
+        while self._is_leading(term):
+            if self.peer.committed_index == self.peer.end_index:
+                self._store.dispatch()
+                if self._store.is_dispatched:
+                    return True
+            await asyncio.sleep(_LOOK_S)
+        return False
+
+
+def _few_connections(options: ChannelOptions) -> ChannelOptions:
+    """The options of a port for peers, which are few; clients' connections must not lack descriptors."""
+    few = max(_CONNECTIONS_MIN, min(_CONNECTIONS_MAX, options.max_connections // 4))
+    return replace(options, max_connections=few)

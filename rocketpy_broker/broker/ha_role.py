@@ -1,0 +1,223 @@
+"""The part of a broker that replicates: as a master it serves its log, as a slave it copies another's.
+
+Both ends are always there, as in RocketMQ: a slave serves slaves of its own. What a role changes is begun by
+`lead` and `follow`, and ended by whichever comes next.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+
+from rocketpy.errors import ConfigInvalid, StoreError
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Address, ChannelOptions
+from rocketpy_broker.config.model import BrokerConfig, BrokerRole
+from rocketpy_broker.handlers.send.response import Park, SendAnswers
+from rocketpy_broker.handlers.send.sync_replication import ReplicaWaiters
+from rocketpy_broker.replication.ha.client import HaClient, HaClientState
+from rocketpy_broker.replication.ha.epochs import rank
+from rocketpy_broker.replication.ha.log import EpochFile, StoreSource
+from rocketpy_broker.replication.ha.progress import Progress, SlaveState
+from rocketpy_broker.replication.ha.server import HaServer
+from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha_status import slaves_text
+from rocketpy_broker.services.cluster.registration import advertised
+from rocketpy_broker.store import FlushDiskType, MessageStore
+from rocketpy_broker.store.copy.replica import A_COPY
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+
+log = logging.getLogger("rocketpy.broker.ha")
+
+
+class Replication:
+    """Replication of one broker."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, driver: StoreDriver, tasks: Tasks) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._store = store
+        self._driver = driver
+        self.is_slave = config.is_slave
+        """Whether it copies a master now."""
+        ha = config.ha
+        self.epochs = EpochFile(store.disk, config.store.root / "config" / "haEpochs.json")
+        self.progress = Progress(behind_bytes_max=ha.behind_bytes_max, joined_only=ha.handshake_required)
+        settings = LinkSettings(
+            heartbeat_ms=ha.heartbeat_ms,
+            silence_ms=ha.silence_ms,
+            batch_bytes=ha.batch_bytes,
+            secret=ha.secret,
+            wants_flushed=config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH,
+        )
+        self.server = HaServer(
+            StoreSource(store, self.epochs),
+            self._server_settings(settings),
+            self.progress,
+            self._acked,
+            tasks,
+            names=config.replica_names,
+        )
+        self.client = HaClient(
+            driver,
+            self.epochs,
+            settings,
+            tasks,
+            name=config.name,
+            broker_id=config.broker_id,
+            reconnect_ms=ha.reconnect_ms,
+            on_copied=driver.schedule_dispatch,
+            options=ChannelOptions(ssl=config.registration.ssl),
+        )
+        self._waiters: ReplicaWaiters | None = None
+
+    def _server_settings(self, settings: LinkSettings) -> LinkSettings:
+        """With access control and without a secret, those of an HA port that no slave is let in at."""
+        config = self._config
+        if not config.lets_any_replica_in or config.replica_port.scheme == "memory":
+            return settings
+        if not config.listen.is_open:
+            log.info("the HA port serves no slave: aclEnable is true and haSecret is not set")
+            return replace(settings, secret=secrets.token_hex(32))
+        if config.listen.acl_file is not None or not config.listen.is_local:
+            log.warning(
+                "whoever reaches the HA port gets every message: insecure is true and haSecret is not set"
+            )
+        return settings
+
+    @property
+    def broker_id(self) -> int:
+        """Who it is among the brokers of its name."""
+        return self._config.broker_id
+
+    def load(self, *, is_clean: bool) -> None:
+        """Read what is known of epochs; the store is open. Raises StoreDamaged, StoreError.
+
+        is_clean: whether the last stop was.
+        """
+        self.epochs.load()
+        if self.is_slave:
+            self.epochs.follow()
+            self._store.refuse(A_COPY, StoreError("this broker is a slave"))
+        else:
+            end, now_ms = self._store.max_physical_offset, self._store.clock()
+            self.epochs.lead(end, secrets.token_hex(8), now_ms, is_clean=is_clean)
+
+    async def listen(self, address: Address) -> None:
+        """Open the HA port. address: where the broker listens. Raises OSError."""
+        options = self._config.listen.options
+        if address.scheme == "memory":
+            await self.server.start(Address("memory", f"{address.host}-ha"), options)
+            return
+        wanted, given = self._config.ha_port, self._config.listen.address.port
+        port = wanted if wanted is not None else (given + 1 if 0 < given < 65535 else 0)
+        try:
+            await self.server.start(Address(address.scheme, address.host, port), options)
+        except OSError as error:
+            if wanted is not None or port == 0:
+                raise
+            await self.server.start(Address(address.scheme, address.host, 0), options)
+            log.warning(
+                "HA port %d cannot be used (%s), %s is; set haListenPort", port, error, self.server.address
+            )
+        self._driver.on_written = self.server.poke
+
+    @property
+    def advertised_address(self) -> str:
+        """What name servers tell slaves to connect to. Raises ConfigInvalid before `listen`."""
+        address = self.server.address
+        if address is None:
+            raise ConfigInvalid("the HA port is not open")
+        return advertised(address, self._config.ha_host or self._config.advertised_host)
+
+    def info(self) -> dict[str, str]:
+        """What operators are told of it; see `replicas`, which reads it."""
+        end, address = self._store.max_physical_offset, self.server.address
+        table = {
+            "haBrokerName": self._config.name,
+            "haBrokerId": str(self._config.broker_id),
+            "haRole": self._config.ha.role.name,
+            "haAddress": "" if address is None else self.advertised_address,
+            "haEpoch": str(rank(self.epochs.state, end)[0]),
+            "haConnections": str(self.progress.connections),
+            "haAckedOffset": str(self.progress.acked),
+            "haSlaves": slaves_text(self.slaves()),
+        }
+        if self.is_slave:
+            table["haMasterAddress"] = str(self.client.address or "")
+            table["haState"] = self.client.state.name
+            table["haProblem"] = self.client.problem
+        return table
+
+    def health(self) -> None:
+        """It is in no DLedger group."""
+
+    def slaves(self) -> list[SlaveState]:
+        """Who copies this broker."""
+        return self.progress.states(self._store.max_physical_offset)
+
+    def copying(self) -> HaClientState | None:
+        """What it is doing as a slave; None for a master."""
+        return self.client.state if self.is_slave else None
+
+    def may_sync(self) -> bool:
+        """Whether its master is one to take topics and offsets from."""
+        return self.client.state is not HaClientState.REFUSED
+
+    # -- roles --------------------------------------------------------------------------------
+
+    def commits(self, answers: SendAnswers) -> None:
+        """Nobody waits for a majority."""
+
+    def park(self, answers: SendAnswers, are_before: Callable[[], bool]) -> Park | None:
+        """Who holds answers until a slave has what they acknowledge; None when nobody does.
+
+        are_before: whether sends wait for the disk, and come here afterwards.
+        """
+        if self._config.ha.role is not BrokerRole.SYNC_MASTER:
+            return None
+        self._waiters = ReplicaWaiters(
+            self.progress,
+            answers,
+            self._tasks,
+            timeout_ms=self._config.store.flush.sync_timeout_ms,
+            are_before=are_before,
+            poke=self.server.poke,
+            on_visible=self._driver.schedule_dispatch,
+        )
+        self._store.dispatcher.limit = self._waiters.limit
+        return self._waiters.park
+
+    def _acked(self) -> None:
+        if self._waiters is not None:
+            self._waiters.acked()
+
+    def start(self) -> None:
+        """Copy the master, if this is a slave: the one configured, or told to `follow`."""
+        if self.is_slave:
+            if self._config.ha.master_address is not None:
+                self.client.follow(self._config.ha.master_address)
+            self.client.start()
+
+    def follow(self, ha_address: str) -> None:
+        """A name server says that this is the master's HA port; what is configured goes before that."""
+        if not self.is_slave or self._config.ha.master_address is not None:
+            return
+        address = Address.parse(ha_address)
+        if address.scheme == "tcp" and self._config.listen.address.scheme == "tls":
+            address = Address("tls", address.host, address.port)
+        self.client.follow(address)
+
+    async def keep_role(self) -> None:
+        """It has one role for all its life."""
+
+    async def close(self) -> None:
+        """Copy and serve no more, once sends that wait for a slave are answered; the store must be open."""
+        await self.client.close()
+        if self._waiters is not None:
+            await self._waiters.drain()
+            self._waiters.fail()
+        self._driver.on_written = None
+        await self.server.close()

@@ -1,0 +1,109 @@
+"""What a broker does when its DLedger group makes it the master, or a slave.
+
+Source: BrokerController.changeToMaster, changeToSlave of RocketMQ 4.6.0. Differs: a new master knows every
+topic and group of which there are messages; 4.6.0's answers TOPIC_NOT_EXIST until the next copy (QUIRKS 68).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.broker.consumer_services import ConsumerSide
+from rocketpy_broker.broker.delivery_services import DeferredSide
+from rocketpy_broker.broker.expired_queue_offsets import LedgerEnds
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.send.send import RETRY_PREFIX
+from rocketpy_broker.services.cluster.registration import Registrar
+from rocketpy_broker.services.cluster.slave_sync import SlaveSync
+from rocketpy_broker.services.metadata.lost_state import learn_topics
+from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.store import MessageStore
+
+log = logging.getLogger("rocketpy.broker.dledger")
+
+_MASTER_ID: Final = 0
+_ASK_AGAIN_S: Final = (0.5, 2.0, 5.0, 10.0)
+"""A slave asks name servers for its new master so long after it has heard of one: that one registers, too."""
+
+
+class LedgerRole:
+    """A RoleTaker. registrar: set once the broker registers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        consumers: ConsumerSide,
+        deferred: DeferredSide,
+        sync: SlaveSync,
+        ends: LedgerEnds,
+        tasks: Tasks,
+    ) -> None:
+        self._slave_id = config.dledger.slave_id
+        self._store = store
+        self._topics = topics
+        self._consumers = consumers
+        self._deferred = deferred
+        self._sync = sync
+        self._tasks = tasks
+        self._ends = ends
+        self.registrar: Registrar | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def prepare(self) -> None:
+        """Part of RoleTaker."""
+        self._learn_log()
+        self._ends.go_on()
+        self._deferred.reload()
+
+    async def lead(self) -> None:
+        """Part of RoleTaker."""
+        await self._sync.close()
+        self._ask_no_more()
+        self._register(_MASTER_ID)
+        self._deferred.run()
+
+    async def follow(self) -> None:
+        """Part of RoleTaker."""
+        self._register(self._slave_id)
+        await self._deferred.close()
+        self._sync.start()
+
+    def leader_changed(self) -> None:
+        """Part of RoleTaker."""
+        self._sync.forget()
+        self._ask_no_more()
+        loop = asyncio.get_running_loop()
+        self._timers = [
+            loop.call_later(delay_s, self._tasks.run, self._ask_again) for delay_s in _ASK_AGAIN_S
+        ]
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._ask_no_more()
+
+    def _ask_no_more(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def _ask_again(self) -> None:
+        if self.registrar is not None:
+            self._register(self.registrar.broker_id)
+
+    def _register(self, broker_id: int) -> None:
+        if self.registrar is not None:
+            self.registrar.refresh(broker_id)
+
+    def _learn_log(self) -> None:
+        """Know the topics and groups that only the log knows; the copy of the last leader's may be old."""
+        made = learn_topics(self._store, self._topics)
+        if made:
+            log.warning("topics were not copied from the last leader and are made again: %s", ", ".join(made))
+        for topic in made:
+            if topic.startswith(RETRY_PREFIX):
+                self._consumers.groups.find(topic.removeprefix(RETRY_PREFIX))

@@ -1,0 +1,279 @@
+"""The command ``rocketpy-broker``: starts a name server, a broker, or both in one process.
+
+Prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"). SIGTERM and SIGINT
+stop it cleanly: it says goodbye to its name servers, flushes, and marks its store as closed. A second
+signal, or a stop that takes longer than --stop-timeout, ends it at once with the exit status 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import logging
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from rocketpy._version import __version__
+from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy.logs import JsonFormatter
+from rocketpy.runtime.tasks import joined
+from rocketpy.transport import Address, StreamProtocol, listen_raw
+from rocketpy_broker.broker.broker import Broker
+from rocketpy_broker.broker.open_files import raise_open_files_limit
+from rocketpy_broker.cli.dledger import add_dledger_commands
+from rocketpy_broker.cli.ha import add_ha_commands
+from rocketpy_broker.cli.process import STOP_TIMEOUT_S, StopGuard, collect_seldom, notify
+from rocketpy_broker.cli.promote import add_promote_command
+from rocketpy_broker.cli.store import add_store_commands
+from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
+from rocketpy_broker.config.model import DEFAULT_BROKER_PORT
+from rocketpy_broker.embedded import EmbeddedCluster
+from rocketpy_broker.namesrv import NameServer
+
+Service = Callable[[StopGuard], Coroutine[Any, Any, None]]
+
+log = logging.getLogger("rocketpy.broker")
+
+_NEIGHBOURS: Final = (0, 1, -2)
+"""Ports that a broker opens, relative to listenPort: clients, HA, RocketMQ's "VIP channel"."""
+_LAST_PORT: Final = 65535
+_SOURCE: Final = "command line"
+"""Where settings are from that stand in no file, for messages."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status: 0 stopped as asked, 1 failed, 2 wrong usage.
+
+    A stop that takes too long ends the process with 3.
+    """
+    options = _parser().parse_args(arguments)
+    if "action" in options:
+        status: int = options.action(options)
+        return status
+    _set_up_logging(options.log_level, options.log_format)
+    raise_open_files_limit()
+    try:
+        service: Service = options.service(options)
+        _run(service, options)
+    except (RocketError, OSError) as error:
+        print(f"rocketpy-broker: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _set_up_logging(level: str, form: str) -> None:
+    handler = logging.StreamHandler()
+    if form == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses what it does not know by itself, so that it is a command's own usage that is shown.
+
+    argparse leaves that to the parser of the whole line.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Part of ArgumentParser; a parser of sub-commands calls it of theirs."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="rocketpy-broker", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="namesrv|broker|dev|store|ha|dledger|promote")
+    namesrv = _command(commands, "namesrv", "run a name server", _namesrv)
+    broker = _command(commands, "broker", "run a broker", _broker)
+    for command in (namesrv, broker):
+        command.add_argument("-c", "--config", metavar="FILE", help="settings with RocketMQ's own keys")
+        command.add_argument("--listen", metavar="HOST:PORT", help="address to serve; port 0 is any free one")
+        command.add_argument(
+            "--insecure", action="store_true", help="serve other machines without TLS or access control"
+        )
+    broker.add_argument("--namesrv", metavar="ADDR", help="name servers, separated by semicolons")
+    broker.add_argument("--store", metavar="DIR", help="where messages are kept (storePathRootDir)")
+    broker.add_argument("--name", metavar="NAME", help="name of the broker (brokerName)")
+    dev = _command(commands, "dev", "run a name server and a broker (at port 10911) in one process", _dev)
+    dev.add_argument("--store", metavar="DIR", help="where messages are kept; else thrown away at the end")
+    dev.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:9876", help="of the name server")
+    for command in (namesrv, broker, dev):
+        command.add_argument(
+            "--set",
+            metavar="KEY=VALUE",
+            type=_setting,
+            action="append",
+            default=[],
+            help="a setting as in a file, before which it goes; may be repeated",
+        )
+    add_store_commands(commands)
+    add_ha_commands(commands)
+    add_dledger_commands(commands)
+    add_promote_command(commands)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, text: str, service: Callable[[argparse.Namespace], Service]
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(service=service)
+    command.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio", help="event loop to use")
+    command.add_argument(
+        "--log-format", default="text", choices=("text", "json"), help="lines for people, or JSON objects"
+    )
+    command.add_argument(
+        "--stop-timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=STOP_TIMEOUT_S,
+        help="a stop that takes longer is cut short, with exit status 3 (default: %(default)g)",
+    )
+    command.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
+    return command
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise argparse.ArgumentTypeError(f"KEY=VALUE is expected, not {text!r}")
+    if key.strip().endswith(".keyPassword"):
+        raise argparse.ArgumentTypeError(
+            f"everybody on this machine can read the command line; write {key.strip()} into the file, or set "
+            f"{key.strip()}File"
+        )
+    return key.strip(), value.strip()
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise ValueError
+    return seconds
+
+
+def _overrides(options: argparse.Namespace) -> dict[str, str]:
+    """What the command line says, under the keys that a file would use."""
+    keys = {"listen": "listen", "namesrv": "namesrvAddr", "store": "storePathRootDir", "name": "brokerName"}
+    values = vars(options)
+    given = dict(options.set) | {key: values[option] for option, key in keys.items() if values.get(option)}
+    return given | {"insecure": "true"} if options.insecure else given
+
+
+def _namesrv(options: argparse.Namespace) -> Service:
+    server = NameServer(load_namesrv_config(options.config, _overrides(options), source=_SOURCE))
+
+    async def serve(guard: StopGuard) -> None:
+        guard.watch(server)
+        await server.start()
+        _say(f"namesrv ready at {server.address}")
+        try:
+            await _stopped_or_failed(guard, server)
+        finally:
+            await server.close()
+
+    return serve
+
+
+def _broker(options: argparse.Namespace) -> Service:
+    broker = Broker(load_broker_config(options.config, _overrides(options), source=_SOURCE))
+
+    async def serve(guard: StopGuard) -> None:
+        guard.watch(broker)
+        await broker.start()
+        _say(f"{broker.config.name} ready at {broker.address}")
+        try:
+            await _stopped_or_failed(guard, broker)
+        finally:
+            await broker.close()
+
+    return serve
+
+
+def _dev(options: argparse.Namespace) -> Service:
+    async def serve(guard: StopGuard) -> None:
+        settings = dict(options.set)
+        if not {"listen", "listenPort"} & settings.keys():
+            settings["listenPort"] = str(await _broker_port(settings.get("bindAddress", "127.0.0.1")))
+        async with EmbeddedCluster(options.store, namesrv=options.listen, settings=settings) as cluster:
+            guard.watch(*cluster.servers)
+            _say(f"namesrv ready at {cluster.namesrv_address}")
+            for broker in cluster.brokers:
+                _say(f"{broker.config.name} ready at {broker.address}")
+            await _stopped_or_failed(guard, *cluster.servers)
+
+    return serve
+
+
+async def _broker_port(host: str) -> int:
+    """The default port of a broker, or the next one that is free together with its neighbours."""
+    for port in range(DEFAULT_BROKER_PORT, _LAST_PORT):
+        if await _is_free(host, port):
+            break
+    if port != DEFAULT_BROKER_PORT:
+        log.warning(
+            "port %d or a neighbour is in use; the broker listens on port %d (--set listenPort=PORT sets it)",
+            DEFAULT_BROKER_PORT,
+            port,
+        )
+    return port
+
+
+async def _is_free(host: str, port: int) -> bool:
+    for step in _NEIGHBOURS:
+        try:
+            listener = await listen_raw(Address("tcp", host, port + step), StreamProtocol)
+        except OSError as error:
+            # Of anything else, such as an address of another machine, the start tells.
+            return error.errno != errno.EADDRINUSE
+        await listener.close()
+    return True
+
+
+async def _stopped_or_failed(guard: StopGuard, *servers: Broker | NameServer) -> None:
+    """Return when a signal came; raise the failure of a server that failed before. Either begins the stop."""
+    collect_seldom()
+    if not guard.requested.is_set():
+        notify("READY=1")
+    stopping = joined(guard.requested.wait(), "wait for a signal")
+    failing = [joined(server.wait_failed(), "wait for a failure") for server in servers]
+    await asyncio.wait({stopping, *failing}, return_when=asyncio.FIRST_COMPLETED)
+    guard.begin()
+    for waiting in (stopping, *failing):
+        waiting.cancel()
+    for failed in failing:
+        if failed.done() and not failed.cancelled():
+            raise failed.result()
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _run(service: Service, options: argparse.Namespace) -> None:
+    async def run() -> None:
+        await service(StopGuard(options.stop_timeout))
+
+    with asyncio.Runner(loop_factory=_loop_factory(options.loop)) as runner:
+        runner.run(run())
+
+
+def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if name == "asyncio":
+        return None
+    try:
+        import uvloop  # noqa: PLC0415 - an extra: only who asks for it must have it
+    except ImportError:
+        raise ConfigInvalid(
+            '--loop uvloop needs the package uvloop: pip install "rocketpy-mq[speed]"'
+        ) from None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

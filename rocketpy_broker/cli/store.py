@@ -1,0 +1,193 @@
+"""``rocketpy-broker store check|dump|stats DIR``: looks into a store that no broker has open.
+
+Works on the directories of Java brokers as well, changes nothing and takes no lock. `check` prints one line
+for each inconsistency; exit status 0 means that there is none, 1 that there are some, 2 that the store cannot
+be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rocketpy.errors import RocketError
+from rocketpy.protocol.message import properties
+from rocketpy.protocol.message.record import Record, decode, host_text
+from rocketpy_broker.cli.common import say
+from rocketpy_broker.replication.dledger.storage.inspection import StoredLedgerFiles, find_ledger
+from rocketpy_broker.store.config import IndexConfig, StoreConfig
+from rocketpy_broker.store.inspect.checker import check_files
+from rocketpy_broker.store.inspect.inspection import StoredFiles
+
+Run = Callable[[StoredFiles, argparse.Namespace], int]
+
+_EXIT_PROBLEMS = 1
+_EXIT_UNREADABLE = 2
+
+
+def add_store_commands(commands: Any) -> None:
+    """Add ``store`` and its commands to the subparsers of ``rocketpy-broker``.
+
+    A parsed command has `action`: what to call with the options; it returns the exit status.
+    """
+    text = "check a store, print its records, or sum it up"
+    store = commands.add_parser("store", help=text, description=__doc__)
+    actions = store.add_subparsers(required=True, metavar="check|dump|stats")
+    _add(actions, "check", "report every inconsistency, with its place", _check)
+    dump = _add(actions, "dump", "print records as JSON, one a line", _dump)
+    dump.add_argument("--topic", help="only of this topic")
+    dump.add_argument("--queue", type=int, metavar="ID", help="only of this queue id")
+    dump.add_argument("--key", help="only with this KEYS or UNIQ_KEY")
+    dump.add_argument("--from", type=int, dest="start", metavar="OFFSET", help="from this record on")
+    dump.add_argument("--limit", type=int, default=None, metavar="N", help="so many at most")
+    dump.add_argument("--body", action="store_true", help="with bodies, in base64")
+    _add(actions, "stats", "print sizes, counts and offsets as JSON", _stats)
+
+
+def _add(actions: Any, name: str, text: str, run: Run) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
+    command.add_argument("directory", metavar="DIR", type=Path, help="storePathRootDir of the broker")
+    command.add_argument("--commit-log", metavar="DIR", type=Path, help="storePathCommitLog, if elsewhere")
+    command.add_argument("--index-slots", type=int, metavar="N", default=IndexConfig().slots)
+    command.add_argument("--index-entries", type=int, metavar="N", default=IndexConfig().entries)
+    command.add_argument("--force-read", action="store_true", help="although a broker has the store open")
+    command.set_defaults(action=lambda options: _run(run, options))
+    return command
+
+
+def _run(run: Run, options: argparse.Namespace) -> int:
+    config = StoreConfig(
+        root=options.directory,
+        index=IndexConfig(slots=options.index_slots, entries=options.index_entries),
+    )
+    if options.commit_log is not None:
+        config = StoreConfig(
+            root=config.root, index=config.index,
+            commit_log=type(config.commit_log)(directory=options.commit_log),
+        )  # fmt: skip
+    try:
+        ledger = find_ledger(config.root)
+        stored = (
+            StoredFiles(config, force=options.force_read)
+            if ledger is None
+            else StoredLedgerFiles(config, ledger, force=options.force_read)
+        )
+        try:
+            return run(stored, options)
+        finally:
+            stored.close()
+    except (RocketError, OSError) as error:
+        sys.stderr.write(f"rocketpy-broker store: {error}" + "\n")
+        return _EXIT_UNREADABLE
+
+
+def _check(stored: StoredFiles, _: argparse.Namespace) -> int:
+    report = check_files(stored)
+    for problem in report.problems:
+        say(problem)
+    stop = "stopped cleanly" if stored.is_clean else "not stopped cleanly"
+    say(
+        f"{report.records} records in {stored.log.min_offset} to {report.log_end}, {report.units} units, "
+        f"{report.index_entries} index entries, {stop}: {len(report.problems)} problems"
+    )
+    if report.behind:
+        say(f"{report.behind} units and index entries are missing at the end; the next start adds them")
+    return _EXIT_PROBLEMS if report.problems else 0
+
+
+def _dump(stored: StoredFiles, options: argparse.Namespace) -> int:
+    for printed, record in enumerate(_records(stored, options)):
+        if printed == options.limit:
+            break
+        say(json.dumps(_described(record, with_body=options.body), ensure_ascii=False))
+    return 0
+
+
+def _records(stored: StoredFiles, options: argparse.Namespace) -> Iterator[Record]:
+    start = stored.log.min_offset if options.start is None else options.start
+    for view in stored.scan(start, check_crc=False):
+        if options.topic not in (None, view.topic) or options.queue not in (None, view.queue_id):
+            continue
+        if options.key is not None and options.key not in _keys(view.properties):
+            continue
+        data = stored.log.read(view.physical_offset, view.size)
+        if data is not None:
+            yield decode(data, check_crc=False)
+
+
+def _keys(raw: bytes) -> list[str]:
+    found = properties.decode(raw.decode("utf-8", "replace"))
+    unique_key = found.get(properties.PROPERTY_UNIQ_KEY)
+    return [*found.get(properties.PROPERTY_KEYS, "").split(" "), *([unique_key] if unique_key else [])]
+
+
+def _described(record: Record, *, with_body: bool) -> dict[str, Any]:
+    described = {
+        "offset": record.physical_offset,
+        "size": record.size,
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "flag": record.flag,
+        "sysFlag": record.sys_flag,
+        "bornTimestamp": record.born_timestamp,
+        "bornHost": "{}:{}".format(*host_text(record.born_host)),
+        "storeTimestamp": record.store_timestamp,
+        "storeHost": "{}:{}".format(*host_text(record.store_host)),
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "bodyCrc": record.body_crc,
+        "bodyBytes": len(record.body),
+        "properties": properties.decode(record.properties.decode("utf-8", "replace")),
+    }
+    if with_body:
+        described["body"] = base64.b64encode(record.body).decode()
+    return described
+
+
+def _stats(stored: StoredFiles, _: argparse.Namespace) -> int:
+    checkpoint = stored.checkpoint
+    disk_bytes = sum(path.stat().st_blocks * 512 for path in stored.config.root.rglob("*") if path.is_file())
+    summary = {
+        "stoppedCleanly": stored.is_clean,
+        "diskBytes": disk_bytes,
+        "commitLog": {
+            "minOffset": stored.log.min_offset,
+            "files": len(stored.log.segments),
+            "fileBytes": stored.log.segment_bytes,
+            "flushedOffset": checkpoint.flushed_offset,
+            "dispatchedOffset": checkpoint.dispatched_offset,
+        },
+        **stored.summary(),
+        "queues": {
+            f"{queue.topic}/{queue.queue_id}": {
+                "minOffset": queue.min_offset,
+                "maxOffset": queue.next_offset,
+                "files": len(queue.files.segments),
+            }
+            for queue in stored.queues.values()
+        },
+        "index": [
+            {
+                "file": file.path.name,
+                "entries": file.next_entry - 1,
+                "beginOffset": file.begin_offset,
+                "endOffset": file.end_offset,
+                "beginTimestamp": file.begin_timestamp,
+                "endTimestamp": file.end_timestamp,
+            }
+            for file in stored.index_files
+        ],
+        "checkpoint": {
+            "physicMsgTimestamp": checkpoint.physic_timestamp,
+            "logicsMsgTimestamp": checkpoint.logics_timestamp,
+            "indexMsgTimestamp": checkpoint.index_timestamp,
+        },
+    }
+    say(json.dumps(summary, indent=2, ensure_ascii=False))
+    return 0

@@ -1,0 +1,211 @@
+"""Settings that operators read from afar, and the few that they may change.
+
+A change needs `remoteConfigUpdateEnable=true` in the server's own file; then a key on a list with a value
+of its kind. No key on a list names a path, an address or a program, weakens what an acknowledgement means, or
+changes the layout of files (CVE-2023-33246, CVE-2023-37582). A change is written to that file before it
+counts. Source: Configuration of RocketMQ 4.6.0, which takes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.bodies import DataVersion
+from rocketpy_broker.config.keys import (
+    BROKER_KEYS,
+    LISTEN_KEYS,
+    NAMESRV_KEYS,
+    STORE_KEYS,
+    WITHOUT_MEANING,
+    Key,
+    Value,
+    text_of,
+)
+from rocketpy_broker.config.model import BrokerConfig, ListenConfig, NamesrvConfig
+from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.properties import change_file, read_settings
+
+_BROKER_CHANGES: Final = frozenset({
+    "brokerPermission", "autoCreateTopicEnable", "rejectTransactionMessage", "storeReplyMessageEnable",
+    "longPollingEnable", "shortPollingTimeMills", "notifyConsumerIdsChangedEnable", "slaveReadEnable",
+    "enablePropertyFilter", "filterSupportRetry", "fileReservedTime", "deleteWhen", "diskMaxUsedSpaceRatio",
+    "flushConsumerOffsetInterval", "registerNameServerPeriod", "registerBrokerTimeoutMills",
+    "compressedRegister", "maxMsgsNumBatch", "maxTransferBytesOnMessageInMemory",
+    "maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInDisk",
+    "maxTransferCountOnMessageInDisk", "accessMessageInMemoryMaxRatio", "brokerFastFailureEnable",
+    "waitTimeMillsInSendQueue", "osPageCacheBusyTimeOutMills", "cleanResourceInterval",
+    "deleteCommitLogFilesInterval", "destroyMapedFileIntervalForcibly", "flushCommitLogLeastPages",
+    "flushCommitLogThoroughInterval",
+})  # fmt: skip
+"""Keys whose fields are read each time they matter, so that a change counts at once."""
+_BROKER_NEXT_START: Final = frozenset({
+    "defaultTopicQueueNums", "clusterTopicEnable", "brokerTopicEnable", "traceTopicEnable", "traceOn",
+    "startAcceptSendRequestTimeStamp", "transactionTimeOut", "transactionCheckInterval",
+    "transactionCheckMax", "autoCreateSubscriptionGroup", "flushDelayOffsetInterval",
+    "flushIntervalCommitLog", "flushIntervalConsumeQueue", "syncFlushTimeout", "messageIndexEnable",
+    "maxMessageSize", "haSendHeartbeatInterval", "haHousekeepingInterval", "haTransferBatchSize",
+    "haSlaveFallbehindMax",
+})  # fmt: skip
+"""Keys that are read when a broker starts: they are written to its file."""
+_NAMESRV_CHANGES: Final = frozenset({"orderMessageEnable"})
+_SHOWN: Final = (bool, int, float, str, Enum)
+"""Kinds of values that are shown; paths, addresses and certificates are not."""
+_SECRET: Final = frozenset({"haSecret", "dLegerSecret", "metricsHost"})
+_NOT_HARMLESS: Final = frozenset({
+    "filterServerNums", "messageStorePlugIn", "configStorePath", "productEnvName", "clusterTest", "useTLS",
+    "fetchNamesrvAddrByAddressServer",
+})  # fmt: skip
+"""Keys that change nothing here, but in RocketMQ start programs, load classes, or set trust."""
+_IGNORED: Final = {
+    name: why
+    for name, why in WITHOUT_MEANING.items()
+    if name not in _NOT_HARMLESS and not name.startswith("tls.")
+}
+"""Keys of 4.6.0 that may be set, and why they change nothing."""
+
+
+class Update(NamedTuple):
+    """What an update did. changed: keys that are other than before. notes: sentences for the operator."""
+
+    changed: frozenset[str]
+    notes: tuple[str, ...]
+
+
+class LiveConfig:
+    """The settings of one running server.
+
+    keys: those that are shown. groups: the configuration objects by the group of a key. changes: the keys
+    that may be changed. next_start: keys that may be changed and count at the next start. fixed: settings
+    that are shown only, with their texts. path: the file that keeps them; None: nothing may be changed.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, Key],
+        groups: Mapping[str, Any],
+        changes: frozenset[str],
+        path: Path | None,
+        *,
+        next_start: frozenset[str] = frozenset(),
+        fixed: Mapping[str, str],
+        clock: Clock = system_clock,
+    ) -> None:
+        self._keys = keys
+        self._groups = groups
+        self._changes = changes
+        self._next_start = next_start
+        self._fixed = dict(fixed)
+        self._path = path
+        self._clock = clock
+        self._one_by_one = asyncio.Lock()
+        self.version = DataVersion(timestamp=clock())
+
+    def text(self) -> str:
+        """Every setting that is shown, as in a properties file."""
+        shown = self._fixed | self._values()
+        return "".join(f"{name}={value}\n" for name, value in sorted(shown.items()))
+
+    def _values(self) -> dict[str, str]:
+        found = {
+            name: key.written(getattr(self._groups[key.group], key.field))
+            for name, key in self._keys.items()
+            if key.group in self._groups and name not in _SECRET
+        }
+        return {name: _text(value) for name, value in found.items() if isinstance(value, _SHOWN)}
+
+    async def update(self, text: str) -> Update:
+        """Change settings, all of them or none.
+
+        text: a properties file. Raises ConfigInvalid, OSError.
+        """
+        if self._path is None:
+            raise ConfigInvalid("remoteConfigUpdateEnable is not true in this server's own file")
+        async with self._one_by_one:
+            return await self._update(self._path, text)
+
+    async def _update(self, path: Path, text: str) -> Update:
+        given = {setting.key: setting.value.strip() for setting in read_settings(text, "request")}
+        wanted = {name: value for name, value in given.items() if name not in _IGNORED}
+        before = self._values()
+        groups: dict[str, Any] = {}
+        for name, value in wanted.items():
+            if name not in self._changes | self._next_start:
+                raise ConfigInvalid(f"{name} cannot be changed remotely")
+            key = self._keys[name]
+            group = groups.get(key.group, self._groups[key.group])
+            try:
+                groups[key.group] = dataclasses.replace(group, **{key.field: key.read(value)})
+            except ValueError as error:
+                raise ConfigInvalid(f"{name}={value}: {error}") from None
+        if wanted:
+            await asyncio.to_thread(change_file, path, wanted)
+        for name in wanted.keys() & self._changes:
+            key = self._keys[name]
+            # Frozen for everyone else: this is the one place where a running server's settings change.
+            object.__setattr__(self._groups[key.group], key.field, getattr(groups[key.group], key.field))
+        self.version = self.version.next(self._clock())
+        after = self._values()
+        changed = frozenset(name for name in wanted if before.get(name) != after.get(name))
+        later = sorted(wanted.keys() & self._next_start)
+        notes = [f"{', '.join(later)}: written to the file, counts at the next start"] if later else []
+        notes += [f"{name} changes nothing here: {_IGNORED[name]}" for name in given if name in _IGNORED]
+        return Update(changed, tuple(notes))
+
+
+def broker_settings(config: BrokerConfig) -> LiveConfig:
+    """Those of a broker."""
+    store = config.store
+    groups = {
+        "broker": config, "registration": config.registration, "topics": config.topics, "send": config.send,
+        "transactions": config.transactions, "consume": config.consume, "store": store,
+        "commit_log": store.commit_log, "consume_queue": store.consume_queue, "index": store.index,
+        "flush": store.flush, "read": store.read, "recovery": store.recovery, "retention": store.retention,
+        "busy": store.busy, "ha": config.ha, "dledger": config.dledger, "metrics": config.metrics,
+    }  # fmt: skip
+    return LiveConfig(
+        {**BROKER_KEYS, **STORE_KEYS},
+        groups,
+        _BROKER_CHANGES,
+        config.updatable_file,
+        next_start=_BROKER_NEXT_START,
+        fixed=_listen_texts(config.listen),
+    )
+
+
+def namesrv_settings(config: NamesrvConfig) -> LiveConfig:
+    """Those of a name server."""
+    return LiveConfig(
+        NAMESRV_KEYS,
+        {"namesrv": config, "metrics": config.metrics},
+        _NAMESRV_CHANGES,
+        config.updatable_file,
+        fixed=_listen_texts(config.listen),
+    )
+
+
+def _listen_texts(listen: ListenConfig) -> dict[str, str]:
+    """How a server is reached, as its keys say it: port, access control, TLS, limits."""
+    options = listen.options
+    tls = "disabled" if options.ssl is None else "permissive" if options.also_plain else "enforcing"
+    limits = {
+        name: key.written(getattr(listen if hasattr(listen, key.field) else options, key.field))
+        for name, key in LISTEN_KEYS.items()
+        if hasattr(listen, key.field) or hasattr(options, key.field)
+    }
+    settings: dict[str, Any] = {
+        "listenPort": listen.address.port,
+        "aclEnable": listen.acl_file is not None,
+        "tls.server.mode": tls,
+        **limits,
+    }
+    return {name: _text(value) for name, value in settings.items() if isinstance(value, bool | int | str)}
+
+
+def _text(value: Value | Enum) -> str:
+    return value.name if isinstance(value, Enum) else text_of(value)

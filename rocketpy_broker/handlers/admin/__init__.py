@@ -1,0 +1,1 @@
+"""Handlers of administration requests: topics, accounts, settings, progress of consumers."""

@@ -1,0 +1,123 @@
+"""Requests that change and show the accounts of a broker that asks for signatures.
+
+Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: only administrators are admitted, secrets are never
+shown, and each request is answered (there a broker without aclEnable is silent to the reading ones).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rocketpy.errors import RocketError
+from rocketpy.protocol.bodies import GetBrokerClusterAclConfigResponseBody, PlainAccessConfig
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    CreateAccessConfigRequestHeader,
+    DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigResponseHeader,
+    UpdateGlobalWhiteAddrsConfigRequestHeader,
+)
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.security.access_file import AccessStore
+
+_OFF = "access control is off at this broker (aclEnable=false)"
+
+
+class AccessHandler:
+    """store: None for a broker that asks nobody who they are. address: as it is registered."""
+
+    def __init__(self, store: AccessStore | None, config: BrokerConfig, *, address: str) -> None:
+        self._store = store
+        self._config = config
+        self._address = address
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.put_account,
+            RequestCode.DELETE_ACL_CONFIG: self.delete_account,
+            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.set_white_addresses,
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.version,
+            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self.listing,
+        }
+
+    def put_account(self, channel: Channel, request: Command) -> Command:
+        """Handle UPDATE_AND_CREATE_ACL_CONFIG."""
+        header = request.header_as(CreateAccessConfigRequestHeader)
+        account = PlainAccessConfig(
+            access_key=header.access_key,
+            secret_key=header.secret_key,
+            white_remote_address=header.white_remote_address,
+            admin=header.admin,
+            default_topic_perm=header.default_topic_perm,
+            default_group_perm=header.default_group_perm,
+            topic_perms=_listed(header.topic_perms),
+            group_perms=_listed(header.group_perms),
+        )
+        return self._change(
+            request,
+            ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
+            lambda store: store.put_account(account),
+        )
+
+    def delete_account(self, channel: Channel, request: Command) -> Command:
+        """Handle DELETE_ACL_CONFIG."""
+        key = request.header_as(DeleteAccessConfigRequestHeader).access_key
+
+        def delete(store: AccessStore) -> str | None:
+            if store.delete_account(key):
+                return None
+            return f"The accesskey[{key}] corresponding to accessConfig has been deleted failed."
+
+        return self._change(request, ResponseCode.DELETE_ACL_CONFIG_FAILED, delete)
+
+    def set_white_addresses(self, channel: Channel, request: Command) -> Command:
+        """Handle UPDATE_GLOBAL_WHITE_ADDRS_CONFIG."""
+        patterns = _listed(request.header_as(UpdateGlobalWhiteAddrsConfigRequestHeader).global_white_addrs)
+        return self._change(
+            request,
+            ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
+            lambda store: store.set_white_addresses(patterns or []),
+        )
+
+    def _change(
+        self, request: Command, failure: ResponseCode, change: Callable[[AccessStore], str | None]
+    ) -> Command:
+        """Make a change; whatever it raises or returns is why it failed."""
+        if self._store is None:
+            return request.reply(failure, remark=_OFF)
+        try:
+            reason = change(self._store)
+        except (RocketError, OSError) as error:
+            reason = str(error)
+        return request.reply() if reason is None else request.reply(failure, remark=reason)
+
+    def version(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_BROKER_CLUSTER_ACL_INFO."""
+        if self._store is None:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=_OFF)
+        header = GetBrokerAclConfigResponseHeader(
+            version=self._store.version.encode().decode(),
+            broker_name=self._config.name,
+            broker_addr=self._address,
+            cluster_name=self._config.cluster_name,
+        )
+        return request.reply(header=header)
+
+    def listing(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_BROKER_CLUSTER_ACL_CONFIG."""
+        if self._store is None:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=_OFF)
+        white, accounts = self._store.listing()
+        body = GetBrokerClusterAclConfigResponseBody(global_white_addrs=white, plain_access_configs=accounts)
+        return request.reply(body=body.encode())
+
+
+def _listed(text: str | None) -> list[str] | None:
+    """The parts of a list with commas; None when there are none."""
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    return parts or None

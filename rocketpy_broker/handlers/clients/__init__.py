@@ -1,0 +1,1 @@
+"""Handlers of requests about clients: heartbeats, groups, locks, and requests passed on to clients."""

@@ -1,0 +1,251 @@
+"""What operators ask of a consumer by way of its broker: go back, how far are you, how are you, try this.
+
+The broker asks the client on the connection that the client made, and passes the answer on.
+Source: AdminBrokerProcessor, Broker2Client of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, cast
+
+from rocketpy.errors import RequestTimeout, RocketError
+from rocketpy.protocol.bodies import (
+    GetConsumerStatusBody,
+    MessageQueue,
+    MessageQueueForC,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from rocketpy.protocol.message.message_id import decode_message_id
+from rocketpy.protocol.remoting.acl import SIGNING_FIELDS
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Channel
+from rocketpy_broker.handlers.base import Handler, answer_later
+from rocketpy_broker.services.metadata.clients import ClientRegistry
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.store import MessageStore
+
+log = logging.getLogger("rocketpy.broker.calls")
+
+_CALL_MS: Final = 10_000
+_STATUS_MS: Final = 5_000
+_FOR_C: Final = "CPP"
+"""Clients of this language cannot read maps with objects as keys."""
+
+
+class ClientCallHandler:
+    """Asks consumers. broker_name: as in the queues that consumers know."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        clients: ClientRegistry,
+        offsets: ConsumerOffsets,
+        tasks: Tasks,
+        *,
+        broker_name: str,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._clients = clients
+        self._offsets = offsets
+        self._broker_name = broker_name
+        self._tasks = tasks
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+        }
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    def reset_offset(self, channel: Channel, request: Command) -> Command:
+        """Handle INVOKE_BROKER_TO_RESET_OFFSET: tell all members of a group to go on elsewhere.
+
+        The members do it, and commit the offsets; that is why one must be online.
+        """
+        header = request.header_as(ResetOffsetRequestHeader)
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        table: dict[MessageQueue, int] = {}
+        for queue_id in range(topic.write_queue_nums):
+            offset = self._offset_to_reset(header, queue_id)
+            if offset is None:
+                remark = f"THe consumer group <{header.group}> not exist"
+                return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            table[MessageQueue(header.topic, self._broker_name, queue_id)] = offset
+        if not self._send_reset(header, table, for_c=request.language == _FOR_C):
+            return request.reply(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                remark=(
+                    f"Consumer not online, so can not reset offset, Group: {header.group} "
+                    f"Topic: {header.topic} Timestamp: {header.timestamp}"
+                ),
+            )
+        return request.reply(body=ResetOffsetBody(offset_table=table).encode())
+
+    def _offset_to_reset(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | None:
+        """Return where to go on; only ever back unless it is forced. None when the group never was here."""
+        now_at = self._offsets.get(header.group, header.topic, queue_id)
+        if now_at is None:
+            return None
+        if header.timestamp == -1:
+            there = self._store.max_offset_in_queue(header.topic, queue_id)
+        else:
+            there = self._store.offset_by_time(header.topic, queue_id, header.timestamp)
+        there = max(there, 0)
+        return there if header.is_force or there < now_at else now_at
+
+    def _send_reset(
+        self, header: ResetOffsetRequestHeader, table: dict[MessageQueue, int], *, for_c: bool
+    ) -> bool:
+        """Return whether there was somebody to be told."""
+        group = self._clients.consumer_group(header.group)
+        if group is None:
+            return False
+        body = (_for_c(table) if for_c else ResetOffsetBody(offset_table=table)).encode()
+        told = ResetOffsetRequestHeader(
+            topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
+        )
+        for channel in group.members:
+            command = Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
+            try:
+                cast(Channel, channel).oneway(command)
+            except RocketError as error:
+                log.warning("a member of %s is not told to reset its offsets: %s", header.group, error)
+        return True
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def consumer_status(self, channel: Channel, request: Command) -> Command | None:
+        """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ask members how far they are in a topic."""
+        header = request.header_as(GetConsumerStatusRequestHeader)
+        group = self._clients.consumer_group(header.group)
+        if group is None:
+            remark = f"No Any Consumer online in the consumer group: [{header.group}]"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        asked = {
+            info.client_id: cast(Channel, member)
+            for member, info in group.members.items()
+            if not header.client_addr or header.client_addr == info.client_id
+        }
+        return self._later(channel, request, self._status(request, header, asked))
+
+    async def _status(
+        self, request: Command, header: GetConsumerStatusRequestHeader, asked: dict[str, Channel]
+    ) -> Command:
+        question = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
+        answers = await asyncio.gather(*(self._ask_status(member, question) for member in asked.values()))
+        table = {
+            client_id: body.message_queue_table
+            for client_id, body in zip(asked, answers, strict=True)
+            if body is not None
+        }
+        return request.reply(body=GetConsumerStatusBody(consumer_table=table).encode())
+
+    async def _ask_status(
+        self, member: Channel, question: GetConsumerStatusRequestHeader
+    ) -> GetConsumerStatusBody | None:
+        command = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, question)
+        try:
+            answer = await member.request(command, _STATUS_MS)
+            return GetConsumerStatusBody.decode(answer.body) if answer.code == 0 and answer.body else None
+        except RocketError as error:
+            log.warning("no consumer status from %s: %s", member.remote_address, error)
+            return None
+
+    def running_info(self, channel: Channel, request: Command) -> Command | None:
+        """Handle GET_CONSUMER_RUNNING_INFO: pass it on to one member."""
+        header = request.header_as(GetConsumerRunningInfoRequestHeader)
+        return self._pass_on(channel, request, header.consumer_group, header.client_id)
+
+    def consume_directly(self, channel: Channel, request: Command) -> Command | None:
+        """Handle CONSUME_MESSAGE_DIRECTLY: let one member process a message, whatever its offset."""
+        header = request.header_as(ConsumeMessageDirectlyResultRequestHeader)
+        _, offset = decode_message_id(header.msg_id or "")
+        record = self._store.look_message(offset)
+        if record is None:
+            remark = f"can not find message by the offset, {offset}"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        fields = {**_unsigned(request), "brokerName": self._broker_name}
+        return self._pass_on(
+            channel, request, header.consumer_group, header.client_id or "", fields=fields, body=record
+        )
+
+    def _pass_on(
+        self,
+        channel: Channel,
+        request: Command,
+        group_name: str,
+        client_id: str,
+        *,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Command | None:
+        group = self._clients.consumer_group(group_name)
+        member = group.channel_of(client_id) if group is not None else None
+        if member is None:
+            remark = f"The Consumer <{group_name}> <{client_id}> not online"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        command = Command.request(request.code, body=body or request.body)
+        command.ext = _unsigned(request) if fields is None else fields
+        who = f"{group_name}> <{client_id}"
+        return self._later(channel, request, self._call(cast(Channel, member), request, command, who))
+
+    async def _call(self, member: Channel, request: Command, command: Command, who: str) -> Command:
+        try:
+            answer = await member.request(command, _CALL_MS)
+        except RequestTimeout as error:
+            return request.reply(
+                ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"consumer <{who}> Timeout: {error}"
+            )
+        except RocketError as error:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR, remark=f"invoke consumer <{who}> Exception: {error}"
+            )
+        passed = request.reply(answer.code, remark=answer.remark, body=answer.body)
+        passed.ext = answer.ext_fields()
+        return passed
+
+    def _later(
+        self, channel: Channel, request: Command, work: Coroutine[Any, Any, Command]
+    ) -> Command | None:
+        """Answer when the work is done."""
+        answer_later(self._tasks, channel, request, work)
+        return None
+
+
+def _unsigned(request: Command) -> dict[str, str]:
+    """Return the fields of a request without its signature: a client that sees it could use it again."""
+    return {name: value for name, value in request.ext_fields().items() if name not in SIGNING_FIELDS}
+
+
+def _for_c(table: dict[MessageQueue, int]) -> ResetOffsetBodyForC:
+    return ResetOffsetBodyForC(
+        offset_table=[
+            MessageQueueForC(
+                topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset
+            )
+            for queue, offset in table.items()
+        ]
+    )

@@ -1,0 +1,223 @@
+"""HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP.
+
+Source: ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
+
+import msgspec
+
+from rocketpy.errors import RocketError, UsageError
+from rocketpy.protocol import fastjson
+from rocketpy.protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from rocketpy.protocol.message.sysflag import TopicSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.transport import Channel
+from rocketpy_broker.config.model import ConsumeConfig
+from rocketpy_broker.filter import ExpressionInvalid, bounded, filter_of
+from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.pull.expressions import Expressions
+from rocketpy_broker.services.metadata.clients import ClientRegistry
+from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, own_topic
+from rocketpy_broker.store.files.batch_saver import Saving
+
+log = logging.getLogger("rocketpy.broker.clients")
+
+_RETRY_PREFIX: Final = "%RETRY%"
+
+
+class _GroupName(msgspec.Struct, rename="camel", gc=False):
+    group_name: str
+
+
+class _GroupNames(msgspec.Struct, rename={"client_id": "clientID", "consumer_data_set": "consumerDataSet"}):
+    """What a heartbeat of too many groups is refused by: read in a tenth of the time of all of it."""
+
+    client_id: str
+    consumer_data_set: list[_GroupName] = []
+
+
+class ClientHandler:
+    """Keeps the registry of clients, and tells a group's members when one comes or leaves.
+
+    now_ms: of a clock that only goes forward. owner: whose a connection is, for its client id; see
+    `ClientRegistry`.
+    """
+
+    def __init__(
+        self,
+        clients: ClientRegistry,
+        groups: SubscriptionGroups,
+        topics: TopicTable,
+        expressions: Expressions,
+        config: ConsumeConfig,
+        *,
+        now_ms: Callable[[], float],
+        owner: Callable[[Channel], str],
+    ) -> None:
+        self._clients = clients
+        self._owner = owner
+        self._limited_log = RepeatedLog(log)
+        self._groups = groups
+        self._topics = topics
+        self._expressions = expressions
+        self._config = config
+        self._now_ms = now_ms
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.HEART_BEAT: self.heart_beat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+        }
+
+    def heart_beat(self, channel: Channel, request: Command) -> Command | None:
+        """Handle HEART_BEAT; the answer comes when the topics for retries are saved, if any are made.
+
+        Differs: 4.6.0 makes as many groups as one heartbeat names.
+        """
+        refusal = self._refusal_of_new_groups(request)
+        if refusal is not None:
+            log.warning("%s: %s", channel.remote_address, refusal)
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=refusal)
+        beat = HeartbeatData.decode(request.body)
+        if not self._clients.count(channel, beat, language=request.language):
+            remark = "the subscriptions of this connection take too much memory; see maxConnectionBytes"
+            return request.reply(ResponseCode.SYSTEM_BUSY, remark=remark)
+        making = [saving for data in beat.consumer_data_set if (saving := self._prepare_group(data))]
+        for data in beat.consumer_data_set:
+            data.subscription_data_set = list(map(bounded, data.subscription_data_set))
+        owner = self._owner(channel)
+        changed = self._clients.heartbeat(
+            channel,
+            beat,
+            language=request.language,
+            version=request.version,
+            now_ms=int(self._now_ms()),
+            owner=owner,
+        )
+        if self._clients.owner_of(beat.client_id) != owner:
+            self._limited_log.warning(
+                beat.client_id,
+                "client %s at %s: a connection of another owner has this client id, and gets its replies "
+                "until it ends; set another instanceName",
+                beat.client_id[:200],
+                channel.remote_address,
+            )
+        self._notify(changed)
+        if not making:
+            return request.reply()
+
+        def saved(_: RocketError | None) -> None:
+            """Answer; a failure was logged, and the next heartbeat tries again."""
+            if not request.is_oneway:
+                channel.reply(request.reply())
+
+        making[-1].waiters.append(saved)
+        return None
+
+    def _refusal_of_new_groups(self, request: Command) -> str | None:
+        """Return why a heartbeat is refused that names too many groups; the rest of it is not looked at."""
+        beat = fastjson.decode(request.body, _GroupNames)
+        new = self._groups.are_missing(data.group_name for data in beat.consumer_data_set)
+        if new <= self._config.new_groups_max:
+            return None
+        return (
+            f"the heartbeat of {beat.client_id[:200]} names {new} consumer groups that this broker does "
+            f"not have; the limit of maxNewGroupsPerHeartbeat is {self._config.new_groups_max}"
+        )
+
+    def _prepare_group(self, data: ConsumerData) -> Saving[Any] | None:
+        """Make a consumer's group, and the topic that its failed messages return in, if they may be made.
+
+        Returns the save of the topic, None where there is none to wait for.
+        """
+        group = self._groups.find(data.group_name)
+        topic = _RETRY_PREFIX + data.group_name
+        if group is None or self._topics.get(topic) is not None:
+            return None
+        sys_flag = TopicSysFlag.build(unit_sub=data.unit_mode)
+        try:
+            return self._topics.create(
+                own_topic(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, sys_flag)
+            )
+        except UsageError as error:
+            log.warning("no topic %s: %s", topic[:200], error)
+            return None
+
+    def unregister(self, channel: Channel, request: Command) -> Command:
+        """Handle UNREGISTER_CLIENT, which a client sends several times (QUIRKS 10)."""
+        header = request.header_as(UnregisterClientRequestHeader)
+        changed = self._clients.unregister(
+            channel, producer_group=header.producer_group, consumer_group=header.consumer_group
+        )
+        self._notify(changed)
+        return request.reply()
+
+    def check_config(self, channel: Channel, request: Command) -> Command:
+        """Handle CHECK_CLIENT_CONFIG: can this broker filter as the consumer wants?"""
+        body = CheckClientRequestBody.decode(request.body)
+        wanted = body.subscription_data
+        refusal = self._expressions.refusal(wanted.expression_type, body.group)
+        if refusal is not None:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=refusal)
+        try:
+            filter_of(wanted)
+        except ExpressionInvalid as error:
+            return request.reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
+        return request.reply()
+
+    def consumer_list(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_CONSUMER_LIST_BY_GROUP."""
+        name = request.header_as(GetConsumerListByGroupRequestHeader).consumer_group
+        group = self._clients.consumer_group(name)
+        if group is None:  # QUIRKS 38
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {name}")
+        return request.reply(
+            body=GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids).encode()
+        )
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Forget who was on a channel that is gone."""
+        self._notify(self._clients.drop_channel(channel))
+
+    def drop_silent(self) -> None:
+        """Forget clients that sent no heartbeat for too long."""
+        self._notify(self._clients.drop_silent(int(self._now_ms())))
+
+    def _notify(self, changed: Iterable[str]) -> None:
+        """Tell all members of groups, new ones too, that they should share their queues anew (QUIRKS 41)."""
+        for name in changed:
+            group = self._clients.consumer_group(name)
+            settings = self._groups.get(name)
+            if group is None or not self._config.notify_ids_changed:
+                continue
+            if settings is not None and not settings.notify_consumer_ids_changed_enable:
+                continue
+            header = NotifyConsumerIdsChangedRequestHeader(consumer_group=name)
+            for channel in group.members:
+                with contextlib.suppress(RocketError):  # a channel on its way out needs no news
+                    cast(Channel, channel).oneway(
+                        Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
+                    )

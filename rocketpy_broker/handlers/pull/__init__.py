@@ -1,0 +1,1 @@
+"""Handlers of pulls, queries and offsets."""

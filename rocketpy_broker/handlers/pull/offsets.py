@@ -1,0 +1,99 @@
+"""Offsets of consumer groups: asked for, committed, copied.
+
+Source: ConsumerManageProcessor, AdminBrokerProcessor of RocketMQ 4.6.0. Differs: CLONE_GROUP_OFFSET without a
+topic copies all topics (4.6.0 copies none then).
+"""
+
+from __future__ import annotations
+
+from rocketpy.errors import UsageError
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    CloneGroupOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Channel
+from rocketpy_broker.handlers.base import Handler, answer_later
+from rocketpy_broker.services.cluster.slave_sync import WITH_VERSIONS
+from rocketpy_broker.services.metadata.clients import ClientRegistry
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.store import MessageStore
+
+
+class OffsetHandler:
+    """Answers from the table of offsets and, for new groups, from the store."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        clients: ClientRegistry,
+        topics: TopicTable,
+        tasks: Tasks,
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._offsets = offsets
+        self._clients = clients
+        self._topics = topics
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone,
+        }
+
+    def query(self, channel: Channel, request: Command) -> Command:
+        """Handle QUERY_CONSUMER_OFFSET.
+
+        A group that never committed begins at 0 when the queue still has its first message and that is
+        in memory range; else it is told that there is none, and decides itself (QUIRKS 33).
+        """
+        header = request.header_as(QueryConsumerOffsetRequestHeader)
+        topic, queue_id = header.topic, header.queue_id
+        offset = self._offsets.get(header.consumer_group, topic, queue_id)
+        if offset is None:
+            is_whole = self._store.min_offset_in_queue(topic, queue_id) <= 0
+            if not (is_whole and self._store.is_in_memory(topic, queue_id, 0)):
+                return request.reply(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+                )
+            offset = 0
+        return request.reply(header=QueryConsumerOffsetResponseHeader(offset=offset))
+
+    def update(self, channel: Channel, request: Command) -> Command:
+        """Handle UPDATE_CONSUMER_OFFSET."""
+        header = request.header_as(UpdateConsumerOffsetRequestHeader)
+        try:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        except UsageError as error:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return request.reply()
+
+    def all_offsets(self, channel: Channel, request: Command) -> None:
+        """Handle GET_ALL_CONSUMER_OFFSET: what a slave copies."""
+        versions = WITH_VERSIONS in request.ext_fields()
+        answer_later(self._tasks, channel, request, self._all_offsets(request, versions))
+
+    async def _all_offsets(self, request: Command, versions: bool) -> Command:
+        return request.reply(body=await self._offsets.encode_aside(versions=versions))
+
+    def clone(self, channel: Channel, request: Command) -> Command:
+        """Handle CLONE_GROUP_OFFSET: let one group go on where another is."""
+        header = request.header_as(CloneGroupOffsetRequestHeader)
+        source = header.src_group
+        for topic in [header.topic] if header.topic else self._offsets.topics_of(source):
+            is_gone = not header.offline and self._clients.is_strange_to(source, topic)
+            if self._topics.get(topic) is not None and not is_gone:
+                self._offsets.clone(source, header.dest_group, topic)
+        return request.reply()

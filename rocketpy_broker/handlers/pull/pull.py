@@ -1,0 +1,322 @@
+"""PULL_MESSAGE: messages of one queue from an offset on.
+
+A pull that finds nothing may be held until a message arrives (long polling): it is parked, and answered by
+`arrived`, by `sweep` when its time is over, or never when its channel closes.
+
+A filter by properties is asked for `_FILTER_MS` at most in one pull; the consumer is then sent on behind the
+messages that it was asked about (PULL_RETRY_IMMEDIATELY), and the broker serves others in between.
+
+A slave moves no consumer: the offset that it does not have its master may have. Such a pull is answered
+PULL_RETRY_IMMEDIATELY with the offset it came with.
+Source: PullMessageProcessor, PullRequestHoldService of RocketMQ 4.6.0. Differs: there a slave answers those
+at once, so a consumer whose master is away asks again and again without a pause.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple, cast
+
+from rocketpy.errors import RocketError
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rocketpy.protocol.message.sysflag import PullSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+from rocketpy_broker.config.model import ConsumeConfig
+from rocketpy_broker.filter import MessageFilter
+from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.pull.pull_checks import PullChecks
+from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.long_polling import HeldPull, PullHolds
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.stats.stats import BrokerStats
+from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageStore
+from rocketpy_broker.store.copy.replica import A_COPY
+
+log = logging.getLogger("rocketpy.broker.pull")
+
+OffsetMoved = Callable[[PullMessageRequestHeader, int], None]
+"""Told of a pull from an offset that is not there, and the offset it is sent to."""
+
+StillAllowed = Callable[[Channel, Command], Command | None]
+"""Return the refusal of a request that was admitted before, or None when its account still has the rights."""
+
+_CODES: Final = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+}
+"""QUIRKS 34."""
+
+_WITH_MESSAGES: Final = frozenset(
+    {GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING}
+)
+"""Of reads that found the offset in the queue."""
+
+_MASTER_ID: Final = 0
+_FILTER_MS: Final = 2
+"""Ours: nobody else is served meanwhile. A usual filter takes less for all that one pull looks at."""
+_SUSPEND_MS_MAX: Final = 120_000
+"""Ours: a consumer that asks for more is answered after this long."""
+
+
+class _Pull(NamedTuple):
+    """One pull that may be served."""
+
+    command: Command
+    header: PullMessageRequestHeader
+    wanted: MessageFilter
+
+
+class PullHandler:
+    """Serves pulls from the store.
+
+    holds: where pulls wait; whoever owns it calls `arrived`, `sweep` and `channel_closed`.
+    now_ms: of a clock that only goes forward. on_offset_moved: see `OffsetMoved`. still_allowed: see
+    `StillAllowed`; None without access control.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        checks: PullChecks,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        config: ConsumeConfig,
+        *,
+        holds: PullHolds,
+        stats: BrokerStats,
+        now_ms: Callable[[], float],
+        on_offset_moved: OffsetMoved,
+        still_allowed: StillAllowed | None = None,
+    ) -> None:
+        self._store = store
+        self._checks = checks
+        self._groups = groups
+        self._offsets = offsets
+        self._config = config
+        self._holds = holds
+        self._stats = stats
+        self._now_ms = now_ms
+        self._on_offset_moved = on_offset_moved
+        self._still_allowed = still_allowed
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {RequestCode.PULL_MESSAGE: self.pull}
+
+    def pull(self, channel: Channel, request: Command) -> Command | None:
+        """Handle PULL_MESSAGE."""
+        header = request.header_as(PullMessageRequestHeader)
+        refusal = self._checks.refusal(channel, request, header)
+        if refusal is not None:
+            return refusal
+        wanted = self._checks.filter(header)
+        if isinstance(wanted, tuple):
+            code, remark = wanted
+            return request.reply(code, remark=remark)
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET and not self._is_slave:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        pull = _Pull(request, header, wanted)
+        result = self._read(pull, header.queue_offset)
+        code = _code(result.status, header.queue_offset)
+        if self._may_come(code) and self._hold(channel, pull, code):
+            return None
+        return self._answer(pull, code, result)
+
+    @property
+    def _is_slave(self) -> bool:
+        return self._store.refusals[A_COPY] is not None
+
+    def _may_come(self, code: int) -> bool:
+        """Whether there may be something soon: at a slave also where there is nothing now."""
+        return code == ResponseCode.PULL_NOT_FOUND or (
+            code == ResponseCode.PULL_OFFSET_MOVED and self._is_slave
+        )
+
+    def _time_limit(self) -> Callable[[], bool]:
+        """Whether filters have been asked for long enough from now on."""
+        now_ms, end_ms = self._now_ms, self._now_ms() + _FILTER_MS
+        return lambda: now_ms() >= end_ms
+
+    def _read(self, pull: _Pull, offset: int, is_over: Callable[[], bool] | None = None) -> GetMessageResult:
+        header, wanted = pull.header, pull.wanted
+        if wanted.accepts is not None and is_over is None:
+            is_over = self._time_limit()
+        result = self._store.get_message(
+            header.topic,
+            header.queue_id,
+            offset,
+            header.max_msg_nums,
+            tag_codes=wanted.tag_codes,
+            accepts=wanted.accepts,
+            is_over=is_over,
+        )
+        if result.status not in _WITH_MESSAGES and self._is_slave:
+            result.next_begin_offset = offset
+        return result
+
+    def _answer(self, pull: _Pull, code: int, result: GetMessageResult) -> Command:
+        header = pull.header
+        body = b""
+        broker_id = self._broker_for(header.consumer_group, result)
+        if code == ResponseCode.SUCCESS:
+            body = b"".join(result.chunks)
+            self._stats.got(header.topic, header.consumer_group, result.count, len(body))
+        elif code == ResponseCode.PULL_OFFSET_MOVED and self._is_slave:
+            code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, self._preferred(header.consumer_group)
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
+            self._on_offset_moved(header, result.next_begin_offset)
+        answer = PullMessageResponseHeader(
+            suggest_which_broker_id=broker_id,
+            next_begin_offset=result.next_begin_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+        )
+        return pull.command.reply(code, remark=result.status.name, header=answer, body=body)
+
+    def _broker_for(self, group: str, result: GetMessageResult) -> int:
+        """Return which broker a consumer should pull from next: a slave when it is far behind."""
+        if not self._config.slave_read:
+            return _MASTER_ID
+        settings = self._groups.find(group)
+        if settings is None:
+            return _MASTER_ID
+        return settings.which_broker_when_consume_slowly if result.suggest_slave else settings.broker_id
+
+    def _preferred(self, group: str) -> int:
+        """Return the broker that a group reads from."""
+        settings = self._groups.find(group)
+        return settings.broker_id if settings is not None else _MASTER_ID
+
+    # -- long polling -------------------------------------------------------------------------
+
+    def _hold(self, channel: Channel, pull: _Pull, code: int) -> bool:
+        """Keep a pull until there is something; False when it does not want that or may not.
+
+        One from an offset that a slave does not have is kept for a moment: its master may be there again.
+        """
+        header = pull.header
+        if not header.sys_flag & PullSysFlag.SUSPEND or pull.command.is_oneway:
+            return False
+        wait_ms = self._config.short_polling_ms
+        if self._config.long_polling and code == ResponseCode.PULL_NOT_FOUND:
+            wait_ms = min(header.suspend_timeout_millis, _SUSPEND_MS_MAX)
+        deadline_ms = self._now_ms() + wait_ms
+        wanted, bare = pull.wanted, _bare(pull)
+        held = HeldPull(
+            channel,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            deadline_ms,
+            bare,
+            wanted,
+            wanted.kept_bytes,
+        )
+        if wait_ms <= 0 or not self._holds.hold(held):
+            return False
+        channel.park()
+        return True
+
+    def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """Answer who waits for messages of a queue; part of the store's ArrivalListener."""
+        waiting = self._holds.waiting_below(topic, queue_id, next_offset)
+        if not waiting:
+            return  # also from the flusher's thread, at the end
+        is_over = self._time_limit()
+        for held in waiting:
+            self._wake(held, is_over)
+
+    def _wake(self, held: HeldPull, is_over: Callable[[], bool]) -> None:
+        """Answer a held pull, unless its filter lets none of the new messages through.
+
+        is_over: whether the filters of all who waited have been asked for long enough. One whose filter was
+        not asked about all new messages is answered, so that its consumer asks again.
+        """
+        pull: _Pull = held.request
+        channel = cast(Channel, held.channel)
+        try:
+            answer = self._refusal_of_held(channel, pull)
+            if answer is None:
+                must_skip = pull.wanted.accepts is not None and is_over()
+                result = self._unread(held) if must_skip else self._read(pull, held.offset, is_over)
+                code = _code(result.status, held.offset)
+                if self._may_come(code):
+                    return
+                is_behind = result.next_begin_offset < result.max_offset
+                if result.status is GetMessageStatus.NO_MATCHED_MESSAGE and not is_behind:
+                    held.offset = result.next_begin_offset
+                    return
+                answer = self._answer(pull, code, result)
+        except RocketError as error:
+            log.error("a held pull of %s failed: %s", held.topic, error)
+            answer = pull.command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        self._holds.release(held)
+        channel.reply_parked(answer)
+
+    def _refusal_of_held(self, channel: Channel, pull: _Pull) -> Command | None:
+        """Return the answer to a held pull that may not be served any more, since something has changed."""
+        refusal = None if self._still_allowed is None else self._still_allowed(channel, pull.command)
+        return refusal or self._checks.refusal(channel, pull.command, pull.header)
+
+    def _unread(self, held: HeldPull) -> GetMessageResult:
+        """What sends a consumer away to ask again from where its pull has got to."""
+        store, queue = self._store, (held.topic, held.queue_id)
+        return GetMessageResult(
+            GetMessageStatus.NO_MATCHED_MESSAGE,
+            held.offset,
+            store.min_offset_in_queue(*queue),
+            store.max_offset_in_queue(*queue),
+        )
+
+    def sweep(self) -> None:
+        """Answer the pulls whose time is over; to be called a few times a second."""
+        for held in self._holds.expire(self._now_ms()):
+            pull: _Pull = held.request
+            cast(Channel, held.channel).reply_parked(self._expired(held, pull))
+
+    def _expired(self, held: HeldPull, pull: _Pull) -> Command:
+        try:
+            refusal = self._refusal_of_held(cast(Channel, held.channel), pull)
+            if refusal is not None:
+                return refusal
+            result = self._read(pull, held.offset)
+            code = _code(result.status, held.offset)
+            if code == ResponseCode.PULL_NOT_FOUND and held.offset > pull.header.queue_offset:
+                # It has looked at messages that it does not want: let it go on behind them.
+                result.status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
+            return self._answer(pull, code, result)
+        except RocketError as error:
+            return pull.command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Forget the held pulls of a channel that is gone."""
+        self._holds.drop(channel)
+
+
+def _bare(pull: _Pull) -> _Pull:
+    """The pull without what only its decoding needed: the frame's fields and the text of its subscription.
+
+    The command keeps the header, by which its rights are looked up again.
+    """
+    request, header = pull.command, pull.header
+    header.subscription = header.expression_type = None
+    command = Command(request.code, request.opaque, request.flag, header=header, codec=request.codec)
+    return _Pull(command, header, pull.wanted)
+
+
+def _code(status: GetMessageStatus, queue_offset: int) -> int:
+    if status in (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE):
+        # An empty queue has no offset but 0; a consumer elsewhere is sent back there.
+        return ResponseCode.PULL_NOT_FOUND if queue_offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+    return _CODES[status]

@@ -1,0 +1,143 @@
+"""What a pull may read: permissions, subscription, filter. Source: PullMessageProcessor of RocketMQ 4.6.0."""
+
+from __future__ import annotations
+
+from rocketpy.protocol.bodies import SubscriptionData, TopicConfig
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.headers import PullMessageRequestHeader
+from rocketpy.protocol.message.sysflag import PullSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.filter import ExpressionInvalid, MessageFilter, filter_of, is_tag_type, subscription_of
+from rocketpy_broker.handlers.base import FAQ, refuse_topic
+from rocketpy_broker.handlers.pull.expressions import Expressions
+from rocketpy_broker.services.metadata.clients import ClientRegistry
+from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.topics import PERM_READ, TopicTable
+
+_BROADCASTING = "BROADCASTING"
+
+
+class PullChecks:
+    """Looks at topics, groups and clients; changes nothing but for groups made on the way."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        clients: ClientRegistry,
+        expressions: Expressions,
+        config: BrokerConfig,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._expressions = expressions
+        self._config = config
+
+    def refusal(self, channel: Channel, request: Command, header: PullMessageRequestHeader) -> Command | None:
+        """Return the answer to a pull that may not be, None to one that may."""
+        if not self._config.permission & PERM_READ:
+            return _forbidden(request, f"the broker[{self._config.name}] pulling message is forbidden")
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            return request.reply(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
+            )
+        if not group.consume_enable:
+            return _forbidden(request, f"subscription group no permission, {header.consumer_group}")
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            return refuse_topic(request, header.topic)
+        if not topic.perm & PERM_READ:
+            return _forbidden(request, f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR, remark=_bad_queue(header, topic, channel.remote_address)
+            )
+        return None
+
+    def filter(self, header: PullMessageRequestHeader) -> MessageFilter | tuple[int, str]:
+        """Return which messages a pull wants, or the code and remark of a refusal.
+
+        A pull consumer says it in the request, a push consumer said it in its heartbeat (QUIRKS 32).
+        """
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            return self._filter_in_request(header)
+        wanted = self._subscription(header)
+        return wanted if isinstance(wanted, tuple) else self._filter_of_member(header, wanted)
+
+    def _filter_in_request(self, header: PullMessageRequestHeader) -> MessageFilter | tuple[int, str]:
+        try:
+            wanted = subscription_of(header.topic, header.subscription, header.expression_type)
+            found = filter_of(wanted)
+        except ExpressionInvalid as error:
+            return _unparsed(error)
+        return self._unsupported(header, wanted) or found
+
+    def _filter_of_member(
+        self, header: PullMessageRequestHeader, wanted: SubscriptionData
+    ) -> MessageFilter | tuple[int, str]:
+        find = None
+        if self._config.consume.filter_retries:
+            group = self._clients.consumer_group(header.consumer_group)
+            find = group.subscriptions.get if group is not None else None
+        try:
+            found = filter_of(wanted, find=find)
+        except ExpressionInvalid as error:
+            if is_tag_type(wanted.expression_type):
+                return _unparsed(error)
+            remark = f"The broker's consumer filter data is not exist! Your expression may be wrong: {error}"
+            return ResponseCode.FILTER_DATA_NOT_EXIST, remark
+        return self._unsupported(header, wanted) or found
+
+    def _subscription(self, header: PullMessageRequestHeader) -> SubscriptionData | tuple[int, str]:
+        group = self._clients.consumer_group(header.consumer_group)
+        if group is None:
+            return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
+        settings = self._groups.find(header.consumer_group)
+        may_broadcast = settings is None or settings.consume_broadcast_enable
+        if group.message_model == _BROADCASTING and not may_broadcast:
+            remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+            return ResponseCode.NO_PERMISSION, remark
+        found = group.subscriptions.get(header.topic)
+        if found is None:
+            return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
+        return found if found.sub_version >= header.sub_version else self._outdated(header, found)
+
+    def _outdated(
+        self, header: PullMessageRequestHeader, found: SubscriptionData
+    ) -> SubscriptionData | tuple[int, str]:
+        """Return what a pull gets whose consumer has a newer subscription than its last heartbeat said.
+
+        All messages where both go by tags, which every consumer checks itself. 4.6.0 refuses each of these
+        pulls (QUIRKS 35). A client of 5.3.3 makes its subscription newer when it gets queues, and drops the
+        heartbeat about that when another one is under way: then it gets nothing for 20 s.
+        """
+        by_tags = is_tag_type(found.expression_type) and is_tag_type(header.expression_type)
+        if not by_tags or found.class_filter_mode:
+            return ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+        return subscription_of(header.topic, "*", None)
+
+    def _unsupported(
+        self, header: PullMessageRequestHeader, wanted: SubscriptionData
+    ) -> tuple[int, str] | None:
+        refusal = self._expressions.refusal(wanted.expression_type, header.consumer_group)
+        return None if refusal is None else (ResponseCode.SYSTEM_ERROR, refusal)
+
+
+def _unparsed(error: ExpressionInvalid) -> tuple[int, str]:
+    return ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+
+
+def _forbidden(request: Command, remark: str) -> Command:
+    return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
+
+
+def _bad_queue(header: PullMessageRequestHeader, topic: TopicConfig, consumer: str) -> str:
+    return (
+        f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+        f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{consumer}]"
+    )

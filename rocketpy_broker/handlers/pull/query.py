@@ -1,0 +1,148 @@
+"""Look-ups: offsets of a queue, messages by their place or their key.
+
+Source: AdminBrokerProcessor, QueryMessageProcessor of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rocketpy.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody, SubscriptionData
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    QueryConsumeQueueRequestHeader,
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    ViewMessageRequestHeader,
+)
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.store import MessageStore
+
+_BY_UNIQUE_KEY_MAX: Final = 32
+"""defaultQueryMaxNum of 4.6.0: a look-up by unique id returns so many, whatever it asks for."""
+
+
+_UNITS_MAX: Final = 4096
+"""Ours: entries of a consume queue in one answer."""
+
+FindSubscription = Callable[[str, str], SubscriptionData | None]
+"""Group and topic -> what the group subscribes to; None when it is not online."""
+
+
+MayRead = Callable[[Channel, bytes], bool]
+"""Whether who asks at a connection may see a record. The index finds those of other topics with the same
+hash."""
+
+
+class QueryHandler:
+    """Answers from the store. subscription: what a group wants of a topic. may_read: see `MayRead`."""
+
+    def __init__(self, store: MessageStore, subscription: FindSubscription, *, may_read: MayRead) -> None:
+        self._store = store
+        self._subscription = subscription
+        self._may_read = may_read
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.QUERY_MESSAGE: self.query_message,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.offset_by_time,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
+            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
+        }
+
+    def max_offset(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_MAX_OFFSET."""
+        header = request.header_as(GetMaxOffsetRequestHeader)
+        offset = self._store.max_offset_in_queue(header.topic, header.queue_id)
+        return request.reply(header=GetMaxOffsetResponseHeader(offset=offset))
+
+    def min_offset(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_MIN_OFFSET."""
+        header = request.header_as(GetMinOffsetRequestHeader)
+        offset = self._store.min_offset_in_queue(header.topic, header.queue_id)
+        return request.reply(header=GetMinOffsetResponseHeader(offset=offset))
+
+    def offset_by_time(self, channel: Channel, request: Command) -> Command:
+        """Handle SEARCH_OFFSET_BY_TIMESTAMP."""
+        header = request.header_as(SearchOffsetRequestHeader)
+        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        return request.reply(header=SearchOffsetResponseHeader(offset=offset))
+
+    def earliest_store_time(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_EARLIEST_MSG_STORETIME."""
+        header = request.header_as(GetEarliestMsgStoretimeRequestHeader)
+        timestamp = self._store.earliest_store_time(header.topic, header.queue_id)
+        return request.reply(header=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp))
+
+    def view_message(self, channel: Channel, request: Command) -> Command:
+        """Handle VIEW_MESSAGE_BY_ID."""
+        offset = request.header_as(ViewMessageRequestHeader).offset
+        record = self._store.look_message(offset) if offset >= 0 else None
+        if record is None:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}"
+            )
+        return request.reply(body=record)
+
+    def query_message(self, channel: Channel, request: Command) -> Command:
+        """Handle QUERY_MESSAGE."""
+        header = request.header_as(QueryMessageRequestHeader)
+        count = _BY_UNIQUE_KEY_MAX if header.unique_key_query else header.max_num
+        found = self._store.query_message(
+            header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
+        )
+        records = [record for record in found.records if self._may_read(channel, record)]
+        if not records:
+            return request.reply(
+                ResponseCode.QUERY_NOT_FOUND,
+                remark="can not find message, maybe time range not correct",
+                header=QueryMessageResponseHeader(
+                    index_last_update_timestamp=0, index_last_update_phyoffset=0
+                ),
+            )
+        answer = QueryMessageResponseHeader(
+            index_last_update_timestamp=found.index_last_update_timestamp,
+            index_last_update_phyoffset=found.index_last_update_offset,
+        )
+        return request.reply(header=answer, body=b"".join(records))
+
+    def consume_queue(self, channel: Channel, request: Command) -> Command:
+        """Handle QUERY_CONSUME_QUEUE: entries of a consume queue, as they are.
+
+        (4.6.0 encodes its answer before it fills it in, so there all of them are missing.)
+        """
+        header = request.header_as(QueryConsumeQueueRequestHeader)
+        topic, queue_id = header.topic or "", header.queue_id
+        if (topic, queue_id) not in self._store.queues.queues:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{queue_id}@{topic} is not exist!")
+        body = QueryConsumeQueueResponseBody(
+            max_queue_index=self._store.max_offset_in_queue(topic, queue_id),
+            min_queue_index=self._store.min_offset_in_queue(topic, queue_id),
+        )
+        if header.consumer_group is not None:
+            body.subscription_data = self._subscription(header.consumer_group, topic)
+            if body.subscription_data is None:
+                body.filter_data = f"{header.consumer_group}@{topic} is not online!"
+        units = self._store.units(topic, queue_id, header.index, min(max(header.count, 0), _UNITS_MAX))
+        remark = None if units else f"Index {header.index} of {queue_id}@{topic} is not exist!"
+        body.queue_data = [
+            ConsumeQueueData(physic_offset=offset, physic_size=size, tags_code=code)
+            for offset, size, code in units
+        ]
+        return request.reply(remark=remark, body=body.encode())

@@ -1,0 +1,487 @@
+"""SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: the hot path.
+
+A send is appended to the store's run and parked. At the end of the socket buffer the run is written
+with one call, everything parked is answered, and consume queues and index follow once the answers
+have left. No task, timer or lock a message.
+Source: SendMessageProcessor of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rocketpy.errors import MessageInvalid, RocketError, StoreError, UsageError
+from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.batch import split_batch_body
+from rocketpy.protocol.message.delays import DelayLevels
+from rocketpy.protocol.message.record import host_bytes
+from rocketpy.protocol.message.sysflag import MessageSysFlag, TopicSysFlag
+from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
+from rocketpy.transport import Channel
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.base import FAQ, Handler
+from rocketpy_broker.handlers.send.commit_wait import PC_BUSY, CommitWaiters, Stored
+from rocketpy_broker.handlers.send.response import Park, Parked, SendAnswers
+from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, as_delayed, as_half, delay_level, is_half
+from rocketpy_broker.services.metadata.topics import (
+    NOT_WRITABLE,
+    PERM_READ,
+    PERM_WRITE,
+    TopicTable,
+    ensure_topic,
+    perm_text,
+)
+from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
+from rocketpy_broker.store.busy import PendingFull, StoreBusy
+from rocketpy_broker.store.copy.replica import A_COPY
+from rocketpy_broker.store.files.clock import Clock, system_clock
+
+log = logging.getLogger("rocketpy.broker.send")
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+_UNKNOWN_HOST: Final = bytes(8)
+_TRANSACTION_MASK: Final = MessageSysFlag.TRANSACTION_MASK
+_WAIT: Final = props.PROPERTY_WAIT_STORE_MSG_OK.encode()
+_WAIT_NAME: Final = b"WAIT\x01"
+_WAIT_TRUE: Final = b"WAIT\x01true\x02"
+_DELAY: Final = b"DELAY\x01"
+"""Part of every text that has the property DELAY, and of others, such as of one with MY_DELAY."""
+_tuple = tuple.__new__
+"""Makes a named tuple in a third of the time that its own constructor takes."""
+_V3_4_9: Final = 121
+"""Clients since this version say themselves how often a message is retried."""
+
+FindGroup = Callable[[str], SubscriptionGroupConfig | None]
+"""A consumer group's settings by its name; None for a group that may not be."""
+
+
+class SendHandler:
+    """Stores what producers send.
+
+    answers: made by the broker when it knows its address. schedule_dispatch: brings consume queues and
+    index up to date in the loop's next turn. park: None when a written message is safe enough to be
+    acknowledged; else who answers later (SYNC_FLUSH, SYNC_MASTER). commits: who answers everything later
+    (DLedger). find_group: a consumer group's settings. on_delayed: told the level of each delayed message.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        config: BrokerConfig,
+        answers: SendAnswers,
+        *,
+        schedule_dispatch: Callable[[], None],
+        find_group: FindGroup,
+        delays: DelayLevels,
+        on_delayed: Callable[[int], None],
+        park: Park | None = None,
+        commits: CommitWaiters | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._store = store
+        self._append = store.append
+        self._topics = topics
+        self._topic = topics.get
+        self._plain_queues = topics.plain_queues
+        self._config = config
+        self._answers = answers
+        self._schedule_dispatch = schedule_dispatch
+        self._park = park
+        self._commits = commits
+        self._clock = clock
+        self._cluster_property = f"CLUSTER\x01{config.cluster_name}\x02".encode()
+        self._born_hosts: dict[Channel, bytes] = {}
+        self._find_group = find_group
+        self._level_max = delays.level_max
+        self._on_delayed = on_delayed
+        self._waiting: list[Parked] = []
+        self._stored: list[Stored] = []
+        self.is_run_open = False
+        """Whether messages are appended and not written yet: what reads the store must flush before."""
+        self._accepts_from_ms = config.send.start_accept_ms
+
+    @property
+    def requests(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.SEND_MESSAGE_V2: self.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
+            RequestCode.SEND_MESSAGE: self.send_v1,
+        }
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def send_v2(self, channel: Channel, request: Command) -> Command | None:
+        """Handle SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+        return self._send(channel, request, request.header_as(SendMessageRequestHeaderV2))
+
+    def send_v1(self, channel: Channel, request: Command) -> Command | None:
+        """Handle SEND_MESSAGE."""
+        return self._send(channel, request, request.header_as(SendMessageRequestHeader))
+
+    def _send(self, channel: Channel, request: Command, header: SendMessageRequestHeader) -> Command | None:
+        """Store a message that is like most; hand over any other. Every line here costs each message.
+
+        A name that is found in the text may be the end of another one; what it is handed over to parses it.
+        """
+        text = header.properties or ""
+        queue_id = header.queue_id
+        if (
+            not 0 <= queue_id < self._plain_queues.get(header.topic, 0)
+            or header.sys_flag & _TRANSACTION_MASK
+            or "DELAY\x01" in text
+            or "TRAN_MSG\x01" in text
+            or "CLUSTER\x01" in text
+            or text[-1:] != "\x02"
+            or header.batch
+            or self._accepts_from_ms
+        ):
+            return self._send_with_care(channel, request, header)
+        message = MessageInner(
+            header.topic,
+            queue_id,
+            request.body,
+            text.encode() + self._cluster_property,
+            header.flag,
+            header.sys_flag,
+            header.born_timestamp,
+            self._born_hosts.get(channel, _UNKNOWN_HOST),
+            header.reconsume_times or 0,
+        )
+        return self._append_one(channel, request, message, queue_id)
+
+    def _append_one(
+        self, channel: Channel, request: Command, message: MessageInner, queue_id: int
+    ) -> Command | None:
+        """Append a message and park its answer. queue_id: the one asked for; it is answered (QUIRKS 20)."""
+        try:
+            position, _, queue_offset, _ = self._append(message)
+        except RocketError as error:
+            return self._failure(request, error)
+        self.is_run_open = True
+        if not request.flag & FLAG_ONEWAY:
+            waits = self._park is not None and _waits(message.properties)
+            self._waiting.append(
+                _tuple(Parked, (channel, request, queue_id, queue_offset, (position,), waits))
+            )
+        return None
+
+    def _send_with_care(
+        self, channel: Channel, request: Command, header: SendMessageRequestHeader
+    ) -> Command | None:
+        """Look at everything that the hot path found unusual."""
+        admitted = self.admit(channel, request, header)
+        if isinstance(admitted, Command):
+            return admitted
+        topic, queue_id = admitted
+        if header.batch:
+            return self._store_batch(channel, request, header, topic, queue_id)
+        return self._store_one(channel, request, header, topic, queue_id)
+
+    def admit(
+        self, channel: Channel, request: Command, header: SendMessageRequestHeader
+    ) -> tuple[TopicConfig, int] | Command:
+        """Return where a message may be stored, or the answer that refuses it."""
+        refusal = self._refusal(request, header)
+        if refusal is not None:
+            return refusal
+        try:
+            topic = self._topic(header.topic) or self._create_topic(channel, header)
+        except UsageError as error:
+            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+        if topic is None:
+            remark = f"topic[{header.topic}] not exist, apply first please!{FAQ}"
+            return self._refused(request, ResponseCode.TOPIC_NOT_EXIST, remark)
+        queue_id = header.queue_id
+        if queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            remark = (
+                f"request queueId[{queue_id}] is illegal, {_topic_text(topic)} "
+                f"Producer: {channel.remote_address}"
+            )
+            return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
+        if queue_id < 0:
+            queue_id = random.randrange(max(topic.write_queue_nums, 1))
+        return topic, queue_id
+
+    def _refusal(self, request: Command, header: SendMessageRequestHeader) -> Command | None:
+        """Return the answer to a send that is refused for what it is, whatever its topic's settings."""
+        topic = self._topic(header.topic)
+        copy = self._store.refusals[A_COPY]
+        if copy is not None:  # before a topic is made for it
+            return self._failure(request, copy)
+        if self._clock() < self._accepts_from_ms:
+            remark = f"broker unable to service, until {self._accepts_from_ms} ms since 1970"
+            return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
+        if topic is not None and topic.order and not self._config.permission & PERM_WRITE:
+            remark = f"the broker[{self._config.name}] sending message is forbidden"
+            return self._refused(request, ResponseCode.NO_PERMISSION, remark)
+        if header.topic in NOT_WRITABLE:
+            remark = f"the topic[{header.topic}] is conflict with system reserved words."
+            return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
+        return None
+
+    def _create_topic(self, channel: Channel, header: SendMessageRequestHeader) -> TopicConfig | None:
+        sys_flag = 0
+        if header.unit_mode:
+            is_retry = header.topic.startswith(RETRY_PREFIX)
+            sys_flag = TopicSysFlag.build(unit=not is_retry, unit_sub=is_retry)
+        topic = self._topics.create_for_send(
+            header.topic, header.default_topic, header.default_topic_queue_nums, sys_flag
+        )
+        if topic is None:
+            if header.topic.startswith(RETRY_PREFIX):
+                return ensure_topic(self._topics, header.topic, 1, PERM_READ | PERM_WRITE, sys_flag)
+            log.info("%s sent to topic %s, which is not there", channel.remote_address, header.topic)
+        return topic
+
+    # -- storing ------------------------------------------------------------------------------
+
+    def _store_one(
+        self,
+        channel: Channel,
+        request: Command,
+        header: SendMessageRequestHeader,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> Command | None:
+        text = header.properties or ""
+        message = self.message(channel, header, topic, queue_id)
+        message.body = request.body
+        message.properties = _without_cluster(text).encode() + self._cluster_property
+        if header.topic.startswith(RETRY_PREFIX):
+            refusal = self._give_up_retries(request, header, message)
+            if refusal is not None:
+                return refusal
+        if "DELAY\x01" in text or "TRAN_MSG\x01" in text or header.sys_flag & _TRANSACTION_MASK:
+            return self._store_special(channel, request, message, queue_id)
+        return self._append_one(channel, request, message, queue_id)
+
+    def _store_special(
+        self, channel: Channel, request: Command, message: MessageInner, queue_id: int
+    ) -> Command | None:
+        """Store a message that is to be delayed, or that waits for the end of its transaction."""
+        properties = props.decode(message.properties)
+        level = 0
+        if is_half(properties):
+            if self._config.send.reject_transactions:
+                remark = f"the broker[{self._config.name}] sending transaction message is forbidden"
+                return self._refused(request, ResponseCode.NO_PERMISSION, remark)
+            ensure_topic(self._topics, HALF_TOPIC, 1, PERM_READ | PERM_WRITE)
+            as_half(message, properties)
+        elif message.sys_flag & MessageSysFlag.TRANSACTION_PREPARED:
+            remark = "a prepared message without the property TRAN_MSG=true would never be delivered"
+            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, remark)
+        elif not message.topic.startswith(DLQ_PREFIX):  # who gave up does not wait
+            try:
+                level = delay_level(properties)
+            except UsageError as error:
+                return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+            if level > 0 and self._level_max:
+                level = as_delayed(message, properties, level, self._level_max)
+        refusal = self._append_one(channel, request, message, queue_id)
+        if level > 0 and refusal is None:
+            self._on_delayed(level)
+        return refusal
+
+    def _give_up_retries(
+        self, request: Command, header: SendMessageRequestHeader, message: MessageInner
+    ) -> Command | None:
+        """Send a message of a retry topic to the dead letters once it was tried often enough.
+
+        A consumer sends these when it cannot say CONSUMER_SEND_MSG_BACK. Returns a refusal or None.
+        """
+        group = header.topic.removeprefix(RETRY_PREFIX)
+        settings = self._find_group(group)
+        if settings is None:
+            remark = f"subscription group not exist, {group} {FAQ}"
+            return self._refused(request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        times_max = settings.retry_max_times
+        if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
+            times_max = header.max_reconsume_times
+        if (header.reconsume_times or 0) >= times_max:
+            message.topic, message.queue_id = DLQ_PREFIX + group, 0
+            ensure_topic(self._topics, message.topic, 1, PERM_WRITE)
+        return None
+
+    def message(
+        self, channel: Channel, header: SendMessageRequestHeader, topic: TopicConfig, queue_id: int
+    ) -> MessageInner:
+        """Return what the records of a request have in common."""
+        sys_flag = header.sys_flag
+        if topic.topic_filter_type != "SINGLE_TAG":
+            sys_flag |= MessageSysFlag.MULTI_TAGS
+        return MessageInner(
+            header.topic,
+            queue_id,
+            b"",
+            flag=header.flag,
+            sys_flag=sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=self._born_hosts.get(channel, _UNKNOWN_HOST),
+            reconsume_times=header.reconsume_times or 0,
+        )
+
+    def _store_batch(
+        self,
+        channel: Channel,
+        request: Command,
+        header: SendMessageRequestHeader,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> Command | None:
+        if header.topic.startswith(RETRY_PREFIX):
+            remark = f"batch request does not support retry group {header.topic}"
+            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, remark)
+        shared = self.message(channel, header, topic, queue_id)
+        common = (header.properties or "").encode()
+        try:
+            batch = split_batch_body(request.body)
+            _check_batch(common, request.body, batch.properties)
+            receipts = self._store.append_batch(shared, batch)
+        except RocketError as error:
+            return self._failure(request, error)
+        self.is_run_open = True
+        if not request.is_oneway:
+            positions = tuple([receipt.physical_offset for receipt in receipts])
+            waits = self._park is not None and _waits(common)
+            first = receipts[0].queue_offset
+            self._waiting.append(Parked(channel, request, queue_id, first, positions, waits))
+        return None
+
+    def store(self, message: MessageInner, stored: Stored) -> AppendReceipt:
+        """Append a message that is no send to the run of this socket buffer.
+
+        stored: told when the run is written, in a ledger when it is committed. Raises RocketError when it
+        cannot be appended.
+        """
+        receipt = self._append(message)
+        self.is_run_open = True
+        self._stored.append(stored)
+        return receipt
+
+    # -- answering ----------------------------------------------------------------------------
+
+    def end_of_buffer(self) -> None:
+        """Write the run, answer what is in it, and let consume queues and index follow."""
+        if not self.is_run_open:
+            return
+        self.is_run_open = False
+        waiting, self._waiting = self._waiting, []
+        try:
+            self._store.write_out()
+        except StoreError as error:
+            log.error("%d sends are not stored: %s", len(waiting), error)
+            for parked in waiting:
+                parked.channel.reply(self._failure(parked.request, error))
+            self._tell_stored(error)
+            return
+        if self._commits is not None:
+            stored_later, self._stored = self._stored, []
+            self._answers.drop_bodies(waiting)
+            self._commits.hold(waiting, stored_later)
+            return
+        if self._park is not None:
+            waiting = self._without_parked(waiting, self._park)
+        stored = self._answers.stored
+        for parked in waiting:
+            parked[0].reply(stored(parked))
+        if self._stored:
+            self._tell_stored(None)
+        self._schedule_dispatch()
+
+    def _tell_stored(self, error: StoreError | None) -> None:
+        listeners, self._stored = self._stored, []
+        for listener in listeners:
+            listener(error)
+
+    def _without_parked(self, waiting: list[Parked], park: Park) -> list[Parked]:
+        """Hand over those whose sender wants more than a written message; return the others."""
+        wanting = [parked for parked in waiting if parked.waits]
+        self._answers.drop_bodies(wanting)
+        # Also without any: what is not flushed cannot be read.
+        park(wanting, self._store.max_physical_offset)
+        return [parked for parked in waiting if not parked.waits]
+
+    def _failure(self, request: Command, error: RocketError) -> Command:
+        """Return the answer that says why a send was not stored, with the code clients act on."""
+        if isinstance(error, PendingFull):
+            return self._refused(request, ResponseCode.SYSTEM_ERROR, PC_BUSY)
+        if isinstance(error, StoreBusy):
+            return self._refused(request, ResponseCode.SYSTEM_BUSY, str(error))
+        if isinstance(error, StoreError):
+            # Java's clients try another broker for this code.
+            return self._refused(request, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+        return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+
+    def _refused(self, request: Command, code: int, remark: str) -> Command:
+        return self._answers.refused(request, code, remark)
+
+    # -- channels -----------------------------------------------------------------------------
+
+    def channel_opened(self, channel: Channel) -> None:
+        """Remember the address that its messages are born at."""
+        self._born_hosts[channel] = _host(channel.remote_address)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Forget it."""
+        self._born_hosts.pop(channel, None)
+
+
+def _host(address: str) -> bytes:
+    """Return an address as a record has it; zeros for one that is no IP address (memory://)."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]").removeprefix("::ffff:").partition("%")[0]
+    try:
+        return host_bytes(host, int(port))
+    except (RocketError, ValueError, OSError):
+        return _UNKNOWN_HOST
+
+
+def _waits(properties: bytes) -> bool:
+    """Return whether a sender waits until its messages are flushed or replicated, as the broker is set up.
+
+    properties: of its request, in UTF-8. Source: Message.isWaitStoreMsgOK of RocketMQ 4.6.0.
+    """
+    if properties.count(_WAIT_NAME) == properties.count(_WAIT_TRUE):
+        return True  # nothing whose name is WAIT, or ends in it, has another value than true
+    value = props.find(properties, _WAIT)
+    return value is None or value.lower() == b"true"
+
+
+def _without_cluster(text: str) -> str:
+    """Return properties ready for the broker's own CLUSTER, which only single sends get (QUIRKS 22)."""
+    if "CLUSTER\x01" in text:
+        found = props.decode(text)
+        if found.pop(props.PROPERTY_CLUSTER, None) is not None:
+            return props.encode(found)
+    return text if not text or text[-1] == "\x02" else text + "\x02"
+
+
+def _check_batch(common: bytes, body: bytes, properties: Sequence[bytes]) -> None:
+    """Raise MessageInvalid for a batch without a message, or with a delay, which would be ignored.
+
+    common: properties of the request. body: of the request; properties: of the messages in it.
+    """
+    if not properties:
+        raise MessageInvalid("the batch holds no message")
+    if _DELAY in body or _DELAY in common:
+        for text in (common, *properties):
+            if _DELAY in text and delay_level(props.decode(text)) > 0:
+                raise MessageInvalid("messages of a batch cannot be delayed")
+
+
+def _topic_text(topic: TopicConfig) -> str:
+    return (
+        f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums}, "
+        f"writeQueueNums={topic.write_queue_nums}, perm={perm_text(topic.perm)}, "
+        f"topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag}, "
+        f"order={'true' if topic.order else 'false'}]"
+    )

@@ -1,0 +1,163 @@
+"""CONSUMER_SEND_MSG_BACK: a message that a consumer could not process comes again later, or never.
+
+It goes to %RETRY%group, delayed, or to the dead letters in %DLQ%group (QUIRKS 37).
+Source: SendMessageProcessor.consumerSendMsgBack of RocketMQ 4.6.0. Differs: dead letters do not wait
+once more (there a message that had been retried before waits as long as the last time).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rocketpy.errors import RocketError, StoreError, UsageError
+from rocketpy.protocol.bodies import SubscriptionGroupConfig
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.delays import DelayLevels
+from rocketpy.protocol.message.message_id import message_id
+from rocketpy.protocol.message.record import Record, decode
+from rocketpy.protocol.message.sysflag import TopicSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.base import FAQ, Handler
+from rocketpy_broker.handlers.send.send import DLQ_PREFIX, RETRY_PREFIX, FindGroup, SendHandler
+from rocketpy_broker.services.delay.topic_rewrite import as_delayed, copy_of
+from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, ensure_topic
+from rocketpy_broker.store import MessageInner, MessageStore
+
+log = logging.getLogger("rocketpy.broker.send_back")
+
+_V3_4_9: Final = 121
+_FIRST_RETRY_LEVEL: Final = 3
+"""Of the first retry; each one after it waits a level longer."""
+
+
+class SendBackHandler:
+    """Puts messages back. find_group: a consumer group's settings. on_delayed: told each delay level used."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        config: BrokerConfig,
+        send: SendHandler,
+        *,
+        find_group: FindGroup,
+        delays: DelayLevels,
+        on_delayed: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._config = config
+        self._send = send
+        self._find_group = find_group
+        self._level_max = delays.level_max
+        self._on_delayed = on_delayed
+        self.on_send_back: Callable[[str, str], None] = _nobody_counts
+        """Told group and topic of each message that came back, for statistics."""
+
+    @property
+    def requests(self) -> Mapping[int, Handler]:
+        """Request code -> handler."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, channel: Channel, request: Command) -> Command | None:
+        """Handle CONSUMER_SEND_MSG_BACK."""
+        header = request.header_as(ConsumerSendMsgBackRequestHeader)
+        group = self._find_group(header.group)
+        if group is None:
+            remark = f"subscription group not exist, {header.group} {FAQ}"
+            return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+        if not self._config.permission & PERM_WRITE:
+            remark = f"the broker[{self._config.name}] sending message is forbidden"
+            return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
+        if group.retry_queue_nums <= 0:  # the group wants no retries
+            return request.reply()
+        try:
+            return self._put_back(channel, request, header, group)
+        except RocketError as error:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    def _put_back(
+        self,
+        channel: Channel,
+        request: Command,
+        header: ConsumerSendMsgBackRequestHeader,
+        group: SubscriptionGroupConfig,
+    ) -> Command | None:
+        """Raises RocketError when nothing could be appended."""
+        topic = RETRY_PREFIX + header.group
+        queues = group.retry_queue_nums
+        sys_flag = TopicSysFlag.build(unit_sub=header.unit_mode)
+        settings = ensure_topic(self._topics, topic, queues, PERM_READ | PERM_WRITE, sys_flag)
+        if not settings.perm & PERM_WRITE:
+            remark = f"the topic[{topic}] sending message is forbidden"
+            return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
+        record = self._record(header.offset)
+        if record is None:
+            remark = f"look message by offset failed, {header.offset}"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        level = header.delay_level
+        properties = props.decode(record.properties)
+        properties.setdefault(props.PROPERTY_RETRY_TOPIC, record.topic)
+        properties[props.PROPERTY_WAIT_STORE_MSG_OK] = "false"
+        if level < 0 or record.reconsume_times >= _times_max(request, header, group):
+            message = self._dead_letter(record, header.group, properties)
+            level = 0
+        else:
+            level = level or _FIRST_RETRY_LEVEL + record.reconsume_times
+            message = copy_of(record, topic, random.randrange(queues))
+            level = self._delay(message, record, properties, level)
+        message.reconsume_times = record.reconsume_times + 1
+
+        def stored(error: StoreError | None) -> None:
+            if not request.is_oneway:
+                answer = request.reply()
+                if error is not None:
+                    answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+                channel.reply(answer)
+
+        self._send.store(message, stored)
+        if level:
+            self._on_delayed(level)
+        self.on_send_back(header.group, properties[props.PROPERTY_RETRY_TOPIC])
+        return None
+
+    def _record(self, offset: int) -> Record | None:
+        if offset >= self._store.max_physical_offset:
+            self._send.end_of_buffer()
+        data = self._store.look_message(offset) if offset >= 0 else None
+        return decode(data, check_crc=False) if data is not None else None
+
+    def _dead_letter(self, record: Record, group: str, properties: dict[str, str]) -> MessageInner:
+        topic = DLQ_PREFIX + group
+        ensure_topic(self._topics, topic, 1, PERM_WRITE)
+        message = copy_of(record, topic, 0)
+        message.properties = props.encode(properties).encode()
+        return message
+
+    def _delay(self, message: MessageInner, record: Record, properties: dict[str, str], level: int) -> int:
+        """Delay a retry. Raises UsageError when no level is configured."""
+        if not self._level_max:
+            raise UsageError("messageDelayLevel is empty; a message cannot come again later")
+        own_id = message_id(record.store_host, record.physical_offset)
+        properties.setdefault(props.PROPERTY_ORIGIN_MESSAGE_ID, own_id)
+        return as_delayed(message, properties, level, self._level_max)
+
+
+def _times_max(
+    request: Command, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroupConfig
+) -> int:
+    """How often a message is retried: as its consumer says, or as its group is set up."""
+    if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
+        return header.max_reconsume_times
+    return group.retry_max_times
+
+
+def _nobody_counts(group: str, topic: str) -> None:
+    pass

@@ -1,0 +1,164 @@
+"""END_TRANSACTION: a producer's decision about a half message. RESUME_CHECK_HALF_MESSAGE: an operator's.
+
+Source: EndTransactionProcessor of RocketMQ 4.6.0. Differs: the first decision counts, a second one is ignored
+(there a commit delivers again, also after a rollback); only records of the half topic can be committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+from rocketpy.errors import RocketError, StoreError
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.message_id import decode_message_id
+from rocketpy.protocol.message.record import Record, decode
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.send.send import SendHandler
+from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_of, real_place
+from rocketpy_broker.services.transactions.half_messages import Half
+from rocketpy_broker.services.transactions.transactions import Transactions
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.files.clock import Clock, system_clock
+
+log = logging.getLogger("rocketpy.broker.transactions")
+
+_COMMIT = MessageSysFlag.TRANSACTION_COMMIT
+_ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
+
+
+class TransactionHandler:
+    """Ends transactions. What it appends joins the run of sends of the same socket buffer."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        transactions: Transactions,
+        send: SendHandler,
+        *,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._store = store
+        self._transactions = transactions
+        self._send = send
+        self._clock = clock
+
+    @property
+    def requests(self) -> Mapping[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.END_TRANSACTION: self.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
+        }
+
+    def resume_check(self, channel: Channel, request: Command) -> Command | None:
+        """Handle RESUME_CHECK_HALF_MESSAGE: ask again about a transaction that was given up.
+
+        Differs: only a message of TRANS_CHECK_MAX_TIME_TOPIC is taken, where 4.6.0 takes any.
+        """
+        header = request.header_as(ResumeCheckHalfMessageRequestHeader)
+        _, offset = decode_message_id(header.msg_id or "")
+        data = self._store.look_message(offset) if 0 <= offset < self._store.max_physical_offset else None
+        record = decode(data, check_crc=False) if data is not None else None
+        if record is None or record.topic != CHECK_MAX_TOPIC:
+            remark = f"there is no message of {CHECK_MAX_TOPIC} at {offset}"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        properties = props.decode(record.properties)
+        if props.PROPERTY_TRANSACTION_CHECK_TIMES in properties:  # not where it left no room for that
+            properties[props.PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
+        properties.pop(props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # that name is no longer known
+        message = copy_of(record, HALF_TOPIC, 0)
+        message.properties = props.encode(properties).encode()
+
+        def written(error: StoreError | None) -> None:
+            answer = request.reply()
+            if error is not None:
+                answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+            if not request.is_oneway:
+                channel.reply(answer)
+
+        self._send.store(message, written)
+        log.info("%s: transaction %s is asked about again", channel.remote_address, record.physical_offset)
+        return None
+
+    def end(self, channel: Channel, request: Command) -> Command | None:
+        """Handle END_TRANSACTION, a oneway request as clients send it (QUIRKS 27)."""
+        header = request.header_as(EndTransactionRequestHeader)
+        decision = header.commit_or_rollback
+        if decision not in (_COMMIT, _ROLLBACK):  # its producer does not know yet
+            return request.reply()
+        try:
+            half = self._half(header)
+            if isinstance(half, str):
+                log.warning("END_TRANSACTION from %s: %s", channel.remote_address, half)
+                return request.reply(ResponseCode.SYSTEM_ERROR, remark=half)
+            self._end(channel, request, header, half)
+        except RocketError as error:
+            log.error("half message %d has no end: %s", header.tran_state_table_offset, error)
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return None
+
+    def _half(self, header: EndTransactionRequestHeader) -> Record | str:
+        """Return the half message that is meant, or why there is none. Raises StoreError."""
+        if header.commit_log_offset >= self._store.max_physical_offset:
+            self._send.end_of_buffer()
+        data = self._store.look_message(header.commit_log_offset) if header.commit_log_offset >= 0 else None
+        record = decode(data, check_crc=False) if data is not None else None
+        if record is None or record.topic != HALF_TOPIC:
+            return "Find prepared transaction message failed"
+        group = props.find(record.properties, props.PROPERTY_PRODUCER_GROUP.encode())
+        if group != header.producer_group.encode():
+            return "The producer group wrong"
+        if record.queue_offset != header.tran_state_table_offset:
+            return "The transaction state table offset wrong"
+        if record.physical_offset != header.commit_log_offset:
+            return "The commit log offset wrong"
+        if not self._transactions.table.is_open(record.queue_offset):
+            return f"the transaction of half message {record.queue_offset} has ended before"
+        return record
+
+    def _end(
+        self, channel: Channel, request: Command, header: EndTransactionRequestHeader, half: Record
+    ) -> None:
+        """Append the committed message and the op record, in this order: of a torn run, the end is missing.
+
+        Raises RocketError; then the transaction is still open.
+        """
+        table = self._transactions.table
+        newest, entry = table.end(half.queue_offset)
+        try:
+            if header.commit_or_rollback == _COMMIT:
+                message = copy_of(half, *real_place(half.properties))
+                message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, _COMMIT)
+                message.prepared_transaction_offset = header.commit_log_offset
+                self._send.store(message, _ignore)
+            op = self._transactions.op_message(newest, self._clock())
+            written = partial(self._written, channel, request, newest, entry)
+            receipt = self._send.store(op, written)
+        except RocketError:
+            table.reopen(newest, entry)
+            raise
+        table.end_written(receipt.queue_offset, newest)
+
+    def _written(
+        self, channel: Channel, request: Command, newest: int, entry: Half | None, error: StoreError | None
+    ) -> None:
+        answer = request.reply()
+        if error is not None:
+            log.error("the end of half message %d is not stored: %s", newest, error)
+            self._transactions.table.reopen(newest, entry)
+            answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        else:
+            self._transactions.catch_up_if_many()
+        if not request.is_oneway:
+            channel.reply(answer)
+
+
+def _ignore(error: StoreError | None) -> None:
+    """Whoever waits for the op record behind it hears of it."""

@@ -1,0 +1,1 @@
+"""Copies of a broker's log: master-slave replication (`ha`) and Raft groups (`dledger`)."""

@@ -1,0 +1,190 @@
+"""Entries and index units: what the files of a ledger hold.
+
+All numbers are big-endian, since DLedger 0.1. An entry, in a file of `data/` and in a push::
+
+    offset  size  field
+         0     4  magic, 1
+         4     4  size of all of it, 48 + body
+         8     8  index: 0, 1, 2, … in the ledger
+        16     8  term of the leader that took it
+        24     8  pos: offset of this entry from the start of the first data file
+        32     4  channel, 0 (reserved)
+        36     4  chain CRC, 0 (never computed by 0.1)
+        40     4  body CRC, 0 (never computed by 0.1)
+        44     4  body length
+        48     n  body: the message record, whose own physical offset is pos + 48 (QUIRKS 62)
+
+An entry never crosses a file end: eight bytes at least stay free behind it, and where the next one does not
+fit, a blank fills the file: i32 -1, i32 rest of the file, then anything. An index unit, 32 bytes at
+index * 32 of the files of `index/`, which are 160 MiB each (QUIRKS 63)::
+
+    offset  size  field                    offset  size  field
+         0     4  magic, 1                     16     8  index
+         4     8  pos of the entry             24     8  term
+        12     4  size of the entry
+
+Source: DLedgerEntry, DLedgerEntryCoder, MmapFileList of DLedger 0.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from rocketpy.errors import RecordCorrupt, RemoteProtocolError, TornTail
+from rocketpy.protocol.headers.base import Int32, Int64
+
+MAGIC: Final = 1
+BLANK_MAGIC: Final = -1
+_HEADER: Final = Struct(">iiqqqiiii")
+HEADER_BYTES: Final = _HEADER.size
+"""Before the body: 48."""
+_BLANK: Final = Struct(">ii")
+_INDEX_UNIT: Final = Struct(">iqiqq")
+INDEX_UNIT_BYTES: Final = _INDEX_UNIT.size
+INDEX_FILE_BYTES: Final = INDEX_UNIT_BYTES * 5 * 1024 * 1024
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One entry. As JSON, inside a push, the body is base64.
+
+    size: of all of it, in bytes. pos: where it lies, in bytes from the start of the first file.
+    Two are equal only when their bytes are: a follower's entry is compared with its leader's.
+    """
+
+    body: bytes
+    body_crc: Int32 = 0
+    chain_crc: Int32 = 0
+    channel: Int32 = 0
+    index: Int64
+    magic: Int32 = MAGIC
+    pos: Int64
+    size: Int32
+    term: Int64
+
+    @classmethod
+    def of(cls, index: int, term: int, pos: int, body: bytes) -> Entry:
+        """Return the entry that holds `body`, as 0.1 makes one."""
+        return cls(body=body, index=index, pos=pos, size=HEADER_BYTES + len(body), term=term)
+
+    @property
+    def end_pos(self) -> int:
+        """Just behind its last byte."""
+        return self.pos + self.size
+
+    def check(self) -> None:
+        """Raise RemoteProtocolError for one that no file could hold."""
+        if self.magic != MAGIC or self.size != HEADER_BYTES + len(self.body):
+            raise RemoteProtocolError(
+                f"entry {self.index}: magic {self.magic}, size {self.size} with a body of {len(self.body)}"
+            )
+        if self.index < 0 or self.pos < 0:
+            raise RemoteProtocolError(f"entry {self.index} at {self.pos}")
+
+
+class Blank(NamedTuple):
+    """The rest of a data file. size: bytes from here to the file's end."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexUnit:
+    """Where an entry lies. pos, size: in bytes."""
+
+    magic: int
+    pos: int
+    size: int
+    index: int
+    term: int
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Return the entry as its data file holds it."""
+    header = _HEADER.pack(
+        entry.magic,
+        entry.size,
+        entry.index,
+        entry.term,
+        entry.pos,
+        entry.channel,
+        entry.chain_crc,
+        entry.body_crc,
+        len(entry.body),
+    )
+    return header + entry.body
+
+
+def decode_entry(data: bytes, start: int, pos: int) -> Entry | Blank:
+    """Return what begins at `start` of `data`, a piece of a data file.
+
+    pos: where that is in the ledger; an entry must say the same. Raises TornTail when the data ends too
+    soon, RecordCorrupt when these bytes are no entry (zeros included).
+    """
+    rest = len(data) - start
+    if rest < _BLANK.size:
+        raise TornTail(pos, f"{rest} bytes are left, too few for anything")
+    magic, size = _BLANK.unpack_from(data, start)
+    if magic == BLANK_MAGIC:
+        if size < _BLANK.size:
+            raise RecordCorrupt(pos, f"a blank of {size} bytes")
+        return Blank(size)
+    if magic != MAGIC:
+        raise RecordCorrupt(pos, f"magic {magic}, not {MAGIC}")
+    if size < HEADER_BYTES:
+        raise RecordCorrupt(pos, f"size {size}, smaller than its header")
+    if rest < size:
+        raise TornTail(pos, f"size {size}, but {rest} bytes are left")
+    _, _, index, term, own_pos, channel, chain_crc, body_crc, body_bytes = _HEADER.unpack_from(data, start)
+    if own_pos != pos or body_bytes != size - HEADER_BYTES or index < 0:
+        raise RecordCorrupt(pos, f"index {index} says pos {own_pos}, size {size}, body {body_bytes}")
+    return Entry(
+        body=bytes(data[start + HEADER_BYTES : start + size]),
+        body_crc=body_crc,
+        chain_crc=chain_crc,
+        channel=channel,
+        index=index,
+        magic=magic,
+        pos=pos,
+        size=size,
+        term=term,
+    )
+
+
+def encode_blank(size: int) -> bytes:
+    """Return the begin of a blank of `size` bytes; what follows does not matter."""
+    return _BLANK.pack(BLANK_MAGIC, size)
+
+
+def next_pos(end_pos: int, size: int, file_bytes: int) -> int:
+    """Return where an entry of `size` bytes goes in a ledger that ends at `end_pos`.
+
+    Source: MmapFileList.preAppend: the next file, when the rest would hold less than a blank's eight bytes.
+    """
+    used = end_pos % file_bytes
+    if used and size + _BLANK.size > file_bytes - used:
+        return end_pos - used + file_bytes
+    return end_pos
+
+
+def encode_index_unit(entry: Entry) -> bytes:
+    """Return the 32 bytes that point at an entry."""
+    return _INDEX_UNIT.pack(entry.magic, entry.pos, entry.size, entry.index, entry.term)
+
+
+def decode_index_unit(data: bytes, start: int = 0) -> IndexUnit | None:
+    """Return the unit at `start`; None for one that was never written (zeros).
+
+    Raises TornTail, RecordCorrupt.
+    """
+    if len(data) - start < INDEX_UNIT_BYTES:
+        raise TornTail(start, f"{len(data) - start} bytes are left, an index unit has {INDEX_UNIT_BYTES}")
+    unit = IndexUnit(*_INDEX_UNIT.unpack_from(data, start))
+    if unit == IndexUnit(0, 0, 0, 0, 0):
+        return None
+    if unit.magic != MAGIC or unit.size < HEADER_BYTES or unit.pos < 0 or unit.index < 0:
+        raise RecordCorrupt(start, f"no index unit: {unit}")
+    return unit

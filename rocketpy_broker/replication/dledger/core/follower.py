@@ -1,0 +1,169 @@
+"""How a follower takes what its leader pushes. Pure.
+
+One number carries the safety: up to `matched`, the ledger is known to be equal to that of this term's leader.
+Entries go in behind it and nowhere else; it, not the ledger's end, limits what counts as committed (D#278);
+and nothing up to it, or up to what is committed (D#316), is ever cut, so a push that comes late or twice does
+no harm. 0.1 has no such number: it appends whatever has the right index, and cuts where it is told to.
+
+Source: DLedgerEntryPusher.EntryHandler of DLedger 0.1.
+"""
+
+from __future__ import annotations
+
+from rocketpy_broker.replication.dledger.core.codes import PushType, RaftResponseCode
+from rocketpy_broker.replication.dledger.core.election import Elector
+from rocketpy_broker.replication.dledger.core.entry import Entry
+from rocketpy_broker.replication.dledger.core.events import Outbox
+from rocketpy_broker.replication.dledger.core.log_view import LedgerView
+from rocketpy_broker.replication.dledger.core.messages import PushEntryRequest, PushEntryResponse
+from rocketpy_broker.replication.dledger.core.raft_state import Member
+from rocketpy_broker.replication.dledger.core.settings import RaftSettings
+
+_SUCCESS = RaftResponseCode.SUCCESS
+_INCONSISTENT = RaftResponseCode.INCONSISTENT_STATE
+
+
+class Follower:
+    """A peer's following side. Answers leave after what they speak of was written: see Ready."""
+
+    def __init__(
+        self, settings: RaftSettings, member: Member, view: LedgerView, outbox: Outbox, elector: Elector
+    ) -> None:
+        self._settings = settings
+        self._member = member
+        self._view = view
+        self._outbox = outbox
+        self._elector = elector
+        self._followed: tuple[int, str | None] = (-1, None)
+        self._matched = -1
+        self._is_compared = False
+        self._early: dict[int, tuple[int, PushEntryRequest, float]] = {}
+        """Pushes that came before the one for their previous entry: by index."""
+
+    def on_push(self, token: int, request: PushEntryRequest, now_ms: float) -> None:
+        """Do what a leader asks for, and answer."""
+        code = self._recognise(request, now_ms)
+        if code is not _SUCCESS:
+            self._answer(token, request, code)
+        elif request.type is PushType.COMMIT:
+            self._commit(request)
+            # One that was started again, perhaps empty, would wait for the next entry to be compared.
+            self._answer(token, request, _SUCCESS if self._is_compared else _INCONSISTENT)
+        elif request.entry is None:
+            self._answer(token, request, RaftResponseCode.UNEXPECTED_ARGUMENT)
+        elif request.type is PushType.APPEND:
+            self._on_append(token, request, request.entry, now_ms)
+        else:
+            self._refuse_early()
+            change = self._compare if request.type is PushType.COMPARE else self._truncate
+            self._answer(token, request, change(request.entry))
+            self._commit(request)
+
+    def tick(self, now_ms: float) -> None:
+        """Tell the leader of a gap that did not close in time."""
+        for index, (token, request, came_ms) in list(self._early.items()):
+            if now_ms - came_ms > self._settings.push_timeout_ms:
+                del self._early[index]
+                self._answer(token, request, _INCONSISTENT)
+
+    def _recognise(self, request: PushEntryRequest, now_ms: float) -> RaftResponseCode:
+        leader = request.leader_id
+        if leader is None or leader not in self._settings.peers or leader == self._member.self_id:
+            return RaftResponseCode.UNKNOWN_MEMBER
+        code = self._elector.recognise(leader, request.term, now_ms)
+        if code is _SUCCESS and self._followed != (request.term, leader):
+            self._followed = (request.term, leader)
+            self._matched, self._is_compared = -1, False
+            self._refuse_early()
+        return code
+
+    def _answer(self, token: int, request: PushEntryRequest, code: RaftResponseCode) -> None:
+        is_old = code is RaftResponseCode.EXPIRED_TERM
+        answer = PushEntryResponse(
+            begin_index=self._view.begin_index,
+            code=code,
+            end_index=self._view.end_index,
+            group=request.group,
+            index=request.entry.index if request.entry is not None else None,
+            term=self._member.term if is_old else request.term,
+        )
+        self._outbox.answer(token, answer)
+
+    def _commit(self, request: PushEntryRequest) -> None:
+        self._member.commit(min(request.commit_index, self._matched))
+
+    # -- APPEND -------------------------------------------------------------------------------
+
+    def _on_append(self, token: int, request: PushEntryRequest, entry: Entry, now_ms: float) -> None:
+        is_early = self._is_compared and entry.index > self._matched + 1
+        if is_early and entry.index in self._early:
+            self._answer(token, request, RaftResponseCode.REPEATED_PUSH)
+        elif is_early and len(self._early) < self._settings.in_flight_max:
+            self._early[entry.index] = token, request, now_ms
+        else:
+            self._answer(token, request, self._append(entry))
+            self._commit(request)
+            self._append_early()
+
+    def _append_early(self) -> None:
+        while (found := self._early.pop(self._matched + 1, None)) is not None:
+            token, request, _ = found
+            if request.entry is None or (code := self._append(request.entry)) is not _SUCCESS:
+                self._answer(token, request, _INCONSISTENT)
+                return
+            self._answer(token, request, code)
+            self._commit(request)
+
+    def _append(self, entry: Entry) -> RaftResponseCode:
+        local = self._view.find(entry.index)
+        if entry.index <= self._matched:
+            return _SUCCESS if local == entry else _INCONSISTENT
+        if entry.index > self._matched + 1:
+            return _INCONSISTENT
+        if local != entry and not self._put(entry):
+            return _INCONSISTENT
+        self._matched, self._is_compared = entry.index, True
+        return _SUCCESS
+
+    def _put(self, entry: Entry) -> bool:
+        """Write an entry behind the previous one, which is the leader's, in place of what was there."""
+        view = self._view
+        if entry.index <= self._member.committed_index:
+            return False
+        if entry.index <= view.end_index:
+            view.keep_until(entry.index - 1)
+        if view.end_index != entry.index - 1 or view.place(len(entry.body)) != entry.pos:
+            return False
+        view.append(entry)
+        return True
+
+    # -- COMPARE and TRUNCATE -----------------------------------------------------------------
+
+    def _compare(self, entry: Entry) -> RaftResponseCode:
+        if self._view.find(entry.index) != entry:
+            return _INCONSISTENT
+        self._matched, self._is_compared = max(self._matched, entry.index), True
+        return _SUCCESS
+
+    def _truncate(self, entry: Entry) -> RaftResponseCode:
+        """Make this entry, which stays or comes in, the last one (QUIRKS 60)."""
+        view, committed = self._view, self._member.committed_index
+        if view.find(entry.index) == entry:
+            view.keep_until(max(entry.index, self._matched, committed))
+        elif entry.index <= max(committed, self._matched):
+            return _INCONSISTENT
+        elif entry.index - 1 <= max(committed, self._matched):
+            # What comes before it is equal to the leader's, or there is nothing before it.
+            if not self._put(entry):
+                return _INCONSISTENT
+        else:
+            # The leader's ledger begins here; whether what comes before it was ever committed, nobody knows.
+            view.reset_to(entry.index)
+            view.append(entry)
+        self._matched, self._is_compared = max(self._matched, entry.index), True
+        return _SUCCESS
+
+    def _refuse_early(self) -> None:
+        for token, request, _ in self._early.values():
+            self._answer(token, request, _INCONSISTENT)
+        self._early.clear()

@@ -1,0 +1,151 @@
+"""Reads a ledger's data files entry by entry, and finds where they end and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from struct import Struct
+from typing import Final
+
+from rocketpy.errors import RecordCorrupt, TornTail
+from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, MAGIC, Blank, Entry, decode_entry
+from rocketpy_broker.store.log.log_scan import LogTail
+from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+
+CheckEntry = Callable[[Entry], str]
+"""What is wrong with an entry's body, which no checksum of the ledger covers; empty: nothing is seen."""
+_WINDOW_BYTES: Final = 4 << 20
+_MAGIC: Final = MAGIC.to_bytes(4, "big")
+# Size and pos of an entry.
+_PLACE: Final = Struct(">4xi16xq16x")
+
+
+def accept_any(_entry: Entry) -> str:
+    """Find nothing wrong, for bodies that nothing is known of."""
+    return ""
+
+
+class EntryScan:
+    """Iterates over the entries from `start` on, each checked.
+
+    start: where an entry or a file begins. Indexes follow each other, terms never fall, a blank reaches to
+    the end of its file, and each entry says the position where it is found.
+    """
+
+    def __init__(self, files: SegmentQueue, start: int, check: CheckEntry) -> None:
+        self._files = files
+        self._check = check
+        self.end = start
+        """Just behind the last whole entry."""
+        self.last: Entry | None = None
+        """The last whole entry."""
+        self.stop: RecordCorrupt | None = None
+        """Why the scan ended, unless there were only zeros, or no more files."""
+        self.tail = LogTail(start)
+
+    def __iter__(self) -> Iterator[Entry]:
+        segment = self._files.find(self.end)
+        position = self.end - segment.start if segment is not None else 0
+        while segment is not None:
+            is_full = yield from self._scan_segment(segment, position)
+            if not is_full:
+                return
+            segment, position = self._files.find(segment.end), 0
+
+    def _scan_segment(self, segment: Segment, position: int) -> Generator[Entry, None, bool]:
+        """Yield a file's entries; return whether a blank ends it."""
+        window, base = b"", position
+        while True:
+            try:
+                found = decode_entry(window, position - base, segment.start + position)
+            except TornTail as torn:
+                window, base = _read_window(segment, position, window[position - base :]), position
+                if window:
+                    continue
+                self.stop = torn
+                return False
+            except RecordCorrupt as corrupt:
+                if any(window[position - base : position - base + 8]):
+                    self.stop = corrupt
+                return False
+            problem = self._problem_of(found, segment.size - position)
+            if problem:
+                self.stop = RecordCorrupt(segment.start + position, problem)
+                return False
+            if isinstance(found, Blank):
+                return True
+            position += found.size
+            self.end = segment.start + position
+            self.last = found
+            self.tail.advance(self.end)
+            yield found
+
+    def find_follower(self) -> Entry | None:
+        """Return the first whole entry behind the end that may belong to the ledger, wherever it starts.
+
+        Indexes rise and terms never fall, so an entry that cannot follow the last one is left over from
+        before the ledger was cut: 0.1 cuts without wiping, and power loss may bring back what was wiped.
+        """
+        for entry in _find_entries(self._files, self.end, self._check):
+            if self.last is None or (entry.index > self.last.index and entry.term >= self.last.term):
+                return entry
+        return None
+
+    def _problem_of(self, found: Entry | Blank, room: int) -> str:
+        if isinstance(found, Blank):
+            return "" if found.size == room else f"a blank of {found.size} bytes does not end the file"
+        last = self.last
+        if last is not None and found.index != last.index + 1:
+            return f"index {found.index} behind {last.index}"
+        if last is not None and found.term < last.term:
+            return f"term {found.term} behind {last.term}"
+        return self._check(found)
+
+
+def _read_window(segment: Segment, position: int, rest: bytes) -> bytes:
+    """Return bytes from `position` on, more than `rest`; empty when the file cannot hold the entry there."""
+    size = int.from_bytes(rest[4:8], "big") if len(rest) >= 8 else HEADER_BYTES
+    if position + size > segment.size:
+        return b""
+    window = segment.read(position, min(segment.size - position, max(size, _WINDOW_BYTES)))
+    return window if len(window) > len(rest) else b""
+
+
+def _find_entries(files: SegmentQueue, offset: int, check: CheckEntry) -> Iterator[Entry]:
+    """Yield the whole entries at or behind `offset`, wherever they start."""
+    segment = files.find(offset)
+    position = offset - segment.start if segment is not None else 0
+    while segment is not None:
+        for at, size in segment.data_ranges(position):
+            begin = max(position, at - len(_MAGIC))
+            if begin >= at + size:
+                continue  # an entry that begins before reaches over it
+            for found in _find_in_range(segment, begin, at + size, check):
+                yield found
+                position = found.end_pos - segment.start
+        segment, position = files.find(segment.end), 0
+
+
+def _find_in_range(segment: Segment, begin: int, end: int, check: CheckEntry) -> Iterator[Entry]:
+    data = segment.read(begin, end - begin)
+    hit = data.find(_MAGIC)
+    while hit >= 0:
+        found = _try_entry(segment, begin + hit)
+        if found is not None and not check(found):
+            yield found
+            hit += found.size - 1
+        hit = data.find(_MAGIC, hit + 1)
+
+
+def _try_entry(segment: Segment, position: int) -> Entry | None:
+    header = segment.read(position, HEADER_BYTES)
+    if len(header) < HEADER_BYTES:
+        return None
+    size, pos = _PLACE.unpack(header)
+    if pos != segment.start + position or not HEADER_BYTES <= size <= segment.size - position:
+        return None
+    try:
+        found = decode_entry(segment.read(position, size), 0, pos)
+    except RecordCorrupt:
+        return None
+    return found if isinstance(found, Entry) else None

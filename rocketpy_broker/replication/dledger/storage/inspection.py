@@ -1,0 +1,147 @@
+"""Opens the files of a store on a ledger to look at them; see `rocketpy_broker.store.inspect.inspection`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rocketpy.errors import RecordCorrupt, StoreError
+from rocketpy_broker.replication.dledger.core.entry import (
+    HEADER_BYTES,
+    INDEX_UNIT_BYTES,
+    decode_entry,
+    encode_index_unit,
+)
+from rocketpy_broker.replication.dledger.core.state_files import (
+    LedgerCheckpoint,
+    TermState,
+    decode_checkpoint,
+    decode_term,
+)
+from rocketpy_broker.replication.dledger.storage.entry_records import EntryRecordScan, check_record
+from rocketpy_broker.replication.dledger.storage.entry_scan import EntryScan, accept_any
+from rocketpy_broker.replication.dledger.storage.joined_files import JoinedFiles
+from rocketpy_broker.store.config import StoreConfig
+from rocketpy_broker.store.inspect.inspection import StoredFiles
+from rocketpy_broker.store.log.log_files import LogFiles
+from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.message_log import RecordScan
+
+_PREFIX = "dledger-"
+_PROBLEMS_MAX = 100
+
+
+def find_ledger(root: Path) -> Path | None:
+    """Return the directory of a store's ledger; None when it has none. Raises StoreError for several."""
+    found = sorted(path for path in root.glob(f"{_PREFIX}*") if (path / "data").is_dir())
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise StoreError(f"{root} has the ledgers of several peers: {names}; move all but one elsewhere")
+    return found[0] if found else None
+
+
+class StoredLedgerFiles(StoredFiles):
+    """The files of one store directory with a ledger. directory: the ledger's."""
+
+    def __init__(self, config: StoreConfig, directory: Path, *, force: bool = False) -> None:
+        self._directory = directory
+        super().__init__(config, force=force)
+
+    def _open_log(self) -> LogFiles:
+        directory = self.config.commit_log_directory
+        if self._disk.is_dir(directory):
+            self._old = self._load_log(directory)
+        else:
+            self._old = SegmentQueue(self._disk, directory, self.config.commit_log.segment_bytes)
+        self._data = self._load_log(self._directory / "data")
+        self._index = self._load_log(self._directory / "index")
+        self._state = self._read_state()
+        return JoinedFiles(self._old, self._data)
+
+    def _read_state(self) -> tuple[TermState, LedgerCheckpoint]:
+        term, checkpoint = TermState(), LedgerCheckpoint()
+        try:
+            if (path := self._directory / "currterm").exists():
+                term = decode_term(path.read_bytes())
+            if (path := self._directory / "checkpoint").exists():
+                checkpoint = decode_checkpoint(path.read_bytes())
+        except ValueError as error:
+            self.problems.append(f"{self._directory.name}: {error}")
+        return term, checkpoint
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def scan(self, start: int, *, check_crc: bool = True) -> RecordScan:
+        """Read what is committed; start may be a record's place, or its entry's."""
+        until = max((queue.max_physical_offset for queue in self.queues.values()), default=0)
+        until = max(until, self._committed_end())
+        if self._is_record(start):
+            start -= HEADER_BYTES
+        return EntryRecordScan(self._old, self._data, start, until, check_crc=check_crc)
+
+    def _committed_end(self) -> int:
+        """Just behind the last entry that the checkpoint says is committed; 0 where it is not known."""
+        index = self._state[1].committed_index
+        unit = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) if index >= 0 else None
+        if unit is None:
+            return 0
+        return int.from_bytes(unit[4:12], "big") + int.from_bytes(unit[12:16], "big")
+
+    def _is_record(self, offset: int) -> bool:
+        """Does an entry's body begin there?"""
+        pos = offset - HEADER_BYTES
+        header = self._data.read(pos, HEADER_BYTES) if pos >= self._data.min_offset else None
+        if header is None:
+            return False
+        data = self._data.read(pos, int.from_bytes(header[4:8], "big"))
+        try:
+            return data is not None and bool(decode_entry(data, 0, pos))
+        except RecordCorrupt:
+            return False
+
+    def problems_behind(self, scan: RecordScan) -> list[str]:
+        """Read every entry, committed or not, and what the index says of it."""
+        problems: list[str] = []
+        entries = EntryScan(self._data, self._data.min_offset, check_record)
+        read = self._index.read
+        for entry in entries:
+            if read(entry.index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) != encode_index_unit(entry):
+                problems.append(f"ledger: the index says another thing of entry {entry.index} at {entry.pos}")
+                if len(problems) == _PROBLEMS_MAX:
+                    break
+        end, stop = entries.end, entries.stop
+        if end < scan.end:
+            reason = stop.reason if stop is not None else "there are only zeros"
+            problems.append(f"ledger: damaged at {end}: {reason}; it is committed to {scan.end}")
+        elif stop is not None:
+            follower = entries.find_follower()
+            behind = f"; entry {follower.index} follows at {follower.pos}" if follower is not None else ""
+            if behind or self.is_clean:
+                problems.append(f"ledger: damaged at {end}: {stop.reason}{behind}")
+        return problems
+
+    def summary(self) -> dict[str, Any]:
+        """Return where the ledger is."""
+        term, checkpoint = self._state
+        entries = EntryScan(self._data, self._data.min_offset, accept_any)
+        walk = iter(entries)
+        first = next(walk, None)
+        for _ in walk:
+            pass
+        last = entries.last
+        return {
+            "ledger": {
+                "directory": self._directory.name,
+                "beginIndex": first.index if first is not None else -1,
+                "endIndex": last.index if last is not None else -1,
+                "endTerm": last.term if last is not None else -1,
+                "committedIndex": checkpoint.committed_index,
+                "term": term.term,
+                "votedFor": term.voted_for,
+                "startPos": self._data.min_offset,
+            }
+        }
+
+    def _close_log(self) -> None:
+        for files in (self._old, self._data, self._index):
+            files.close()

@@ -1,0 +1,135 @@
+"""Reads entries by their index: the newest from memory, older ones some at a time from the files.
+
+A follower that is behind is sent one entry after the other, so those behind the one that is asked for are
+read with it. What is read is held against the index, entry by entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rocketpy.errors import RecordCorrupt, StoreDamaged
+from rocketpy_broker.replication.dledger.core.entry import (
+    HEADER_BYTES,
+    INDEX_UNIT_BYTES,
+    Entry,
+    IndexUnit,
+    decode_entry,
+    decode_index_unit,
+    encode_index_unit,
+)
+from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+
+_RECENT_BYTES_MAX: Final = 32 << 20
+_AHEAD_BYTES: Final = 128 << 10
+_AHEAD_ENTRIES_MAX: Final = 4096
+_AHEAD_BYTES_MAX: Final = 8 << 20
+
+
+class LedgerReader:
+    """Reads from a ledger's data and index files."""
+
+    def __init__(self, data: SegmentQueue, index: SegmentQueue) -> None:
+        self._data = data
+        self._index = index
+        self._recent: dict[int, Entry] = {}
+        self._recent_bytes = 0
+        self._ahead: dict[int, Entry] = {}
+        self._ahead_bytes = 0
+
+    def get(self, index: int) -> Entry:
+        """Return an entry that is there. Raises StoreDamaged, StoreError."""
+        entry = self._recent.get(index) or self._ahead.get(index)
+        return entry if entry is not None else self._read_ahead(index)
+
+    def _unit(self, index: int) -> IndexUnit:
+        data = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
+        unit = decode_index_unit(data) if data is not None else None
+        if unit is None or unit.index != index:
+            raise StoreDamaged(f"{self._index.directory} does not know entry {index}")
+        return unit
+
+    def _read_ahead(self, index: int) -> Entry:
+        """Read an entry, and what is whole of the next 128 KiB."""
+        unit = self._unit(index)
+        segment = self._data.find(unit.pos)
+        position = unit.pos - segment.start if segment is not None else 0
+        if segment is None or position + unit.size > segment.wrote:
+            raise StoreDamaged(f"{self._data.directory}: there is no entry {index} at {unit.pos}")
+        window = segment.read(position, min(max(unit.size, _AHEAD_BYTES), segment.wrote - position))
+        if len(self._ahead) > _AHEAD_ENTRIES_MAX or self._ahead_bytes > _AHEAD_BYTES_MAX:
+            self._drop_ahead()
+        found = _entries_in(window, unit.pos)
+        units = self._index.read(index * INDEX_UNIT_BYTES, len(found) * INDEX_UNIT_BYTES)
+        if units is None:  # they are in two files
+            found = found[:1]
+            units = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) or b""
+        if not found or encode_index_unit(found[0]) != units[:INDEX_UNIT_BYTES]:
+            raise StoreDamaged(f"{self._data.directory}: what is at {unit.pos} is not entry {index}")
+        for number, entry in enumerate(found):
+            at = number * INDEX_UNIT_BYTES
+            if encode_index_unit(entry) != units[at : at + INDEX_UNIT_BYTES]:
+                break
+            self._ahead[entry.index] = entry
+            self._ahead_bytes += entry.size
+        return found[0]
+
+    def _drop_ahead(self) -> None:
+        self._ahead.clear()
+        self._ahead_bytes = 0
+
+    def at(self, pos: int) -> Entry:
+        """Return the entry at a position. Raises StoreDamaged, StoreError."""
+        header = self._data.read(pos, HEADER_BYTES)
+        data = self._data.read(pos, int.from_bytes(header[4:8], "big")) if header is not None else None
+        found = decode_entry(data, 0, pos) if data else None
+        if not isinstance(found, Entry):
+            raise StoreDamaged(f"{self._data.directory}: there is no entry at {pos}")
+        return found
+
+    def last_before(self, pos: int, begin: int, end: int) -> int:
+        """Return the newest entry, of those from `begin` to `end`, that ends at `pos` or before.
+
+        `begin` - 1: none does. Raises StoreDamaged, StoreError.
+        """
+        low, high = begin, end + 1
+        while low < high:  # the first that ends behind it
+            middle = (low + high) // 2
+            unit = self._unit(middle)
+            if unit.pos + unit.size <= pos:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def remember(self, entries: Sequence[Entry]) -> None:
+        """Keep what was written just now: it is about to be read."""
+        recent = self._recent
+        for entry in entries:
+            recent[entry.index] = entry
+            self._recent_bytes += entry.size
+        while self._recent_bytes > _RECENT_BYTES_MAX:
+            self._recent_bytes -= recent.pop(next(iter(recent))).size
+
+    def forget(self, behind: int) -> None:
+        """Drop what is cut: entries behind this index."""
+        for index in [index for index in self._recent if index > behind]:
+            self._recent_bytes -= self._recent.pop(index).size
+        self._drop_ahead()
+
+
+def _entries_in(window: bytes, pos: int) -> list[Entry]:
+    """The whole entries with which the window begins. pos: its place."""
+    found: list[Entry] = []
+    at = 0
+    while at < len(window):
+        try:
+            entry = decode_entry(window, at, pos + at)
+        except RecordCorrupt:
+            break
+        if not isinstance(entry, Entry):
+            break
+        found.append(entry)
+        at += entry.size
+    return found

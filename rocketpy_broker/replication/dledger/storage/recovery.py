@@ -1,0 +1,217 @@
+"""Opens a ledger's files: finds where the data end, and brings the index in line with them.
+
+1. Data are read from the mark that was saved last (`progress`, a file of ours that Java does not know), and
+   without one from the third-last file, as 0.1 does. Each entry is checked: see `EntryScan`.
+2. The index is compared with what was read, and written where it differs. Where it is no good for what was
+   not read, all of it is made from the first entry on.
+3. The ledger is cut where it ends. A torn tail is cut and logged. Damage is refused, for a peer that has
+   forgotten what it acknowledged may elect a leader that never had it: below the flushed mark nothing may be
+   missing; above it a whole entry may follow only behind a lost sector, which power loss explains, or where
+   a cut was under way, which the marks say; without a mark (Java wrote the files) none may. Entries that
+   cannot follow the last one, by index or term, are left over from a cut: they say nothing, and are wiped.
+
+Source: DLedgerMmapFileStore.recover of DLedger 0.1. Differs: 0.1 cuts at whatever it cannot read.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from rocketpy.errors import RecordCorrupt, StoreDamaged
+from rocketpy_broker.replication.dledger.core.entry import (
+    HEADER_BYTES,
+    INDEX_UNIT_BYTES,
+    Entry,
+    decode_entry,
+    encode_index_unit,
+)
+from rocketpy_broker.replication.dledger.storage.entry_scan import CheckEntry, EntryScan
+from rocketpy_broker.store.files.checkpoint import Checkpoint
+from rocketpy_broker.store.log.log_scan import LogTail, has_lost_sector
+from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+
+logger = logging.getLogger("rocketpy_broker.dledger.ledger_recovery")
+
+_BATCH = 4096
+
+
+@dataclass(slots=True)
+class LedgerReport:
+    """What opening a ledger found and did.
+
+    clean: did it stop cleanly? scanned_from, end: part of the data that was read, in bytes. entries: in it.
+    cut_bytes: bytes other than zeros dropped from the end.
+    """
+
+    clean: bool
+    scanned_from: int = 0
+    end: int = 0
+    entries: int = 0
+    cut_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    """One line for each thing an operator may want to know."""
+
+    def note(self, text: str) -> None:
+        """Add a line and log it."""
+        self.notes.append(text)
+        logger.warning("%s", text)
+
+
+class LedgerRecovery:
+    """One recovery. data, index: loaded."""
+
+    def __init__(self, data: SegmentQueue, index: SegmentQueue, check: CheckEntry) -> None:
+        self._data = data
+        self._index = index
+        self._check = check
+        self.first: Entry | None = None
+        """The oldest entry."""
+        self.last: Entry | None = None
+        """The newest entry."""
+        self.tail = LogTail(0)
+        """Where the next recovery may begin to read."""
+
+    def run(self, marks: Checkpoint) -> LedgerReport:
+        """Do it all. marks: all -1 when Java has used the files since. Raises StoreDamaged, StoreError."""
+        report = LedgerReport(clean=False)
+        data = self._data
+        data.sort_out(marks.flushed_offset, marks.min_offset)
+        if not data.segments:
+            if marks.flushed_offset > max(marks.min_offset, 0):
+                raise self._damaged(0, "there is no file", f"it was flushed up to {marks.flushed_offset}")
+            data.drop_strays()
+            self._index.destroy()
+            return report
+        head = self._head(data.segments[0])
+        scan = self._scan(self._scan_start(head, marks), head, report)
+        self._check_end(scan, marks, report)
+        # A cut leaves `log_end` too, and what it wiped may have come to the page cache only.
+        stopped = marks.index_files == len(self._index.segments)
+        report.clean = stopped and marks.log_end == marks.flushed_offset == scan.end
+        report.end, self.last, self.tail = scan.end, scan.last, scan.tail
+        self.first = head if scan.last is not None else None
+        report.cut_bytes = data.truncate(scan.end)
+        if report.cut_bytes:
+            report.note(f"{report.cut_bytes} bytes behind {scan.end} are wiped from {data.directory}")
+        if strays := data.drop_strays():
+            report.note(f"{strays} files of {data.directory} are deleted, which power loss left")
+        if scan.last is None:
+            self._index.destroy()
+        else:
+            self._index.truncate((scan.last.index + 1) * INDEX_UNIT_BYTES)
+        return report
+
+    # -- where to begin --------------------------------------------------------------------------
+
+    def _scan_start(self, head: Entry | None, marks: Checkpoint) -> int:
+        segments = self._data.segments
+        first = segments[0].start
+        if head is None or not self._is_indexed(head):
+            self._index.destroy()
+            return first
+        if marks.flushed_offset >= 0:
+            start = min(marks.tail_offset, marks.dispatched_offset)
+            return start if first <= start < marks.flushed_offset else first
+        for segment in reversed(segments[: max(1, len(segments) - 2)]):
+            entry = self._head(segment)
+            if entry is not None and self._is_indexed(entry):
+                return segment.start
+        return first
+
+    def _head(self, segment: Segment) -> Entry | None:
+        """The entry with which a file begins; None when it begins with anything else."""
+        size = int.from_bytes(segment.read(4, 4), "big")
+        try:
+            found = decode_entry(
+                segment.read(0, min(max(size, HEADER_BYTES), segment.size)), 0, segment.start
+            )
+        except RecordCorrupt:
+            return None
+        return found if isinstance(found, Entry) else None
+
+    def _is_indexed(self, entry: Entry) -> bool:
+        """Does the index say where this entry is?"""
+        unit = self._index.read(entry.index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
+        return not self._index.strays and unit == encode_index_unit(entry)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _scan(self, start: int, head: Entry | None, report: LedgerReport) -> EntryScan:
+        """Read the data from there to their end, and put right what the index says of them."""
+        first = self._data.segments[0].start
+        scan = EntryScan(self._data, start, self._check)
+        units: list[bytes] = []
+        report.scanned_from, report.entries = start, 0
+        begin = -1
+        for entry in scan:
+            if begin < 0:
+                begin = entry.index
+                if start > first and (head is None or not self._leads_to(entry, head)):
+                    report.note(f"{self._index.directory} is made anew, since it ends before {entry.index}")
+                    self._index.destroy()
+                    return self._scan(first, head, report)
+            report.entries += 1
+            units.append(encode_index_unit(entry))
+            if len(units) == _BATCH:
+                write_units(self._index, begin, b"".join(units), compare=True)
+                begin += _BATCH
+                units.clear()
+        if units:
+            write_units(self._index, begin, b"".join(units), compare=True)
+        return scan
+
+    def _leads_to(self, entry: Entry, head: Entry) -> bool:
+        """Is there an index for all between the ledger's first entry and this one?"""
+        if entry.index <= head.index:
+            return False
+        before = self._index.read((entry.index - 1) * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
+        return before is not None and before[16:24] == (entry.index - 1).to_bytes(8, "big")
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _check_end(self, scan: EntryScan, marks: Checkpoint, report: LedgerReport) -> None:
+        """Refuse an end that is damage rather than a torn tail. Raises StoreDamaged."""
+        follower = scan.find_follower()
+        is_ours = marks.flushed_offset >= 0
+        if follower is not None and 0 <= marks.log_end <= follower.pos:
+            follower = None  # a cut was under way
+        reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
+        if scan.end < marks.flushed_offset:
+            raise self._damaged(scan.end, reason, f"it was flushed up to {marks.flushed_offset}")
+        if follower is not None and not (is_ours and has_lost_sector(self._data, scan.end, follower.pos)):
+            raise self._damaged(scan.end, reason, f"entry {follower.index} follows at {follower.pos}")
+        if follower is not None:
+            report.note(f"unflushed entries behind {scan.end} are lost: {reason}")
+        elif scan.stop is not None:
+            report.note(f"torn tail at {scan.end}: {reason}")
+
+    def _damaged(self, offset: int, reason: str, but: str) -> StoreDamaged:
+        return StoreDamaged(
+            f"the ledger in {self._data.directory} is damaged at {offset}: {reason}, but {but}. Restore it "
+            "from a copy; or, when all other peers run and have the same end, remove the directory: it is "
+            "filled from theirs"
+        )
+
+
+def write_units(index: SegmentQueue, first: int, units: bytes, *, compare: bool = False) -> None:
+    """Write the units of entries that follow each other.
+
+    first: index of the first entry. compare: leave alone what is there already. Raises DiskFull, StoreError.
+    """
+    at = first * INDEX_UNIT_BYTES
+    while units:
+        segment = index.find(at)
+        if segment is None:
+            segment = index.add_segment(at)
+        position = at - segment.start
+        piece = units[: segment.size - position]
+        if not compare:
+            segment.write(position, piece)
+        elif segment.read(position, len(piece)) != piece:
+            segment.write(position, piece)
+            segment.changes += 1
+        segment.wrote = max(segment.wrote, position + len(piece))
+        at += len(piece)
+        units = units[len(piece) :]

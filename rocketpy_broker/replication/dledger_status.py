@@ -1,0 +1,135 @@
+"""What the peers of DLedger groups tell of themselves: over the ports for clients, and over their own.
+
+Ours tell all of it over the port for clients (getBrokerRuntimeInfo, names that begin with ``dledger``);
+RocketMQ's brokers tell nothing there. Over their own port all of them tell who leads (METADATA).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from rocketpy.errors import RemoteProtocolError, RocketError
+from rocketpy.transport import Address, AskingEnd, ChannelOptions, connect
+from rocketpy_broker.replication.dledger.core.codes import RaftRequestCode, RaftResponseCode
+from rocketpy_broker.replication.dledger.core.messages import (
+    MetadataRequest,
+    MetadataResponse,
+    read_response,
+    to_request,
+)
+from rocketpy_broker.replication.dledger.handshake import introduce
+from rocketpy_broker.replication.ha_status import ask_runtime_info, find_places
+
+_TIMEOUT_MS: Final = 3000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerReport:
+    """One peer. What it did not tell is empty, or -1.
+
+    group, peer: dLegerGroup and dLegerSelfId. address: of its broker, or its own. broker_id: as name servers
+    know it. leader: the peer that leads, as this one knows. lags: of a leader: how many entries each of
+    the others lacks. problem: why it did not answer, or why it takes no part.
+    """
+
+    group: str = ""
+    peer: str = ""
+    address: str = ""
+    broker_name: str = ""
+    broker_id: int = -1
+    answers: bool = False
+    role: str = ""
+    term: int = -1
+    leader: str = ""
+    end_index: int = -1
+    committed_index: int = -1
+    leader_changes: int = -1
+    lags: dict[str, int] = field(default_factory=dict)
+    problem: str = ""
+
+
+async def find_peers(
+    namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
+) -> list[PeerReport]:
+    """Ask every broker that a name server knows, or those of one name. Raises RocketError if none answers."""
+    places = await find_places(namesrv, name, options)
+    return await asyncio.gather(
+        *(
+            _ask_broker(PeerReport(broker_name=name, broker_id=id_, address=address), options)
+            for name, id_, address in places
+        )
+    )
+
+
+async def _ask_broker(report: PeerReport, options: ChannelOptions | None) -> PeerReport:
+    try:
+        table = await ask_runtime_info(report.address, options)
+        return _read(report, table)
+    except RocketError as error:
+        return replace(report, problem=str(error))
+
+
+def _read(report: PeerReport, table: Mapping[str, str]) -> PeerReport:
+    try:
+        return replace(
+            report,
+            answers=True,
+            group=table.get("dledgerGroup", ""),
+            peer=table.get("dledgerSelfId", ""),
+            role=table.get("dledgerRole", ""),
+            term=int(table.get("dledgerTerm", -1)),
+            leader=table.get("dledgerLeader", ""),
+            end_index=int(table.get("dledgerEndIndex", -1)),
+            committed_index=int(table.get("dledgerCommittedIndex", -1)),
+            leader_changes=int(table.get("dledgerLeaderChanges", -1)),
+            lags=msgspec.json.decode(table.get("dledgerLags", "{}"), type=dict[str, int]),
+            problem=table.get("dledgerProblem", ""),
+        )
+    except ValueError as error:  # msgspec's errors are ValueErrors
+        raise RemoteProtocolError(f"{report.address} tells what cannot be read: {error!r}") from error
+
+
+async def ask_peers(
+    group: str,
+    peers: Mapping[str, Address],
+    options: ChannelOptions | None = None,
+    *,
+    secret: str = "",
+    self_id: str = "",
+) -> list[PeerReport]:
+    """Ask each peer over its own port who leads; whatever goes wrong is its `problem`.
+
+    secret, self_id: dLegerSecret, and the peer whose file that was in.
+    """
+    key = (secret, self_id)
+    return await asyncio.gather(
+        *(_ask_peer(group, peer, peers[peer], options, key) for peer in sorted(peers))
+    )
+
+
+async def _ask_peer(
+    group: str, peer: str, address: Address, options: ChannelOptions | None, key: tuple[str, str]
+) -> PeerReport:
+    report = PeerReport(group=group, peer=peer, address=str(address))
+    try:
+        channel = await connect(address, AskingEnd(), options or ChannelOptions())
+        secret, self_id = key
+        try:
+            if secret:
+                await introduce(channel, secret, group, self_id, peer)
+            request = to_request(MetadataRequest(group=group, remote_id=peer))
+            answer = read_response(await channel.request(request, _TIMEOUT_MS), RaftRequestCode.METADATA)
+        finally:
+            channel.close()
+    except RocketError as error:
+        return replace(report, problem=str(error))
+    if answer.code != RaftResponseCode.SUCCESS or not isinstance(answer, MetadataResponse):
+        return replace(report, problem=f"answers {answer.code}: is it of another group, or another peer?")
+    leader = answer.leader_id or ""
+    role = "" if not leader else "leader" if leader == peer else "follower"
+    return replace(report, answers=True, leader=leader, role=role)

@@ -1,0 +1,286 @@
+"""A slave's connection to its master: drives a `SlaveLink`, and tries again when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import secrets
+from collections.abc import Callable
+
+from rocketpy.errors import ConnectionLost, FlushFailed, RocketError, StoreError
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect_raw, ending_hint
+from rocketpy_broker.replication.ha.log import EpochFile, StoreTarget
+from rocketpy_broker.replication.ha.master import Close, Effect, Poll, Received, Send
+from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.store.copy.backlog import Backlog
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+
+log = logging.getLogger("rocketpy.broker.ha")
+
+_TICK_S = 0.2
+_RUSH_S = 0.02
+"""How often is seen whether much of the log is still coming."""
+_RETRY_S = 1.0
+_BUFFER_MAX = 4 << 20
+"""Bytes that were received and not written, above which nothing is read."""
+
+
+class HaClientState(enum.Enum):
+    """What a slave is doing."""
+
+    WAITS = "has no master, or waits to try again"
+    CONNECTS = "connects"
+    COPIES = "copies"
+    REFUSED = "was refused, or refuses to follow: an operator is needed"
+
+
+class HaClient:
+    """Copies a master's log into a store, as long as it is started.
+
+    name, broker_id: who it is. on_copied: called when more of the log has come. options: for its connection,
+    with the TLS context if the master wants one.
+    """
+
+    def __init__(
+        self,
+        driver: StoreDriver,
+        epochs: EpochFile,
+        settings: LinkSettings,
+        tasks: Tasks,
+        *,
+        name: str,
+        broker_id: int,
+        reconnect_ms: int,
+        on_copied: Callable[[], None],
+        options: ChannelOptions | None = None,
+    ) -> None:
+        self._driver = driver
+        self._tasks = tasks
+        self._epochs = epochs
+        self._settings = settings
+        self._name, self._id = name, broker_id
+        self._reconnect_s = reconnect_ms / 1000
+        self._on_copied = on_copied
+        self._options = options
+        self._address: Address | None = None
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._backlog = Backlog(driver.store)
+        self._working: asyncio.Handle | None = None
+        self.state = HaClientState.WAITS
+        self.problem = ""
+        """Why the last connection ended; empty while one is copying."""
+        self.master_offset = -1
+        """Where the master's log ended, as far as it was heard; -1 when it was not."""
+
+    @property
+    def address(self) -> Address | None:
+        """The master's HA port, if known."""
+        return self._address
+
+    def follow(self, address: Address) -> None:
+        """Take this master from now on."""
+        if address != self._address:
+            log.info("HA master of %s is %s (was %s)", self._name, address, self._address)
+            self._address = address
+            self._changed.set()
+
+    def start(self) -> None:
+        """Copy from now on."""
+        self._task = self._tasks.spawn(self._run(), "HA copy")
+
+    async def close(self) -> None:
+        """Copy no more."""
+        await self._tasks.cancel(self._task, self._flushing)
+        self._task = None
+        if self._working is not None:
+            self._working.cancel()
+        with contextlib.suppress(StoreError):  # the next start reads the log, then
+            while self._backlog.size and self._driver.store.failure is None:
+                before = self._backlog.size
+                self._backlog.work()
+                if self._backlog.size == before:  # with SYNC_FLUSH, only what is flushed is dispatched
+                    await self._driver.flush()
+                await asyncio.sleep(0)
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            if self._address is not None:
+                try:
+                    await self._follow(self._address)
+                except RocketError as error:
+                    self._tell(error)
+            if self.state is not HaClientState.REFUSED:
+                self.state = HaClientState.WAITS
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._reconnect_s if self._address is not None else None):
+                    await self._changed.wait()
+
+    def _tell(self, error: RocketError) -> None:
+        level = logging.DEBUG if str(error) == self.problem else logging.WARNING
+        self.problem = str(error)
+        log.log(level, "HA: %s does not follow %s: %s", self._name, self._address, error)
+
+    async def _follow(self, address: Address) -> None:
+        """Copy until the connection ends. Raises RocketError, always."""
+        if self.state is not HaClientState.REFUSED:
+            self.state = HaClientState.CONNECTS
+        wire = _Wire()
+        await connect_raw(address, lambda: wire, self._options)
+        loop = asyncio.get_running_loop()
+        link = SlaveLink(
+            StoreTarget(self._driver.store, self._epochs, self._backlog),
+            self._settings,
+            broker_name=self._name,
+            broker_id=self._id,
+            nonce=secrets.token_hex(16),
+            now_ms=loop.time() * 1000,
+        )
+        try:
+            while not self._changed.is_set():
+                data = await wire.read(_TICK_S)
+                if not data:
+                    self._step(link, wire, Poll())
+                elif link.is_copying:
+                    self._step(link, wire, Received(data))
+                else:  # it may have to cut the log
+                    async with self._driver.paused():
+                        self._step(link, wire, Received(data))
+                if link.is_copying:
+                    wire.hand_over(lambda data: self._step(link, wire, Received(data)))
+        finally:
+            wire.close()
+        raise ConnectionLost(f"{address} is no longer the master")
+
+    def _step(self, link: SlaveLink, wire: _Wire, event: Received | Poll) -> None:
+        """Raises ConnectionLost when the connection is to end."""
+        self._obey(wire, link.step(event, asyncio.get_running_loop().time() * 1000))
+        if link.is_closed:
+            raise ConnectionLost("the master does not answer")
+        if isinstance(event, Received):
+            self._note_copied(link, wire)
+
+    def _obey(self, wire: _Wire, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                wire.write(effect.data)
+            elif isinstance(effect, Close):
+                if effect.is_final:
+                    self.state = HaClientState.REFUSED
+                raise ConnectionLost(effect.reason)
+
+    def _note_copied(self, link: SlaveLink, wire: _Wire) -> None:
+        if link.is_copying:
+            self.state, self.problem = HaClientState.COPIES, ""
+        self.master_offset = link.master_offset
+        self._on_copied()
+        if self._backlog.size and self._working is None:
+            self._work_later(_RUSH_S)
+        if link.wants_flushed and self._flushing is None:
+            self._flushing = self._tasks.spawn(self._flush(link, wire), "HA flush")
+
+    def _work_later(self, wait_s: float) -> None:
+        self._working = asyncio.get_running_loop().call_later(wait_s, self._tasks.run, self._work)
+
+    def _work(self) -> None:
+        """Dispatch a piece of the backlog, unless the log is coming faster than that."""
+        self._working = None
+        before, wait_s = self._backlog.size, _RUSH_S
+        if not self._backlog.is_rushing():
+            try:
+                self._backlog.work()
+                wait_s = _RUSH_S if self._backlog.size == before else 0
+            except StoreError as error:
+                log.error("HA: what was copied is not dispatched, which is tried again: %s", error)
+                wait_s = _RETRY_S
+        if self._backlog.size and self._driver.store.failure is None:
+            self._work_later(wait_s)
+
+    async def _flush(self, link: SlaveLink, wire: _Wire) -> None:
+        """Flush what came, and say so at once: a master waits for it."""
+        store = self._driver.store
+        try:
+            while store.flushed_offset < store.max_physical_offset:
+                await self._driver.flush()
+                for effect in link.step(Poll(), asyncio.get_running_loop().time() * 1000):
+                    if isinstance(effect, Send):
+                        wire.write(effect.data)
+        except FlushFailed as error:
+            log.critical("HA: nothing more is acknowledged: %s", error)
+        finally:
+            self._flushing = None
+
+
+class _Wire(StreamProtocol):
+    """Bytes of one connection: they wait for `read`, until somebody takes them at once (`hand_over`)."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._taker: Callable[[bytes], None] | None = None
+        self._data: list[bytes] = []
+        self._size = 0
+        self._is_news = asyncio.Event()
+        self._lost: Exception | None = None
+        self._has_heard = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio promises
+        self._transport = transport
+
+    def hand_over(self, taker: Callable[[bytes], None]) -> None:
+        """Give what comes from now on to `taker`; when it raises ConnectionLost, `read` does so, too."""
+        self._taker = taker
+
+    def data_received(self, data: bytes) -> None:
+        self._has_heard = True
+        if self._taker is not None and not self._data:
+            try:
+                self._taker(data)
+            except ConnectionLost as error:
+                self.connection_lost(error)
+                self.close()
+            return
+        self._data.append(data)
+        self._size += len(data)
+        self._is_news.set()
+        if self._size > _BUFFER_MAX and self._transport is not None:
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._lost is None:
+            hint = "" if self._has_heard else ending_hint(self._transport)
+            self._lost = ConnectionLost(f"{exc or 'the master closed the connection'}{hint}")
+        self._is_news.set()
+
+    async def read(self, timeout_s: float) -> bytes:
+        """What has come, empty after that time. Raises ConnectionLost when nothing more will."""
+        if not self._data and self._lost is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._is_news.wait()
+        self._is_news.clear()
+        if not self._data and self._lost is not None:
+            raise ConnectionLost(str(self._lost))
+        data = b"".join(self._data)
+        self._data.clear()
+        self._size = 0
+        if len(data) > _BUFFER_MAX and self._transport is not None and self._lost is None:
+            self._transport.resume_reading()
+        return data
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,148 @@
+"""A store's commit log as the two ends of replication see it, and whose bytes it holds: haEpochs.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from rocketpy.errors import StoreError
+from rocketpy_broker.replication.ha.epochs import NO_EPOCHS, EpochState, begin_epoch
+from rocketpy_broker.store import FlushDiskType, MessageStore
+from rocketpy_broker.store.copy.backlog import Backlog
+from rocketpy_broker.store.copy.replica import ReplicaLog
+from rocketpy_broker.store.files.disk import Disk
+from rocketpy_broker.store.files.state_file import load_state, save_state
+
+
+class EpochFile:
+    """Keeps epochs, durably."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self.state = NO_EPOCHS
+
+    def load(self) -> None:
+        """Read the file, if there is one. Raises StoreDamaged: without it, a stale master may be followed."""
+        self.state = load_state(self._disk, self._path, _decode) or NO_EPOCHS
+
+    def save(self, state: EpochState) -> None:
+        """Replace the file. Raises StoreError; then nothing has changed."""
+        if state != self.state:
+            save_state(self._disk, self._path, msgspec.json.format(msgspec.json.encode(state), indent=2))
+            self.state = state
+
+    def lead(self, end: int, identity: str, now_ms: int, *, is_clean: bool) -> None:
+        """Start as a master whose log ends at `end`. Raises StoreError.
+
+        is_clean: whether the last stop was; after a crash a master may lack what its slaves have, so what it
+        writes from here on is a new epoch. identity: a text that was never used before.
+        """
+        epochs, own = self.state.epochs, self.state.own
+        if not epochs or epochs[-1].id != own:
+            self.promote(end, identity, now_ms)
+        elif not is_clean:
+            self.save(begin_epoch(self.state, end, identity, 0))
+
+    def promote(self, end: int, identity: str, now_ms: int) -> None:
+        """Take over from another master; see `lead`. Raises StoreError."""
+        self.save(begin_epoch(self.state, end, identity, now_ms))
+
+    def follow(self) -> None:
+        """Start as a slave. Raises StoreError."""
+        self.save(msgspec.structs.replace(self.state, own=""))
+
+
+def _decode(data: bytes) -> EpochState:
+    try:
+        return msgspec.json.decode(data, type=EpochState)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+class StoreSource:
+    """The LogSource of an open store."""
+
+    def __init__(self, store: MessageStore, epochs: EpochFile) -> None:
+        self._store = store
+        self._epochs = epochs
+        self.segment_bytes = store.config.commit_log.segment_bytes
+        self._is_flushed_first = store.config.flush.disk_type is FlushDiskType.SYNC_FLUSH
+
+    @property
+    def min_offset(self) -> int:
+        """See `LogSource`."""
+        return self._store.min_physical_offset
+
+    @property
+    def max_offset(self) -> int:
+        """See `LogSource`."""
+        return self._store.max_physical_offset
+
+    @property
+    def ready_offset(self) -> int:
+        """See `LogSource`."""
+        store = self._store
+        return store.flushed_offset if self._is_flushed_first else store.max_physical_offset
+
+    @property
+    def epochs(self) -> EpochState:
+        """See `LogSource`."""
+        return self._epochs.state
+
+    def read(self, offset: int, size_max: int) -> bytes:
+        """See `LogSource`."""
+        size = min(size_max, self.segment_bytes - offset % self.segment_bytes)
+        data = self._store.read_log(offset, size)
+        if not data:
+            raise StoreError(f"no {size} bytes at {offset} of the commit log")
+        return data
+
+
+class StoreTarget:
+    """The LogTarget of an open store, for one connection: what came of a record in another is forgotten."""
+
+    def __init__(self, store: MessageStore, epochs: EpochFile, backlog: Backlog | None = None) -> None:
+        self._store = store
+        self._epochs = epochs
+        self._log = ReplicaLog(store, backlog)
+
+    @property
+    def is_empty(self) -> bool:
+        """See `LogTarget`."""
+        return self._log.is_empty
+
+    @property
+    def max_offset(self) -> int:
+        """See `LogTarget`."""
+        return self._log.max_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """See `LogTarget`."""
+        return self._store.flushed_offset
+
+    @property
+    def epochs(self) -> EpochState:
+        """See `LogTarget`."""
+        return self._epochs.state
+
+    def tail(self, size_max: int) -> bytes:
+        """See `LogTarget`."""
+        end = self._store.max_physical_offset
+        begin = max(self._store.min_physical_offset, end - size_max)
+        begin = max(begin, (end - 1) - (end - 1) % self._store.config.commit_log.segment_bytes)
+        return self._store.read_log(begin, end - begin) or b"" if end > begin else b""
+
+    def append(self, offset: int, data: bytes) -> None:
+        """See `LogTarget`."""
+        self._log.append(offset, data)
+
+    def adopt(self, epochs: EpochState, end: int) -> None:
+        """See `LogTarget`. What is cut off is kept in ``cut/<epoch>-<offset>`` below the store's root."""
+        if self.is_empty:
+            self._log.append(end, b"")
+        elif end < self._store.max_physical_offset:
+            self._log.cut(end, self._store.config.root / "cut" / f"{epochs.seen}-{end:020d}")
+        self._epochs.save(epochs)

@@ -1,0 +1,274 @@
+"""A master's end of one connection to a slave. Pure: a log, bytes and `now_ms` go in, effects come out.
+
+Source: HAConnection of RocketMQ 4.6.0. Differs: a slave that is ahead of the log, or behind its begin, is
+closed (#3015) instead of being sent what does not fit; with SYNC_FLUSH only what is flushed is sent; with a
+slave of ours more is agreed on, see `wire`.
+"""
+
+from __future__ import annotations
+
+import enum
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from rocketpy.errors import RemoteProtocolError, StoreError
+from rocketpy_broker.replication.ha.epochs import common_end
+from rocketpy_broker.replication.ha.settings import LinkSettings, LogSource
+from rocketpy_broker.replication.ha.wire import (
+    CONTROL,
+    Hello,
+    Join,
+    Note,
+    Refused,
+    ReportReader,
+    Welcome,
+    frame,
+    frames,
+    is_proof,
+    note_to_slave,
+    proof,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Bytes came from the peer."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Time has passed, the log has grown, or what was sent has left.
+
+    room: bytes that may be sent now; it is 1 frame at least.
+    """
+
+    room: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Bytes for the peer."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """The slave says how far it is."""
+
+    received: int
+    flushed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The connection is to be closed. is_final: it would end the same way again; an operator is needed."""
+
+    reason: str
+    is_final: bool = False
+
+
+Effect = Send | Acked | Close
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_TAIL_BYTES_MAX: Final = 1 << 16
+"""What a slave may have compared; ours shows 4096 bytes. It is read while nobody else is served."""
+_JOIN_FACTOR: Final = 3
+"""How much longer than for the greeting a master waits for what follows it."""
+
+
+class _State(enum.Enum):
+    FIRST = "first report"
+    JOIN = "join note"
+    SENDS = "copies"
+    CLOSED = "closed"
+
+
+class MasterLink:
+    """One connection. nonce: a text that was never used before; for the slave's proof."""
+
+    def __init__(self, log: LogSource, settings: LinkSettings, nonce: str, now_ms: float) -> None:
+        self._log = log
+        self._settings = settings
+        self._nonce = nonce
+        self._reader = ReportReader()
+        self._state = _State.FIRST
+        self._heard_ms = now_ms
+        self._sent_ms = float("-inf")
+        self._join_by_ms = now_ms + settings.first_ms
+        """When a peer that has not joined is disconnected."""
+        self.next_offset = -1
+        """What is sent next; -1 before that is known."""
+        self.received = -1
+        """The slave's log ends here, as it said last."""
+        self.flushed = -1
+        """… and is flushed up to here; -1 for a slave that does not say."""
+        self.slave: Join | None = None
+        """What a slave of ours said about itself."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a Close was returned."""
+        return self._state is _State.CLOSED
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether it is agreed where to begin."""
+        return self._state is _State.SENDS
+
+    @property
+    def counted(self) -> int:
+        """The offset below which a message is safe with this slave."""
+        return self.flushed if self._settings.wants_flushed and self.slave is not None else self.received
+
+    def step(self, event: Received | Poll, now_ms: float) -> list[Effect]:
+        """Take an event; return what is to be done, in order. After a Close nothing more comes."""
+        if self.is_closed:
+            return []
+        effects: list[Effect] = []
+        try:
+            if isinstance(event, Received):
+                self._heard_ms = now_ms
+                if self._state is _State.FIRST and event.data.startswith(_TLS_HANDSHAKE):
+                    return [self._close("it speaks TLS, and this HA port does not (tls.server.mode)")]
+                for said in self._reader.feed(event.data):
+                    effects += self._hear(said, now_ms)
+                    if self.is_closed:
+                        return effects
+            else:
+                effects += self._send(event.room, now_ms)
+        except (RemoteProtocolError, StoreError) as error:
+            return [*effects, self._close(str(error))]
+        if now_ms - self._heard_ms > self._settings.silence_ms:
+            effects.append(self._close(f"silent for {now_ms - self._heard_ms:.0f} ms"))
+        elif self._state is not _State.SENDS and now_ms > self._join_by_ms:
+            why = (
+                "; RocketMQ's slaves cannot join where haSecret is asked for" if self._settings.secret else ""
+            )
+            effects.append(self._close(f"no {self._state.value} in time{why}"))
+        return effects
+
+    def _close(self, reason: str) -> Close:
+        self._state = _State.CLOSED
+        return Close(reason)
+
+    # -- hearing ------------------------------------------------------------------------------
+
+    def _hear(self, said: tuple[int, int] | Note, now_ms: float) -> list[Effect]:
+        if isinstance(said, Join) and self._state is _State.JOIN:
+            return self._join(said)
+        if not isinstance(said, tuple):
+            return [self._close(f"an unexpected note: {type(said).__name__}")]
+        if self._state is _State.FIRST and said[0] == CONTROL:
+            self._state, self._reader.speaks_notes = _State.JOIN, True
+            # Its disk may be busy: it reads the end of its log first.
+            self._join_by_ms = now_ms + _JOIN_FACTOR * self._settings.join_ms
+            return [Send(note_to_slave(Hello(self._nonce, bool(self._settings.secret))))]
+        if self._state is _State.JOIN:
+            return [self._close("an ack before the slave has joined")]
+        return self._report(*said)
+
+    def _report(self, received: int, flushed: int) -> list[Effect]:
+        if self._state is _State.FIRST:
+            refusal = self._refusal_of_plain(received)
+            if refusal is not None:
+                return [refusal]
+            self._begin(received or self._last_file())
+        if not max(flushed, 0) <= received <= self._log.max_offset:
+            return [self._close(f"it reports {received}, the log here ends at {self._log.max_offset}")]
+        self.received, self.flushed = received, flushed
+        return [Acked(received, flushed)]
+
+    def _last_file(self) -> int:
+        """QUIRKS 53: an empty slave gets the last file only."""
+        end = self._log.ready_offset
+        return end - end % self._log.segment_bytes
+
+    def _refusal_of_plain(self, offset: int) -> Close | None:
+        if self._settings.secret:
+            return self._close("it knows no secret (haSecret)")
+        if 0 < offset < self._log.min_offset:
+            return self._close(f"its log ends at {offset}, the one here begins at {self._log.min_offset}")
+        return None
+
+    def _begin(self, offset: int) -> None:
+        self.next_offset = offset
+        self._state = _State.SENDS
+
+    def _join(self, join: Join) -> list[Effect]:
+        secret = self._settings.secret
+        if not is_proof(join.proof, proof(secret, "slave", self._nonce, join.nonce)):
+            return self._refuse("the slave does not know the secret of this master (haSecret)")
+        start = self._start_of(join)
+        if isinstance(start, str):
+            return self._refuse(start)
+        self.slave = join
+        self._begin(start)
+        self.received, self.flushed = start, -1
+        welcome = Welcome(
+            epochs=self._log.epochs.epochs,
+            start=start,
+            wants_flushed=self._settings.wants_flushed,
+            proof=proof(secret, "master", join.nonce, self._nonce),
+        )
+        return [Send(note_to_slave(welcome))]
+
+    def _refuse(self, reason: str) -> list[Effect]:
+        return [Send(note_to_slave(Refused(reason))), self._close(reason)]
+
+    def _start_of(self, join: Join) -> int | str:
+        """Return where that slave is to begin, or why it cannot."""
+        log = self._log
+        if join.max_offset < 0 or not 0 <= join.tail_bytes <= min(join.max_offset, _TAIL_BYTES_MAX):
+            return f"the slave shows {join.tail_bytes} bytes of a log that ends at {join.max_offset}"
+        newest = log.epochs.epochs[-1].number if log.epochs.epochs else 0
+        if join.epoch_seen > newest:
+            return (
+                f"the slave has followed a master of epoch {join.epoch_seen}, this one is of epoch {newest}: "
+                "another broker was promoted since"
+            )
+        if join.max_offset == 0:
+            return log.min_offset
+        start = common_end(join.epochs, join.max_offset, log.epochs.epochs, log.max_offset)
+        if start is None:
+            if join.epochs or join.max_offset > log.max_offset:
+                return "the slave's log is not a copy of this one; empty its store"
+            start = join.max_offset
+        if start < log.min_offset:
+            return (
+                f"the slave's log is good up to {start}, this one begins at {log.min_offset}; empty its store"
+            )
+        if start == join.max_offset and not self._has_tail(join):
+            return f"the slave's log ends with other bytes than are here before {start}; empty its store"
+        return start
+
+    def _has_tail(self, join: Join) -> bool:
+        begin = join.max_offset - join.tail_bytes
+        if not join.tail_bytes or begin < self._log.min_offset:
+            return True
+        return zlib.crc32(self._log.read(begin, join.tail_bytes)) == join.tail_crc
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def _send(self, room: int, now_ms: float) -> list[Effect]:
+        if self._state is not _State.SENDS:
+            return []
+        log, settings = self._log, self._settings
+        if not log.min_offset <= self.next_offset <= log.max_offset:
+            return [self._close(f"{self.next_offset} is no longer in the log")]
+        pieces: list[bytes] = []
+        if self._sent_ms + settings.heartbeat_ms < now_ms:
+            pieces.append(frame(self.next_offset, b""))
+        end = log.ready_offset
+        while self.next_offset < end and room > 0:
+            wanted = max(1, room // settings.batch_bytes) * settings.batch_bytes
+            body = log.read(self.next_offset, min(wanted, end - self.next_offset))
+            pieces.append(frames(self.next_offset, body, settings.batch_bytes))
+            self.next_offset += len(body)
+            room -= len(body)
+        if not pieces:
+            return []
+        self._sent_ms = now_ms
+        return [Send(b"".join(pieces))]

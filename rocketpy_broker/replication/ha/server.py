@@ -1,0 +1,262 @@
+"""A master's HA port: drives one `MasterLink` for each slave.
+
+A connection takes one of the places for slaves once it has joined: by our handshake, or with the first report
+of a slave of RocketMQ's. Before that it has little time, and gives way to newer ones where there are many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import (
+    Address,
+    ChannelOptions,
+    Listener,
+    StreamProtocol,
+    certificate_names,
+    listen_raw,
+)
+from rocketpy_broker.replication.ha.master import Acked, Close, MasterLink, Poll, Received, Send
+from rocketpy_broker.replication.ha.progress import Progress
+from rocketpy_broker.replication.ha.settings import LinkSettings, LogSource
+
+log = logging.getLogger("rocketpy.broker.ha")
+
+_TICK_S = 0.5
+_ROOM_BYTES = 512 * 1024
+"""Sent in one turn of the event loop to one slave."""
+_SLAVES_MAX = 64
+_STRANGERS_MAX = 256
+"""Connections that have not joined; fewer where a quarter of maxConnections is less."""
+_STRANGERS_MIN = 4
+"""However few descriptors there are."""
+_CLOSE_WAIT_S = 1.0
+"""A slave has this long to take what was sent before its connection was closed."""
+
+
+class HaServer:
+    """Serves a log to slaves.
+
+    on_ack: called when a slave has more than before. names: one of them must be in a slave's certificate;
+    empty: any certificate, or none, will do.
+    """
+
+    def __init__(
+        self,
+        source: LogSource,
+        settings: LinkSettings,
+        progress: Progress,
+        on_ack: Callable[[], None],
+        tasks: Tasks,
+        *,
+        names: frozenset[str] = frozenset(),
+    ) -> None:
+        self._names = names
+        self._source = source
+        self.tasks = tasks
+        self.settings = settings
+        self.progress = progress
+        self.on_ack = on_ack
+        self.limited_log: Final = RepeatedLog(log)
+        self._slaves: set[_Slave] = set()
+        self._strangers: dict[_Slave, str] = {}
+        """Connections that have not joined, oldest first, with their hosts."""
+        self._strangers_max = _STRANGERS_MAX
+        self._listener: Listener | None = None
+        self._poll: asyncio.Handle | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> Address | None:
+        """Where it listens; None before `start`."""
+        return self._listener.address if self._listener is not None else None
+
+    async def start(self, address: Address, options: ChannelOptions) -> None:
+        """Listen. Raises OSError."""
+        first_ms = min(options.frame_timeout_ms, self.settings.first_ms)  # for TLS
+        options = replace(options, frame_timeout_ms=first_ms)
+        self._strangers_max = max(_STRANGERS_MIN, min(_STRANGERS_MAX, options.max_connections // 4))
+        self._listener = await listen_raw(address, lambda: _Slave(self), options)
+        self._tick()
+
+    async def close(self) -> None:
+        """Listen no more, and disconnect every slave."""
+        for handle in (self._poll, self._ticker):
+            if handle is not None:
+                handle.cancel()
+        if self._listener is not None:
+            await self._listener.close()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Disconnect every slave: they come back and agree anew on what they have."""
+        for slave in (*self._slaves, *self._strangers):
+            slave.close("this broker stops, or changes its role")
+
+    def poke(self) -> None:
+        """The log has grown: send that, in the loop's next turn."""
+        if self._slaves and self._poll is None:
+            self._poll = asyncio.get_running_loop().call_soon(self.tasks.run, self._poll_all)
+
+    def _poll_all(self) -> None:
+        self._poll = None
+        for slave in list(self._slaves):
+            slave.poll()
+
+    def _tick(self) -> None:
+        """Heartbeats and silence."""
+        self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self.tasks.run, self._tick)
+        for stranger in list(self._strangers):
+            stranger.poll()
+        self._poll_all()
+
+    # -- what connections tell ----------------------------------------------------------------
+
+    def open_link(self, slave: _Slave, host: str) -> MasterLink:
+        """Return the core of a new connection, which has not joined."""
+        if len(self._strangers) >= self._strangers_max:
+            self._drop_stranger()
+        self._strangers[slave] = host
+        return MasterLink(self._source, self.settings, secrets.token_hex(16), _now_ms())
+
+    def is_stranger(self, names: frozenset[str]) -> bool:
+        """Whether a certificate with these names is not one of a replica."""
+        return bool(self._names) and not self._names & names
+
+    def _drop_stranger(self) -> None:
+        """Close the oldest connection of the host that has most of those that have not joined."""
+        (crowd, count), *_ = Counter(self._strangers.values()).most_common(1)
+        oldest = next(stranger for stranger, host in self._strangers.items() if host == crowd)
+        text = "HA: closing a connection that has not joined; %s has %d of those"
+        self.limited_log.warning(crowd, text, crowd, count)
+        del self._strangers[oldest]
+        oldest.abort()
+
+    def joined_link(self, slave: _Slave, link: MasterLink, address: str) -> bool:
+        """Take a connection that has joined; False when there are enough slaves."""
+        if slave in self._slaves:
+            return True
+        if len(self._slaves) >= _SLAVES_MAX:
+            return False
+        del self._strangers[slave]
+        self._slaves.add(slave)
+        self.progress.add(link, address)
+        log.info("HA slave at %s has joined", address)
+        return True
+
+    def closed_link(self, slave: _Slave, link: MasterLink) -> None:
+        """Forget a connection."""
+        self._slaves.discard(slave)
+        self._strangers.pop(slave, None)
+        self.progress.remove(link)
+
+
+class _Slave(StreamProtocol):
+    """One connection."""
+
+    def __init__(self, server: HaServer) -> None:
+        self._server = server
+        self._link: MasterLink | None = None
+        self._transport: asyncio.Transport | None = None
+        self._address = "?"
+        self._is_full = False
+        self._again: asyncio.Handle | None = None
+        self._ending: asyncio.Handle | None = None
+        """Set while it closes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio promises
+        self._transport = transport
+        self._address = _text(transport.get_extra_info("peername"))
+        names = certificate_names(transport)
+        if self._server.is_stranger(names):
+            shown = ", ".join(sorted(names)) or "no name"
+            text = "HA connection from %s: its certificate has %s, which is not in replicaCertNames"
+            self._server.limited_log.warning(shown, text, self._address, shown)
+            transport.abort()
+            return
+        self._link = self._server.open_link(self, self._address.rpartition(":")[0])
+
+    def data_received(self, data: bytes) -> None:
+        self._step(Received(data))
+        self.poll()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self.poll()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for handle in (self._again, self._ending):
+            if handle is not None:
+                handle.cancel()
+        if self._link is not None:
+            self._server.closed_link(self, self._link)
+            self._link = None
+
+    def poll(self) -> None:
+        """Send what there is, as far as the socket takes it."""
+        if self._link is None or self._again is not None:
+            return
+        link, before = self._link, self._link.next_offset
+        self._step(Poll(0 if self._is_full else _ROOM_BYTES))
+        if link.next_offset - before >= _ROOM_BYTES and not (self._is_full or link.is_closed):
+            self._again = asyncio.get_running_loop().call_soon(self._server.tasks.run, self._go_on)
+
+    def _go_on(self) -> None:
+        self._again = None
+        self.poll()
+
+    def close(self, reason: str) -> None:
+        """Close the connection: a slave that hangs would never take what is still to be sent to it."""
+        if self._transport is not None and self._ending is None:
+            log.info("HA connection from %s is closed: %s", self._address, reason)
+            self._transport.close()
+            self._ending = asyncio.get_running_loop().call_later(_CLOSE_WAIT_S, self._transport.abort)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _step(self, event: Received | Poll) -> None:
+        if self._link is None or self._transport is None or self._ending is not None:
+            return
+        acked = False
+        effects = self._link.step(event, _now_ms())
+        if self._link.is_copying and not self._server.joined_link(self, self._link, self._address):
+            log.warning("HA slave at %s is refused: %d slaves have joined", self._address, _SLAVES_MAX)
+            self.close("too many slaves")
+            return
+        for effect in effects:
+            match effect:
+                case Send(data):
+                    self._transport.write(data)
+                case Acked():
+                    acked = True
+                case Close(reason):
+                    host = self._address.rpartition(":")[0]
+                    text = "HA connection from %s: %s"
+                    self._server.limited_log.warning(f"{host} {reason}", text, self._address, reason)
+                    self.close(reason)
+        if acked:
+            self._server.on_ack()
+
+
+def _text(peer: object) -> str:
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "?")
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

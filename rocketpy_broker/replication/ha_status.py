@@ -1,0 +1,136 @@
+"""What masters and slaves tell of their replication, asked over their ports for clients.
+
+The names under which they tell it are RocketMQ 4.6.0's where it has them (getBrokerRuntimeInfo); those that
+begin with ``ha`` are ours, so a broker of RocketMQ tells only where its log ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from rocketpy.config import Credentials
+from rocketpy.errors import RemoteProtocolError, RocketError
+from rocketpy.protocol.bodies import ClusterInfo, KVTable
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.transport import Address, ChannelOptions
+from rocketpy_broker.replication.ha.progress import SlaveState
+from rocketpy_broker.services.cluster.remoting_client import Asker
+
+MASTER_ID: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One broker. problem: why it did not answer, or why it does not copy; empty if all is well."""
+
+    name: str
+    broker_id: int
+    address: str
+    answers: bool = False
+    role: str = ""
+    """Empty for a broker of RocketMQ's."""
+    epoch: int = 0
+    """Number of the newest epoch of which it has bytes; with `max_offset` its `rank`."""
+    max_offset: int = -1
+    state: str = ""
+    """What a slave is doing."""
+    problem: str = ""
+    slaves: tuple[SlaveState, ...] = ()
+    """Who copies it."""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """See `epochs.rank`."""
+        return self.epoch, self.max_offset
+
+
+def slaves_text(slaves: Sequence[SlaveState]) -> str:
+    """Return the slaves of a broker as it tells them, in JSON."""
+    return msgspec.json.encode(slaves).decode()
+
+
+async def find_replicas(
+    namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
+) -> list[Replica]:
+    """Ask every broker that a name server knows, or those of one name. Raises RocketError when none answers.
+
+    namesrv: the first that answers counts. Brokers that do not answer are in the result all the same.
+    """
+    places = await find_places(namesrv, name, options)
+    return await asyncio.gather(*(ask_broker(address, name, id_, options) for name, id_, address in places))
+
+
+async def find_places(
+    namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
+) -> list[tuple[str, int, str]]:
+    """Return name, id and address of the brokers that a name server knows. Raises RocketError as above."""
+    cluster, server = await _first_answer(namesrv, options)
+    tls = server.scheme == "tls"
+    return [
+        (broker, broker_id, f"tls://{address}" if tls and "://" not in address else address)
+        for broker, data in sorted(cluster.broker_addr_table.items())
+        for broker_id, address in sorted(data.broker_addrs.items())
+        if name in (None, broker)
+    ]
+
+
+async def ask_runtime_info(address: str, options: ChannelOptions | None = None) -> dict[str, str]:
+    """Return what a broker tells of itself. Raises RocketError."""
+    body = await _ask(Address.parse(address), RequestCode.GET_BROKER_RUNTIME_INFO, options)
+    return KVTable.decode(body).table
+
+
+async def ask_broker(
+    address: str, name: str = "", broker_id: int = -1, options: ChannelOptions | None = None
+) -> Replica:
+    """Ask one broker; whatever goes wrong is its `problem`. name, broker_id: as name servers know it."""
+    replica = Replica(name=name, broker_id=broker_id, address=address)
+    try:
+        return _read(replica, await ask_runtime_info(address, options))
+    except RocketError as error:
+        return replace(replica, problem=str(error))
+
+
+def _read(replica: Replica, table: dict[str, str]) -> Replica:
+    try:
+        return replace(
+            replica,
+            name=table.get("haBrokerName", replica.name),
+            broker_id=int(table.get("haBrokerId", replica.broker_id)),
+            answers=True,
+            role=table.get("haRole", ""),
+            epoch=int(table.get("haEpoch", 0)),
+            max_offset=int(table["commitLogMaxOffset"]),
+            state=table.get("haState", ""),
+            problem=table.get("haProblem", ""),
+            slaves=msgspec.json.decode(table.get("haSlaves", "[]"), type=tuple[SlaveState, ...]),
+        )
+    except (KeyError, ValueError) as error:  # msgspec's errors are ValueErrors
+        raise RemoteProtocolError(f"{replica.address} tells what cannot be read: {error!r}") from error
+
+
+async def _first_answer(
+    namesrv: Sequence[Address], options: ChannelOptions | None
+) -> tuple[ClusterInfo, Address]:
+    failure: RocketError | None = None
+    for server in namesrv:
+        try:
+            body = await _ask(server, RequestCode.GET_BROKER_CLUSTER_INFO, options)
+            return ClusterInfo.decode(body), server
+        except RocketError as error:
+            failure = error
+    raise failure if failure is not None else RemoteProtocolError("no name server is known")
+
+
+async def _ask(address: Address, code: int, options: ChannelOptions | None) -> bytes:
+    """Ask one question, signed with the keys in the environment, if there are any."""
+    asker = Asker(address, Credentials.from_environment(), options or ChannelOptions())
+    try:
+        return await asker.ask(code)
+    finally:
+        asker.close()

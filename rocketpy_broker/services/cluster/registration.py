@@ -1,0 +1,464 @@
+"""Keeps every name server informed about this broker: who it is, where, and which topics it has.
+
+One task a name server. It registers at once, every 30 s, when a topic changed (only that topic,
+QUIRKS 13) and when the connection is back after it was lost; a name server that is down does not
+hold up the others. Source: BrokerController.registerBrokerAll, BrokerOuterAPI of RocketMQ 4.6.0.
+Differs: many topics are registered in several requests, where 4.6.0 makes one that exceeds a frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from rocketpy.errors import RocketError, TransportError
+from rocketpy.protocol.bodies import ClusterInfo, DataVersion, KVTable, RegisterBrokerBody, TopicConfig
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+)
+from rocketpy.protocol.message.checksum import crc32
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.services.cluster.remoting_client import refusal
+from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable
+
+log = logging.getLogger("rocketpy.broker.registration")
+
+_READ_WRITE: Final = PERM_READ | PERM_WRITE
+_ANNOUNCE_S: Final = 1.0
+"""How long an operator's change waits for name servers to accept it. RocketMQ 5 waits so long, too."""
+_PART_BYTES: Final = 1 << 20
+"""Topics of one request, about: a larger one holds up a name server's other clients."""
+_TOPIC_BYTES: Final = 160
+"""Of a topic in a request, besides its name, which is there twice."""
+_FAILURES_LOGGED: Final = 3
+"""After so many failures in a row it is an error."""
+_RETRY_S: Final = (1.0, 2.0, 5.0)
+"""Pauses after attempts that failed in a row; the last one for all that follow."""
+
+
+def advertised(address: Address, host: str | None) -> str:
+    """Return an address as name servers tell it. host: stands for the one that is listened at, if given.
+
+    TCP and TLS addresses are written as RocketMQ's, without a scheme; a name at memory:// has no host.
+    """
+    if host is not None and address.scheme != "memory":
+        address = replace(address, host=host)
+    return str(replace(address, scheme="tcp") if address.scheme == "tls" else address)
+
+
+@dataclass(slots=True)
+class _NameServerLink:
+    """What one name server knows of us."""
+
+    address: Address
+    channel: Channel | None = None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    unsent: dict[str, TopicConfig] = field(default_factory=dict)
+    """Topics that changed since it last acknowledged a registration."""
+    changes: set[int] = field(default_factory=set)
+    """Numbers of the changes that it has not accepted."""
+    in_flight: set[int] = field(default_factory=set)
+    """Those of them that were sent to it by themselves."""
+    is_registered: bool = False
+    """On the channel that is open now."""
+    was_asked: bool = False
+    """For a broker with our name and id, before the first registration."""
+    failures: int = 0
+    problem: str | None = None
+    """Why the last registration failed; None when it did not."""
+    is_stale: bool = False
+    """May it lack topics though it has the table's version?"""
+    in_parts: bool = False
+    """Is it registered with several requests now? A change that came between would hide the later ones: a
+    name server ignores topics with a version that it has."""
+
+    def lacks(self, change: int) -> bool:
+        """Whether it can be reached, and has not accepted that change or one before."""
+        return not self.failures and any(number <= change for number in self.changes)
+
+    # What an Endpoint needs; a name server asks nothing of a broker.
+    def channel_opened(self, channel: Channel) -> None:
+        """Part of Endpoint."""
+
+    def handle(self, channel: Channel, request: Command) -> Command:
+        """Part of Endpoint."""
+        return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="this is a broker's own client")
+
+    def end_of_buffer(self) -> None:
+        """Part of Endpoint."""
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        """A name server drops a broker at once when its connection ends, so come back at once."""
+        self.channel = None
+        self.is_registered = False
+        self.wake.set()
+
+
+class Registrar:
+    """Registers one broker. address, ha_address: what clients and slaves are told to connect to.
+
+    broker_id: who it is among those of its name; -1 for a DLedger broker until it has a role, which registers
+    with that id after `RegistrationConfig.roleless_ms`. on_master: told the addresses of the master, when
+    this is a slave and a name server knows it.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        tasks: Tasks,
+        *,
+        address: str,
+        ha_address: str,
+        broker_id: int,
+        on_master: Callable[[str, str], None],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._address = address
+        self._ha_address = ha_address
+        self.broker_id = broker_id
+        self._links = [_NameServerLink(namesrv) for namesrv in config.registration.namesrv]
+        keys = config.registration.credentials
+        self._signer = None if keys is None else keys.signer()
+        self._owner = tasks
+        self._tasks: list[asyncio.Task[None]] = []
+        self._on_master = on_master
+        self._changes = 0
+        """How many there were: topics made, changed or deleted."""
+        self._progress = asyncio.Event()
+        """Set when a name server has accepted changes, or is found to be unreachable."""
+        self._may_be_roleless = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Try every name server once, then keep at it in the background. Raises nothing."""
+        if not self._links:
+            log.warning(
+                "no name server will know broker %s, so no client finds it: set namesrvAddr (--namesrv) "
+                "or NAMESRV_ADDR",
+                self._config.name,
+            )
+        await asyncio.gather(*(self._register_or_log(link) for link in self._links))
+        self._tasks = [
+            self._owner.spawn(self._keep(link), f"registration at {link.address}") for link in self._links
+        ]
+        if self.broker_id < 0:
+            delay_s = self._config.registration.roleless_ms / 1000
+            self._timer = asyncio.get_running_loop().call_later(
+                delay_s, self._owner.run, self._register_roleless
+            )
+
+    def _register_roleless(self) -> None:
+        """Register whoever this is now. Source: BrokerController.start registers every 10 s with any id."""
+        self._may_be_roleless = True
+        if self.broker_id < 0:
+            log.warning(
+                "broker %s has no role in its DLedger group; it registers with id -1 and can only be read",
+                self._config.name,
+            )
+            self.refresh(self.broker_id)
+
+    def refresh(self, broker_id: int) -> None:
+        """Register all anew, soon, perhaps as another than before."""
+        self.broker_id = broker_id
+        for link in self._links:
+            link.is_registered = False
+            link.wake.set()
+
+    def topics_changed(self, changed: Mapping[str, TopicConfig]) -> None:
+        """Tell all name servers about topics that are new or other than before.
+
+        Those that can be reached are written to at once, before a send that made the topic is answered; 4.6.0
+        does the same by a oneway request.
+        """
+        self._changes += 1
+        for link in self._links:
+            link.changes.add(self._changes)
+            channel = link.channel
+            is_open = channel is not None and not channel.is_closed and link.is_registered
+            is_now = is_open and not link.in_parts and changed and len(self._chunks(changed)) == 1
+            if channel is None or not is_now:
+                self._tell_later(link, changed)
+                continue
+            request = self._signed(self._registration(changed))
+            link.in_flight.add(self._changes)
+            answer = channel.request(request, self._config.registration.timeout_ms)
+            channel.flush()
+            answer.add_done_callback(partial(self._told, link, changed, self._changes))
+
+    def _told(
+        self,
+        link: _NameServerLink,
+        changed: Mapping[str, TopicConfig],
+        number: int,
+        answer: asyncio.Future[Command],
+    ) -> None:
+        """A name server has taken some topics, or shall be told again."""
+        link.in_flight.discard(number)
+        if answer.cancelled():
+            return
+        try:
+            response = answer.result()
+            if response.code == ResponseCode.SUCCESS:
+                self._accepted(link, {number})
+                self._take_answer(response)
+                return
+        except RocketError as error:
+            log.info("name server %s has not taken %d topics: %s", link.address, len(changed), error)
+        link.is_stale = True
+        self._tell_later(link, changed)
+
+    @staticmethod
+    def _tell_later(link: _NameServerLink, changed: Mapping[str, TopicConfig]) -> None:
+        link.unsent.update({name: topic for name, topic in changed.items() if name not in link.unsent})
+        link.wake.set()
+
+    async def announced(self) -> None:
+        """Wait until the name servers have accepted every change so far, for at most a second.
+
+        A name server that cannot be reached is not waited for; one that is late is logged at WARNING. Whoever
+        makes a topic and then asks a name server for its route would not find it otherwise, and a consumer
+        asks again only after 30 s. Source: BrokerController.registerBrokerAll of RocketMQ 5, which waits for
+        its name servers; 4.6.0 answers first.
+        """
+        last = self._changes
+        try:
+            async with asyncio.timeout(_ANNOUNCE_S):
+                while any(link.lacks(last) for link in self._links):
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            late = ", ".join(str(link.address) for link in self._links if link.lacks(last))
+            log.warning("name servers %s did not accept a change of topics within %g s", late, _ANNOUNCE_S)
+
+    def _accepted(self, link: _NameServerLink, changes: set[int]) -> None:
+        link.changes -= changes
+        self._progress.set()
+
+    @property
+    def registered_at(self) -> list[str]:
+        """The name servers that know this broker now."""
+        return [str(link.address) for link in self._links if link.is_registered]
+
+    @property
+    def problems(self) -> list[str]:
+        """Why name servers do not know this broker, or not all of its topics."""
+        return [
+            f"name server {link.address}: {link.problem}" for link in self._links if link.problem is not None
+        ]
+
+    async def close(self) -> None:
+        """Say goodbye to the name servers that can be reached."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._owner.cancel(*self._tasks)
+        await asyncio.gather(*(self._unregister(link) for link in self._links))
+
+    # -- one name server ----------------------------------------------------------------------
+
+    async def _keep(self, link: _NameServerLink) -> None:
+        while True:
+            await self._pause(link)
+            await self._register_or_log(link)
+
+    async def _pause(self, link: _NameServerLink) -> None:
+        """Wait for the next period or a reason to register before it; after a failure, for the retry."""
+        if link.failures:
+            await asyncio.sleep(_RETRY_S[min(link.failures, len(_RETRY_S)) - 1])
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.registration.period_ms / 1000):
+                await link.wake.wait()
+
+    async def _register_or_log(self, link: _NameServerLink) -> None:
+        link.wake.clear()
+        if self.broker_id < 0 and not self._may_be_roleless:
+            return
+        try:
+            await self._register(link)
+        except RocketError as error:
+            self._progress.set()
+            self._note_failure(link, error)
+            return
+        if link.failures:
+            log.warning("registered at name server %s after %d failures", link.address, link.failures)
+        link.failures, link.problem, link.is_stale = 0, None, False
+
+    @staticmethod
+    def _note_failure(link: _NameServerLink, error: RocketError) -> None:
+        link.failures += 1
+        link.is_stale = True
+        is_refused = not isinstance(error, TransportError)
+        if is_refused:
+            link.is_registered = False
+        level = logging.DEBUG
+        if is_refused and str(error) != link.problem:
+            level = logging.ERROR
+        elif link.failures == 1:
+            level = logging.WARNING
+        elif link.failures == _FAILURES_LOGGED:
+            level = logging.ERROR
+        link.problem = str(error)
+        log.log(
+            level,
+            "cannot register at name server %s (attempt %d), so its clients may not find this broker: %s",
+            link.address,
+            link.failures,
+            error,
+        )
+
+    async def _register(self, link: _NameServerLink) -> None:
+        """Send what the name server does not know. Raises TransportError, BrokerError, ProtocolError."""
+        channel = await self._channel(link)
+        rival = None if link.was_asked or self._config.dledger.enabled else await self._rival(link, channel)
+        unsent, link.unsent = link.unsent, {}
+        only = unsent if link.is_registered and unsent and not link.is_stale else None
+        changes = link.changes.copy() if only is None else link.changes - link.in_flight
+        chunks = self._chunks(self._topics.names if only is None else only)
+        if len(chunks) == 1 and (only is not None or link.is_stale):
+            chunks.insert(0, [])
+        response = None
+        link.in_parts = len(chunks) > 1
+        try:
+            for later, names in zip(reversed(range(len(chunks))), chunks, strict=True):
+                request = self._signed(self._registration(names, later=later))
+                response = await channel.request(request, self._config.registration.timeout_ms)
+                if response.code != ResponseCode.SUCCESS:
+                    raise refusal(request.code, response, link.address)
+        except RocketError:
+            link.unsent = unsent | link.unsent
+            raise
+        finally:
+            link.in_parts = False
+        link.is_registered = True
+        self._accepted(link, changes)
+        if response is not None:
+            self._take_answer(response)
+        if rival is not None:
+            self._owner.spawn(self._report_rival(link, rival), f"look for a broker at {rival}")
+
+    async def _rival(self, link: _NameServerLink, channel: Channel) -> str | None:
+        """Where a name server knows another broker with this name and id; None where it does not tell."""
+        link.was_asked = True
+        request = self._signed(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        try:
+            answer = await channel.request(request, self._config.registration.timeout_ms)
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            data = ClusterInfo.decode(answer.body).broker_addr_table.get(self._config.name)
+        except RocketError as error:
+            log.info("cannot look for a broker of the same name at %s: %s", link.address, error)
+            return None
+        address = data.broker_addrs.get(self.broker_id) if data is not None else None
+        return None if address == self._address else address
+
+    async def _report_rival(self, link: _NameServerLink, address: str) -> None:
+        """Log an error if a broker runs there; else the name server has not yet noticed that it ended."""
+        try:
+            channel = await connect(address, AskingEnd(), ChannelOptions())
+        except RocketError:
+            return
+        channel.close()
+        log.error(
+            "another broker with brokerName=%s and brokerId=%d runs at %s, as name server %s tells. Clients "
+            "find only the one that registered last: stop one, or change its brokerName or brokerId",
+            self._config.name,
+            self.broker_id,
+            address,
+            link.address,
+        )
+
+    async def _channel(self, link: _NameServerLink) -> Channel:
+        if link.channel is None or link.channel.is_closed:
+            # Routes of many topics come back in one body; a name server is trusted like a broker.
+            options = ChannelOptions(ssl=self._config.registration.ssl)
+            link.channel = await connect(link.address, link, options)
+            link.is_registered = False
+        return link.channel
+
+    def _signed(self, command: Command) -> Command:
+        """The request as a name server with access control wants it, where we have an account."""
+        if self._signer is not None:
+            command.ext = self._signer.sign(command.ext_fields(), command.body, code=command.code)
+            command.header = None
+        return command
+
+    @staticmethod
+    def _chunks(names: Iterable[str]) -> list[list[str]]:
+        """Return names of topics, as many together as fit one request; there is one request at least."""
+        chunks: list[list[str]] = [[]]
+        room = _PART_BYTES
+        for name in names:
+            size = _TOPIC_BYTES + 2 * len(name)
+            if room < size:
+                chunks.append([])
+                room = _PART_BYTES
+            chunks[-1].append(name)
+            room -= size
+        return chunks
+
+    def _registration(self, names: Iterable[str], *, later: int = 0) -> Command:
+        """Return the request with these topics, as they are now; a limited broker limits them all.
+
+        later: how many requests with other topics follow. A name server looks at topics only if their version
+        is another than the last that it got, so each of these has its own, and the last the table's.
+        """
+        compressed = self._config.registration.compressed
+        topics = self._topics.snapshot(dict.fromkeys(names))
+        if later:
+            version = topics.data_version
+            topics.data_version = DataVersion(counter=version.counter, timestamp=version.timestamp - later)
+        if self._config.permission & _READ_WRITE != _READ_WRITE:
+            for name, topic in topics.topic_config_table.items():
+                limited = msgspec.structs.replace(topic, perm=self._config.permission)
+                topics.topic_config_table[name] = limited
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=topics).encode(compressed)
+        header = RegisterBrokerRequestHeader(
+            broker_name=self._config.name,
+            broker_addr=self._address,
+            cluster_name=self._config.cluster_name,
+            ha_server_addr=self._ha_address,
+            broker_id=self.broker_id,
+            compressed=compressed,
+            body_crc32=crc32(body),
+        )
+        return Command.request(RequestCode.REGISTER_BROKER, header, body)
+
+    def _take_answer(self, response: Command) -> None:
+        header = response.header_as(RegisterBrokerResponseHeader)
+        if header.master_addr:
+            self._on_master(header.master_addr, header.ha_server_addr or "")
+        if response.body:
+            self._topics.apply_order_config(KVTable.decode(response.body).table)
+
+    async def _unregister(self, link: _NameServerLink) -> None:
+        channel, link.channel = link.channel, None
+        if channel is None or channel.is_closed:
+            return
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=self._config.name,
+            broker_addr=self._address,
+            cluster_name=self._config.cluster_name,
+            broker_id=self.broker_id,
+        )
+        try:
+            command = self._signed(Command.request(RequestCode.UNREGISTER_BROKER, header))
+            await channel.request(command, self._config.registration.timeout_ms)
+        except RocketError as error:
+            log.info("no goodbye to name server %s: %s", link.address, error)
+        channel.close()
+        await channel.wait_closed()

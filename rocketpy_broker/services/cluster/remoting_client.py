@@ -1,0 +1,49 @@
+"""Questions to another server, by whoever is no client: a slave, an operator's command."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocketpy.config import Credentials
+from rocketpy.errors import BrokerError
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
+
+_TIMEOUT_MS: Final = 3000
+_FOR_NAME_SERVERS: Final = (RequestCode.REGISTER_BROKER, RequestCode.GET_BROKER_CLUSTER_INFO)
+"""Requests that every name server handles, and no broker."""
+
+
+class Asker:
+    """Asks one server, over a connection that is opened when it is needed."""
+
+    def __init__(self, address: Address, keys: Credentials | None, options: ChannelOptions) -> None:
+        self.address = address
+        self._signer = None if keys is None else keys.signer()
+        self._options = options
+        self._channel: Channel | None = None
+
+    async def ask(self, code: int, fields: dict[str, str] | None = None) -> bytes:
+        """Return the body of the answer. Raises BrokerError when it is no success, RocketError."""
+        if self._channel is None or self._channel.is_closed:
+            self._channel = await connect(self.address, AskingEnd(), self._options)
+        request = Command.request(code)
+        request.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"", code=code)
+        answer = await self._channel.request(request, _TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(code, answer, self.address)
+        return bytes(answer.body)
+
+    def close(self) -> None:
+        """Disconnect; the next question connects again."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+def refusal(code: int, answer: Command, address: Address) -> BrokerError:
+    """The error for an answer that is no success. code: that of the question."""
+    is_broker = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _FOR_NAME_SERVERS
+    advice = "it is a broker, not a name server" if is_broker else ""
+    return BrokerError(answer.code, answer.remark, str(address), advice=advice)

@@ -1,0 +1,1 @@
+"""Delayed messages: their queues and the scheduler that delivers them."""

@@ -1,0 +1,190 @@
+"""Which delayed messages are due, and their way to their own topics.
+
+Each delay level is one queue of SCHEDULE_TOPIC_XXXX. All messages of a level wait equally long, so a level
+is a line: its head is due first. The consume queue has the due time (QUIRKS 44), so records are read only
+once they are due. Pure: a store and `now_ms` go in. Source: ScheduleMessageService of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rocketpy.errors import StoreError, UsageError
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC, DelayLevels
+from rocketpy.protocol.message.record import decode
+from rocketpy_broker.services.delay.topic_rewrite import copy_of, real_place
+from rocketpy_broker.store import MessageStore
+
+log = logging.getLogger("rocketpy.broker.delay")
+
+_UNITS: Final = 64
+"""Consume queue units read at once."""
+_NOT_READABLE_YET_MS: Final = 10
+"""When to look again for a message that is stored and may not be read before it is flushed (SYNC_FLUSH)."""
+
+
+@dataclass(slots=True)
+class _Level:
+    """One delay level. offset: of its first message that was not delivered."""
+
+    queue_id: int
+    delay_ms: int | None
+    """None for a level that the configuration no longer has."""
+    offset: int = 0
+    head_due_ms: int | None = None
+    """When the message at `offset` is due; None when not looked up."""
+    shift_ms: int = 0
+    """By how much due times are too late, since the clock was set back after they were made."""
+    taken: int = 0
+    """Messages from `offset` on that are appended and not written yet."""
+
+    def due(self, unit_due_ms: int, now_ms: int) -> int:
+        """Return when a message is due that was to be due at `unit_due_ms`.
+
+        Nobody waits longer than the level says: a due time further away was made by a clock that was
+        ahead. From the first such message, counted from now, the others keep their distance.
+        """
+        if self.delay_ms is None or unit_due_ms <= now_ms + self.delay_ms:
+            self.shift_ms = 0
+            return unit_due_ms
+        if unit_due_ms - self.shift_ms > now_ms + self.delay_ms:
+            self.shift_ms = unit_due_ms - now_ms - self.delay_ms
+        return unit_due_ms - self.shift_ms
+
+
+class DelayQueues:
+    """The levels of one store. `load` before use, and again when the store was exchanged."""
+
+    def __init__(self, store: MessageStore, levels: DelayLevels) -> None:
+        self._store = store
+        self._delays_ms = levels.delays_ms
+        self._levels: list[_Level] = []
+
+    def load(self, saved: Mapping[int, int]) -> None:
+        """Begin at the saved offsets: level -> next offset.
+
+        An offset behind the end of its queue is set to the end: recovery has cut off messages, and those that
+        come in their place must be delivered. One before its begin moves there.
+        """
+        stored = {queue_id + 1 for topic, queue_id in self._store.table if topic == SCHEDULE_TOPIC}
+        numbers = range(1, len(self._delays_ms) + 1)
+        self._levels = [self._level(number, saved.get(number, 0)) for number in sorted({*numbers, *stored})]
+
+    def _level(self, number: int, offset: int) -> _Level:
+        queue_id = number - 1
+        end = self._store.appended_in_queue(SCHEDULE_TOPIC, queue_id)
+        if offset > end:
+            log.warning("delay level %d: offset %d is behind the queue's end, %d", number, offset, end)
+            offset = end
+        delay_ms = self._delays_ms[queue_id] if queue_id < len(self._delays_ms) else None
+        return _Level(queue_id, delay_ms, offset)
+
+    def offsets(self) -> dict[int, int]:
+        """Return level -> next offset, of the levels that ever had a message."""
+        store = self._store
+        return {
+            level.queue_id + 1: level.offset
+            for level in self._levels
+            if level.offset or store.appended_in_queue(SCHEDULE_TOPIC, level.queue_id)
+        }
+
+    def waiting(self) -> dict[int, int]:
+        """Return level -> messages that are not delivered yet, of the same levels."""
+        store = self._store
+        return {
+            level: max(store.appended_in_queue(SCHEDULE_TOPIC, level - 1) - offset, 0)
+            for level, offset in self.offsets().items()
+        }
+
+    def deliver(self, now_ms: int, count_max: int) -> tuple[int, int | None]:
+        """Put up to `count_max` messages that are due into their own queues, and write them.
+
+        Returns how many, and when to be called again: ms, not after `now_ms` when more are due already; None
+        when no message waits. Raises StoreError: then none was delivered, and the next call tries again.
+        """
+        failure = None
+        try:
+            for level in self._levels:
+                self._take_due(level, now_ms, count_max - sum(one.taken for one in self._levels))
+        except StoreError as error:
+            failure = error  # what was appended before it is written all the same
+        count = self._write()
+        if failure is not None:
+            raise failure
+        return count, self._next_due(now_ms)
+
+    def _write(self) -> int:
+        count = 0
+        try:
+            self._store.write_out()
+        except StoreError:
+            for level in self._levels:
+                level.taken = 0
+            raise
+        for level in self._levels:
+            if level.taken:
+                level.offset += level.taken
+                count += level.taken
+                level.taken, level.head_due_ms = 0, None
+        return count
+
+    def _take_due(self, level: _Level, now_ms: int, count_max: int) -> None:
+        """Append the due messages of a level."""
+        due_ms = self._head_due(level, now_ms)
+        if due_ms is None or due_ms > now_ms:
+            return
+        while level.taken < count_max:
+            first, count = level.offset + level.taken, min(_UNITS, count_max - level.taken)
+            units = self._store.units(SCHEDULE_TOPIC, level.queue_id, first, count)
+            for physical, size, unit_due_ms in units:
+                if level.taken and level.due(unit_due_ms, now_ms) > now_ms:
+                    return
+                self._append(level, physical, size)
+                level.taken += 1
+            if not units:
+                level.head_due_ms = None  # deleted since it was looked up: what is there now is the head
+                return
+
+    def _append(self, level: _Level, physical: int, size: int) -> None:
+        """Append one message to its own queue; one that cannot be delivered, ever, is left out and logged."""
+        data = self._store.look_message(physical, size)
+        if data is None:
+            log.error("delay level %d: no message at %d; it is lost", level.queue_id + 1, physical)
+            return
+        try:
+            record = decode(data, check_crc=False)
+            self._store.append(copy_of(record, *real_place(record.properties)))
+        except UsageError as error:
+            log.error("delayed message at %d has nowhere to go and is dropped: %s", physical, error)
+
+    def _head_due(self, level: _Level, now_ms: int) -> int | None:
+        """When the first message of a level is due, None when none waits."""
+        due_ms = level.head_due_ms
+        if due_ms is not None and (level.delay_ms is None or due_ms <= now_ms + level.delay_ms):
+            return due_ms
+        if level.offset >= self._store.appended_in_queue(SCHEDULE_TOPIC, level.queue_id):
+            return None
+        units = self._store.units(SCHEDULE_TOPIC, level.queue_id, level.offset, 1)
+        if not units:
+            return self._without_head(level, now_ms)
+        level.head_due_ms = level.due(units[0][2], now_ms)
+        return level.head_due_ms
+
+    def _without_head(self, level: _Level, now_ms: int) -> int:
+        """The head cannot be read: its file was deleted, or it is not dispatched yet."""
+        first = self._store.min_offset_in_queue(SCHEDULE_TOPIC, level.queue_id)
+        if level.offset < first:
+            log.error(
+                "delay level %d: messages %d to %d were deleted before they were due",
+                level.queue_id + 1, level.offset, first - 1,
+            )  # fmt: skip
+            level.offset = first
+            return now_ms
+        return now_ms + _NOT_READABLE_YET_MS
+
+    def _next_due(self, now_ms: int) -> int | None:
+        dues = (self._head_due(level, now_ms) for level in self._levels)
+        return min((due for due in dues if due is not None), default=None)

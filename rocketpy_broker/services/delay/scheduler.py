@@ -1,0 +1,195 @@
+"""Delivers delayed messages in time: one timer, set to when the next one is due; delayOffset.json.
+
+What is due, `delay_queues` knows. Source: ScheduleMessageService of RocketMQ 4.6.0. Differs: it wakes when
+a message is due, and not every 100 ms; offsets are saved only behind messages that are flushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rocketpy.errors import RemoteProtocolError, StoreError
+from rocketpy.protocol.bodies import DelayOffsetSerializeWrapper
+from rocketpy.protocol.message.delays import DelayLevels
+from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.services.delay.queues import DelayQueues
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.busy import StoreBusy
+from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.disk import Disk, OsDisk
+from rocketpy_broker.store.files.state_file import load_state, save_state, save_state_aside
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+
+log = logging.getLogger("rocketpy.broker.delay")
+
+_AT_ONCE: Final = 200
+"""Messages delivered in one turn of the event loop: some milliseconds of work."""
+_SLEEP_MAX_MS: Final = 1000
+"""A timer runs by another clock than due times: this late it notices that the clock was set forward."""
+_RETRY_MS: Final = 1000
+_BUSY_MS: Final = 50
+"""A busy store refuses messages until the next look at how busy it is."""
+
+
+class DelayService:
+    """The delay levels of one broker. interval_ms: how often offsets are saved."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        driver: StoreDriver,
+        path: Path,
+        tasks: Tasks,
+        *,
+        interval_ms: int,
+        clock: Clock = system_clock,
+        disk: Disk | None = None,
+    ) -> None:
+        self.levels = DelayLevels(store.config.delay_levels)
+        self._queues = DelayQueues(store, self.levels)
+        self._driver = driver
+        self.path = path
+        self.is_missing = False
+        """Did `load` find no file?"""
+        self._tasks = tasks
+        self._interval_s = interval_ms / 1000
+        self._clock = clock
+        self._disk = disk or OsDisk()
+        self._saved: dict[int, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self.on_delivered: Callable[[], None] = driver.schedule_dispatch
+        """Called when messages were put into their own queues, to make them readable."""
+
+    def load(self) -> None:
+        """Read delayOffset.json, if there is one. Raises StoreDamaged."""
+        saved = load_state(self._disk, self.path, _decode)
+        self.is_missing = saved is None
+        self._saved = saved or {}
+        self._queues.load(self._saved)
+
+    def create(self) -> None:
+        """Write the file, so that it is there from the first start on. Failures are logged."""
+        try:
+            save_state(self._disk, self.path, _encode(self._saved))
+        except StoreError as error:
+            log.error("delay offsets are not saved: %s", error)
+
+    def start(self) -> None:
+        """Deliver what is due, from now on."""
+        self._saving = self._tasks.spawn(self._save_periodically(), "delay offsets")
+        self._wake_at(self._clock())
+
+    def offsets(self) -> dict[int, int]:
+        """Return level -> next offset, as slaves ask for it.
+
+        In a group only those that were saved: what is behind them is kept, whoever leads.
+        """
+        is_group = self._driver.settle is not None
+        return dict(self._saved) if is_group or self._saving is None else self._queues.offsets()
+
+    async def adopt(self, text: bytes) -> None:
+        """Keep a master's offsets, as it sent them, for the day this is one. Raises StoreError.
+
+        Nothing may be delivered here meanwhile; `load` makes them count.
+        """
+        try:
+            offsets = _decode(text)
+        except ValueError as error:
+            raise RemoteProtocolError(str(error)) from error
+        if offsets != self._saved:
+            await save_state_aside(self._disk, self.path, text)
+            self._saved = offsets
+
+    def waiting(self) -> dict[int, int]:
+        """Return level -> messages that are not delivered yet."""
+        return self._queues.waiting()
+
+    def scheduled(self, level: int) -> None:
+        """Take note that a message of a level was appended now."""
+        self._wake_at(self._clock() + self.levels.delays_ms[level - 1])
+
+    async def close(self, *, saves: bool = True) -> None:
+        """Deliver no more, and save how far it is; failures are logged. The store must still be open.
+
+        saves: False where that is not for this broker to say any more.
+        """
+        if self._saving is None:
+            return
+        await self._tasks.cancel(self._saving)
+        self._saving = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if saves:
+            await self._save()
+
+    # -- delivering ---------------------------------------------------------------------------
+
+    def _wake_at(self, due_ms: int) -> None:
+        """Deliver then, or before. Nothing is done before `start` and after `close`."""
+        if self._saving is None or self._saving.done():
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + min(max(due_ms - self._clock(), 0), _SLEEP_MAX_MS) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._tasks.run, self._deliver)
+
+    def _deliver(self) -> None:
+        self._timer = None
+        now_ms = self._clock()
+        try:
+            count, due_ms = self._queues.deliver(now_ms, _AT_ONCE)
+        except StoreBusy:
+            self._wake_at(now_ms + _BUSY_MS)
+            return
+        except StoreError as error:
+            log.error("delayed messages are not delivered, and tried again in %d ms: %s", _RETRY_MS, error)
+            self._wake_at(now_ms + _RETRY_MS)
+            return
+        if count:
+            self.on_delivered()
+        if due_ms is not None:
+            self._wake_at(due_ms)
+
+    # -- saving -------------------------------------------------------------------------------
+
+    async def _save_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self._save()
+
+    async def _save(self) -> None:
+        """Save the offsets once the messages before them are flushed: no power loss may take both."""
+        offsets = self._queues.offsets()
+        if offsets == self._saved:
+            return
+        try:
+            await self._driver.flush()
+            await save_state_aside(self._disk, self.path, _encode(offsets))
+        except StoreError as error:
+            log.error("delay offsets are not saved: %s", error)
+            return
+        self._saved = offsets
+
+
+def _encode(offsets: dict[int, int]) -> bytes:
+    """Levels are numbers without quotes, as Java writes them (QUIRKS 8)."""
+    return b'{\n\t"offsetTable":{%b\n\t}\n}' % b",".join(
+        [b"%d:%d" % pair for pair in sorted(offsets.items())]
+    )
+
+
+def _decode(data: bytes) -> dict[int, int]:
+    """Raises ValueError for what is no delayOffset.json."""
+    try:
+        return DelayOffsetSerializeWrapper.decode(data).offset_table
+    except RemoteProtocolError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,99 @@
+"""Messages that are first stored under another topic than their own: delayed ones and half messages.
+
+Their own topic and queue are kept as REAL_TOPIC and REAL_QID, and stay there when the message comes back
+(QUIRKS 28, 29). Source: CommitLog.putMessage, TransactionalMessageBridge of RocketMQ 4.6.0. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rocketpy.errors import MessageInvalid
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
+from rocketpy.protocol.message.record import Record
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy_broker.store import MessageInner
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+_V6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
+
+
+def delay_level(properties: Mapping[str, str]) -> int:
+    """Return DELAY, 0 without one. Raises MessageInvalid when it is no number."""
+    text = properties.get(props.PROPERTY_DELAY_TIME_LEVEL, "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise MessageInvalid(f"DELAY is {text[:50]!r}; the number of a delay level is expected") from None
+
+
+def is_half(properties: Mapping[str, str]) -> bool:
+    """Whether a message waits for the end of its transaction."""
+    return properties.get(props.PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
+
+
+def as_delayed(message: MessageInner, properties: dict[str, str], level: int, level_max: int) -> int:
+    """Put a message into the queue of its delay level, the highest when it asks for more.
+
+    properties: all of the message's; changed, and written into it. Returns the level.
+    """
+    level = min(level, level_max)
+    properties[props.PROPERTY_DELAY_TIME_LEVEL] = str(level)
+    _move(message, properties, SCHEDULE_TOPIC, level - 1)
+    return level
+
+
+def as_half(message: MessageInner, properties: dict[str, str]) -> None:
+    """Make a half message of a message; see `as_delayed`. It is in a queue, so its sysFlag says nothing.
+
+    It cannot be delayed as well: RocketMQ's clients take DELAY out, and 4.6.0's broker would lose its way.
+    """
+    properties.pop(props.PROPERTY_DELAY_TIME_LEVEL, None)
+    message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, MessageSysFlag.TRANSACTION_NOT)
+    _move(message, properties, HALF_TOPIC, 0)
+
+
+def _move(message: MessageInner, properties: dict[str, str], topic: str, queue_id: int) -> None:
+    properties[props.PROPERTY_REAL_TOPIC] = message.topic
+    properties[props.PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+    message.topic, message.queue_id = topic, queue_id
+    message.properties = props.encode(properties).encode()
+
+
+def real_place(properties: bytes) -> tuple[str, int]:
+    """Return the topic and queue that a stored message is meant for. Raises MessageInvalid without them."""
+    topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
+    queue_id = props.find(properties, props.PROPERTY_REAL_QUEUE_ID.encode())
+    try:
+        place = (topic or b"").decode(), int(queue_id or b"")
+    except ValueError:
+        place = "", -1
+    if not 0 <= place[1] < 2**31:
+        raise MessageInvalid(
+            f"REAL_TOPIC is {(topic or b'')[:200]!r} and REAL_QID {(queue_id or b'')[:50]!r}: no place"
+        )
+    return place
+
+
+def copy_of(record: Record, topic: str, queue_id: int) -> MessageInner:
+    """Return a stored message on its way into another queue; everything else is as it was.
+
+    A longer name of its topic, or a property that says why it is on its way, cannot make it too large.
+    """
+    return MessageInner(
+        topic,
+        queue_id,
+        record.body,
+        record.properties,
+        record.flag,
+        record.sys_flag & ~_V6,
+        record.born_timestamp,
+        record.born_host,
+        record.reconsume_times,
+        is_copy=True,
+    )

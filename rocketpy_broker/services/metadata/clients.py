@@ -1,0 +1,322 @@
+"""The clients of a broker, as their heartbeats tell: which groups produce and consume, on which channel.
+
+A client is gone when its channel closes, when it says so, or after 120 s without a heartbeat.
+
+A client id belongs to the channel that registered it, until that is gone. A channel of the same owner takes
+it over: a client that reconnects comes before its old connection is seen closed. The owner is the account of
+the channel, and without access control the host that it comes from. Others may send heartbeats with that id,
+but replies do not go to them.
+
+Source: ProducerManager, ConsumerManager of RocketMQ 4.6.0; there the last one
+gets the replies. Pure: `now_ms` is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+
+EXPIRED_MS: Final = 120_000
+_ID_CHARACTERS_MAX: Final = 1024
+"""A longer client id belongs to nobody, and gets no replies."""
+
+_PRODUCER: Final = "producer"
+_CONSUMER: Final = "consumer"
+_MEMBER_BYTES: Final = 512
+"""Of a client in a group, texts not counted: its entry, and the group's if it is the first member."""
+_SUBSCRIPTION_BYTES: Final = 768
+_TAG_BYTES: Final = 96
+_CODE_BYTES: Final = 64
+"""Of a tag and of its code, their places in a set included."""
+
+
+@dataclass(slots=True)
+class ClientInfo:
+    """One client on one channel. language, version: as its requests say."""
+
+    client_id: str
+    language: str
+    version: int
+    updated_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A group with at least one member. subscriptions: by topic, the newest of any member."""
+
+    name: str
+    members: dict[Hashable, ClientInfo] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The ids of its members."""
+        return [member.client_id for member in self.members.values()]
+
+    def channel_of(self, client_id: str) -> Hashable | None:
+        """Return the channel of one member; None when it is not here."""
+        return next((channel for channel, info in self.members.items() if info.client_id == client_id), None)
+
+    def take(self, data: ConsumerData) -> bool:
+        """Take over how the group consumes; a topic that is no longer there is no longer subscribed.
+
+        Returns whether a topic came or went.
+        """
+        self.consume_type = data.consume_type
+        self.message_model = data.message_model
+        self.consume_from_where = data.consume_from_where
+        wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
+        is_changed = False
+        for topic, subscription in wanted.items():
+            known = self.subscriptions.get(topic)
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[topic] = subscription
+                is_changed = is_changed or known is None
+        for topic in self.subscriptions.keys() - wanted.keys():
+            del self.subscriptions[topic]
+            is_changed = True
+        return is_changed
+
+
+def _unlimited(_channel: Hashable, _size: int) -> bool:
+    return True
+
+
+@dataclass(slots=True)
+class _Holder:
+    """The channel that a client id belongs to."""
+
+    channel: Hashable
+    owner: str
+    updated_ms: int
+
+
+class ClientRegistry:
+    """Who is connected. A channel is whatever object stands for a connection.
+
+    count: called with a channel and the bytes that are kept more (or less, below 0) for it; False for more
+    than may be kept.
+    """
+
+    def __init__(self, count: Callable[[Any, int], bool] = _unlimited) -> None:
+        self._producers: dict[str, dict[Hashable, ClientInfo]] = {}
+        self._producer_channels: dict[str, Hashable] = {}
+        """By client id."""
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._holders: dict[str, _Holder] = {}
+        """By client id."""
+        self._held: dict[Hashable, str] = {}
+        """The client id that belongs to a channel: one, so that nobody can take many in advance."""
+        self._count = count
+        self._memberships: dict[Hashable, dict[tuple[str, str], int]] = {}
+        """Bytes kept for each channel, by kind and name of its groups: its end concerns only these."""
+
+    def count(self, channel: Hashable, beat: HeartbeatData, *, language: str) -> bool:
+        """Count what a heartbeat makes this broker keep; False when that is too much: do not take it then."""
+        known = self._memberships.get(channel, {})
+        fixed = _MEMBER_BYTES + len(beat.client_id) + len(language)
+        sizes = {
+            (_PRODUCER, data.group_name): fixed + len(data.group_name) for data in beat.producer_data_set
+        }
+        for data in beat.consumer_data_set:
+            sizes[_CONSUMER, data.group_name] = fixed + _size(data)
+        if not self._count(channel, sum(sizes.values()) - sum(known.get(key, 0) for key in sizes)):
+            return False
+        self._memberships.setdefault(channel, {}).update(sizes)
+        return True
+
+    def _forget(self, channel: Hashable, kind: str, group: str) -> None:
+        """Count what a member of a group made this broker keep no more."""
+        sizes = self._memberships.get(channel, {})
+        size = sizes.pop((kind, group), 0)
+        if not sizes:
+            self._memberships.pop(channel, None)
+        if size:
+            self._count(channel, -size)
+
+    def heartbeat(
+        self,
+        channel: Hashable,
+        beat: HeartbeatData,
+        *,
+        language: str,
+        version: int,
+        now_ms: int,
+        owner: str = "",
+    ) -> set[str]:
+        """Note that a client lives. owner: of the channel; see above.
+
+        Returns the consumer groups that have a new member or other topics by it.
+        """
+        info = ClientInfo(beat.client_id, language, version, now_ms)
+        holds = len(beat.client_id) <= _ID_CHARACTERS_MAX and self._claim(
+            beat.client_id, channel, owner, now_ms
+        )
+        memberships = self._memberships.setdefault(channel, {})
+        for producer in beat.producer_data_set:
+            self._producers.setdefault(producer.group_name, {})[channel] = info
+            memberships.setdefault((_PRODUCER, producer.group_name), 0)
+            if holds:
+                self._producer_channels[beat.client_id] = channel
+        changed = set()
+        for data in beat.consumer_data_set:
+            group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
+            is_new = channel not in group.members
+            group.members[channel] = info
+            memberships.setdefault((_CONSUMER, data.group_name), 0)
+            if group.take(data) or is_new:
+                changed.add(data.group_name)
+        return changed
+
+    def _claim(self, client_id: str, channel: Hashable, owner: str, now_ms: int) -> bool:
+        """Return whether a client id belongs to a channel now."""
+        holder = self._holders.get(client_id)
+        if holder is not None and holder.owner != owner:
+            return False
+        if holder is not None and holder.channel is channel:
+            holder.updated_ms = now_ms
+            return True
+        if holder is not None:
+            self._release(holder.channel)
+        self._release(channel)
+        self._holders[client_id] = _Holder(channel, owner, now_ms)
+        self._held[channel] = client_id
+        return True
+
+    def _release(self, channel: Hashable) -> None:
+        client_id = self._held.pop(channel, None)
+        if client_id is not None:
+            del self._holders[client_id]
+            if self._producer_channels.get(client_id) is channel:
+                del self._producer_channels[client_id]
+
+    def owner_of(self, client_id: str) -> str | None:
+        """Return whose a client id is; None when no connection has it."""
+        holder = self._holders.get(client_id)
+        return None if holder is None else holder.owner
+
+    def unregister(
+        self, channel: Hashable, *, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> set[str]:
+        """Take a client out of groups; one that is not in them is no error (QUIRKS 10).
+
+        Returns the consumer groups that lost a member.
+        """
+        if producer_group:
+            self._drop_producer(producer_group, channel)
+        if consumer_group and self._drop_consumer(consumer_group, channel):
+            return {consumer_group}
+        return set()
+
+    def drop_channel(self, channel: Hashable) -> set[str]:
+        """Forget all clients on a channel; return the consumer groups that lost a member."""
+        self._release(channel)
+        changed = set()
+        for kind, name in list(self._memberships.get(channel, ())):
+            if kind == _PRODUCER:
+                self._drop_producer(name, channel)
+            elif self._drop_consumer(name, channel):
+                changed.add(name)
+        self._memberships.pop(channel, None)
+        return changed
+
+    def drop_silent(self, now_ms: int) -> set[str]:
+        """Forget clients without a heartbeat for 120 s; return the consumer groups that lost a member."""
+        changed = set()
+        late = [holder.channel for holder in self._holders.values() if _is_late(holder.updated_ms, now_ms)]
+        for channel in late:
+            self._release(channel)
+        for name, members in list(self._producers.items()):
+            for channel in _late(members.items(), now_ms):
+                self._drop_producer(name, channel)
+        for name, group in list(self._consumers.items()):
+            for channel in _late(group.members.items(), now_ms):
+                self._drop_consumer(name, channel)
+                changed.add(name)
+        return changed
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """Return what a group that has members wants of a topic."""
+        found = self._consumers.get(group)
+        return found.subscriptions.get(topic) if found is not None else None
+
+    def is_strange_to(self, group: str, topic: str) -> bool:
+        """Whether a group has members that subscribe to other topics, and not to this one."""
+        found = self._consumers.get(group)
+        return found is not None and bool(found.subscriptions) and topic not in found.subscriptions
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups with members that subscribe to a topic."""
+        return [name for name, group in self._consumers.items() if topic in group.subscriptions]
+
+    def producers(self, group: str) -> Mapping[Hashable, ClientInfo]:
+        """Return the members of a producer group by channel."""
+        return self._producers.get(group, {})
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """Return a group that has members."""
+        return self._consumers.get(name)
+
+    def producer_channel(self, client_id: str) -> Hashable | None:
+        """Return the channel of a client that produces, for replies to its requests; None when it is gone."""
+        return self._producer_channels.get(client_id)
+
+    def producer_channels(self, group: str) -> list[Hashable]:
+        """Return the channels of a producer group, for checks of its transactions."""
+        return list(self._producers.get(group, ()))
+
+    @property
+    def producer_groups(self) -> list[str]:
+        """All producer groups that have members."""
+        return list(self._producers)
+
+    @property
+    def consumer_groups(self) -> list[str]:
+        """All consumer groups that have members."""
+        return list(self._consumers)
+
+    def _drop_producer(self, group: str, channel: Hashable) -> None:
+        members = self._producers.get(group, {})
+        info = members.pop(channel, None)
+        if info is None:
+            return
+        self._forget(channel, _PRODUCER, group)
+        if not members:
+            del self._producers[group]
+        if self._producer_channels.get(info.client_id) is channel and not any(
+            kind == _PRODUCER for kind, _ in self._memberships.get(channel, ())
+        ):
+            del self._producer_channels[info.client_id]
+
+    def _drop_consumer(self, name: str, channel: Hashable) -> bool:
+        group = self._consumers.get(name)
+        if group is None or group.members.pop(channel, None) is None:
+            return False
+        self._forget(channel, _CONSUMER, name)
+        if not group.members:
+            del self._consumers[name]
+        return True
+
+
+def _size(data: ConsumerData) -> int:
+    """About the bytes that a consumer group takes: its name, and what it wants of each topic."""
+    size = len(data.group_name)
+    for wanted in data.subscription_data_set:
+        size += _SUBSCRIPTION_BYTES + len(wanted.topic) + len(wanted.sub_string or "")
+        size += len(wanted.expression_type) + sum(map(len, wanted.tags_set))
+        size += _TAG_BYTES * len(wanted.tags_set) + _CODE_BYTES * len(wanted.code_set)
+    return size
+
+
+def _late(members: Iterable[tuple[Hashable, ClientInfo]], now_ms: int) -> list[Hashable]:
+    return [channel for channel, info in members if _is_late(info.updated_ms, now_ms)]
+
+
+def _is_late(updated_ms: int, now_ms: int) -> bool:
+    return updated_ms + EXPIRED_MS < now_ms

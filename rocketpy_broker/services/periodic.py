@@ -1,0 +1,42 @@
+"""Calls plain functions again and again, each at its interval, from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rocketpy.errors import InvariantError
+from rocketpy.runtime.tasks import Tasks
+
+log = logging.getLogger("rocketpy.broker")
+
+
+class Sweeper:
+    """One timer a function. `close` ends them all. tasks: of the server that it works for."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+
+    def every(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function at this interval from now on; one that fails is logged and called again."""
+        loop = asyncio.get_running_loop()
+
+        def run() -> None:
+            self._timers[function] = loop.call_later(seconds, run)
+            try:
+                function()
+            except InvariantError as error:
+                self._tasks.fail(getattr(function, "__qualname__", repr(function)), error)
+            except Exception:
+                # What is swept here (clients, locks, held pulls) must go on being swept.
+                log.exception("%s failed", function)
+
+        self._timers[function] = loop.call_later(seconds, run)
+
+    def close(self) -> None:
+        """Call nothing any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()

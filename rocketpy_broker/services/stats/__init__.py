@@ -1,0 +1,1 @@
+"""Counters of a broker and the runtime information that administrators read."""

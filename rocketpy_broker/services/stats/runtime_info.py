@@ -1,0 +1,111 @@
+"""What GET_BROKER_RUNTIME_INFO tells: mqadmin's clusterList and brokerStatus read it by these names.
+
+Source: AdminBrokerProcessor, StoreStatsService, BrokerStats of RocketMQ 4.6.0. Differs: what
+would speak of thread pools and their queues is 0, since there are none; what is not measured is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+from rocketpy.protocol.remoting.command import VERSION
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.services.stats.put_counts import PutCounts
+from rocketpy_broker.services.stats.stats import BrokerStats
+from rocketpy_broker.store import MessageStore
+
+_NO_QUEUES: Final = (
+    "sendThreadPoolQueueSize", "pullThreadPoolQueueSize", "queryThreadPoolQueueSize",
+    "EndTransactionQueueSize", "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueHeadWaitTimeMills",
+    "queryThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills", "sendThreadPoolQueueCapacity",
+    "pullThreadPoolQueueCapacity", "queryThreadPoolQueueCapacity", "EndTransactionThreadPoolQueueCapacity",
+    "remainTransientStoreBufferNumbs",
+)  # fmt: skip
+
+
+class DayTotals:
+    """Messages in and out at the start of today and of yesterday. Pure: the day is passed in."""
+
+    def __init__(self) -> None:
+        self._day: object = None
+        self.put_yesterday = self.put_today = self.got_yesterday = self.got_today = 0
+
+    def note(self, day: object, put: int, got: int) -> None:
+        """Take over the totals when a new day has begun."""
+        if day == self._day:
+            return
+        if self._day is not None:
+            self.put_yesterday, self.put_today = self.put_today, put
+            self.got_yesterday, self.got_today = self.got_today, got
+        self._day = day
+
+
+def runtime_info(
+    store: MessageStore,
+    config: BrokerConfig,
+    stats: BrokerStats,
+    puts: PutCounts,
+    days: DayTotals,
+    *,
+    now_ms: float,
+    booted_ms: int,
+    is_active: bool,
+) -> dict[str, str]:
+    """Return texts by name. now_ms: of the clock of `stats`; booted_ms: since 1970."""
+    put_total = puts.total
+    disk = _disk_ratio(store)
+    table = dict.fromkeys(_NO_QUEUES, "0") | store.stats.table(store.clock())
+    table |= {
+        "brokerVersion": str(VERSION),
+        "brokerVersionDesc": "V4_6_0",
+        "brokerActive": "true" if is_active else "false",
+        "bootTimestamp": str(booted_ms),
+        "runtime": _duration_text(time.time() - booted_ms / 1000),
+        "msgPutTotalYesterdayMorning": str(days.put_yesterday),
+        "msgPutTotalTodayMorning": str(days.put_today),
+        "msgPutTotalTodayNow": str(put_total),
+        "msgGetTotalYesterdayMorning": str(days.got_yesterday),
+        "msgGetTotalTodayMorning": str(days.got_today),
+        "msgGetTotalTodayNow": str(stats.got_total),
+        "putMessageTimesTotal": str(put_total),
+        "putTps": stats.rates("BROKER_PUT_NUMS", now_ms),
+        "getTransferedTps": stats.rates("BROKER_GET_NUMS", now_ms),
+        "getFoundTps": stats.rates("BROKER_GET_NUMS", now_ms),
+        "commitLogMinOffset": str(store.min_physical_offset),
+        "commitLogMaxOffset": str(store.max_physical_offset),
+        "commitLogDiskRatio": disk,
+        "consumeQueueDiskRatio": disk,
+        "commitLogDirCapacity": _capacity_text(store),
+        "dispatchBehindBytes": str(store.dispatch_behind_bytes),
+        "remainHowManyDataToFlush": f"{store.max_physical_offset - store.flushed_offset} B",
+        "earliestMessageTimeStamp": str(store.earliest_store_time()),
+        "startAcceptSendRequestTimeStamp": str(config.send.start_accept_ms),
+    }
+    return table
+
+
+def _disk_ratio(store: MessageStore) -> str:
+    try:
+        state = os.statvfs(store.config.root)
+    except OSError:
+        return "-1"
+    return str((state.f_blocks - state.f_bavail) / state.f_blocks if state.f_blocks else -1.0)
+
+
+def _capacity_text(store: MessageStore) -> str:
+    try:
+        state = os.statvfs(store.config.root)
+    except OSError:
+        return "unknown"
+    total, free = state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
+    return f"Total : {total / 2**30:.1f} GiB, Free : {free / 2**30:.1f} GiB."
+
+
+def _duration_text(seconds: float) -> str:
+    """As 4.6.0 writes it."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"[ {days} days, {hour} hours, {minute} minutes, {second} seconds ]"

@@ -1,0 +1,151 @@
+"""Counts per topic and group, and their sums and rates over the last minute, hour and day.
+
+Counters are plain numbers that only grow; `sample` notes them every 10 s, and what has come meanwhile is the
+difference to an older note. What was put is read from the consume queues, so a send pays nothing for it.
+Source: BrokerStatsManager, StatsItem, StoreStatsService of RocketMQ 4.6.0. Pure: `now_ms` is passed in.
+Differs: sums of hour and day are there from the start and not after their first 10 minutes or hour.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from rocketpy.protocol.bodies import BrokerStatsItem
+
+SAMPLE_MS: Final = 10_000
+
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+
+_PERIODS: Final = {"minute": (SAMPLE_MS, 7), "hour": (600_000, 7), "day": (3_600_000, 25)}
+"""How far notes of a period are apart, ms, and how many there are."""
+_KEYS_MAX: Final = 100_000
+"""Ours: more keys than this are not counted one by one."""
+
+
+class _Note(NamedTuple):
+    at_ms: float
+    value: int
+    times: int
+
+
+class Counter:
+    """value: what was counted. times: in how many steps."""
+
+    __slots__ = ("_notes", "times", "value")
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.times = 0
+        self._notes: dict[str, deque[_Note]] = {}
+
+    def add(self, amount: int) -> None:
+        """Count one step of so many."""
+        self.value += amount
+        self.times += 1
+
+    def note(self, now_ms: float) -> None:
+        """Remember where it stands, in each period whose last note is old enough."""
+        for period, (apart_ms, count) in _PERIODS.items():
+            notes = self._notes.setdefault(period, deque(maxlen=count))
+            if not notes or now_ms - notes[-1].at_ms >= apart_ms:
+                notes.append(_Note(now_ms, self.value, self.times))
+
+    def over(self, period: str, now_ms: float) -> BrokerStatsItem:
+        """Return sum, rate a second and average step over a period: minute, hour or day."""
+        notes = self._notes.get(period)
+        if not notes:
+            return BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
+        first = notes[0]
+        total, times = self.value - first.value, self.times - first.times
+        elapsed_ms = now_ms - first.at_ms
+        return BrokerStatsItem(
+            sum=total,
+            tps=total * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0,
+            avgpt=total / times if times else 0.0,
+        )
+
+    def rate_since(self, since_ms: float, now_ms: float) -> float:
+        """Return the rate a second since about then: since the newest note that is not younger."""
+        notes = [note for kept in self._notes.values() for note in kept]
+        older = [note for note in notes if note.at_ms <= since_ms] or notes[:1]
+        if not older:
+            return 0.0
+        first = max(older, key=lambda note: note.at_ms)
+        elapsed_ms = now_ms - first.at_ms
+        return (self.value - first.value) * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0
+
+
+class BrokerStats:
+    """The counters of a broker by name and key (a topic, or ``topic@group``).
+
+    cluster: the key of counts of the whole broker, as in 4.6.0.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self.got_total = 0
+        """Messages that pulls took away, since the start."""
+
+    def got(self, topic: str, group: str, count: int, size: int) -> None:
+        """Count what one pull took away."""
+        key = f"{topic}@{group}"
+        self._counter(GROUP_GET_NUMS, key).add(count)
+        self._counter(GROUP_GET_SIZE, key).add(size)
+        self.got_total += count
+
+    def sent_back(self, topic: str, group: str) -> None:
+        """Count a message that a consumer could not use."""
+        self._counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
+
+    def sample(self, now_ms: float, puts: Iterable[tuple[str, int, int]]) -> None:
+        """Note where all counters stand; to be called every 10 s.
+
+        puts: topic, how many messages it got since the store was opened, and their bytes.
+        """
+        put_total = 0
+        for topic, count, size in puts:
+            counter = self._counter(TOPIC_PUT_NUMS, topic)
+            counter.value = counter.times = count
+            counter = self._counter(TOPIC_PUT_SIZE, topic)
+            counter.value, counter.times = size, count
+            put_total += count
+        for name, total in ((BROKER_PUT_NUMS, put_total), (BROKER_GET_NUMS, self.got_total)):
+            counter = self._counter(name, self._cluster)
+            counter.value = counter.times = total
+        for counter in self._counters.values():
+            counter.note(now_ms)
+
+    def find(self, name: str, key: str) -> Counter | None:
+        """Return a counter; None when nothing was counted under that key."""
+        return self._counters.get((name, key))
+
+    def named(self, name: str) -> list[tuple[str, Counter]]:
+        """Return the counters of a name, with their keys."""
+        return [(key, counter) for (known, key), counter in self._counters.items() if known == name]
+
+    def rate(self, name: str, key: str, now_ms: float) -> float:
+        """Return a counter's rate over the last minute, a second; 0 when there is none."""
+        counter = self.find(name, key)
+        return (counter.over("minute", now_ms).tps or 0.0) if counter is not None else 0.0
+
+    def rates(self, name: str, now_ms: float) -> str:
+        """Return a rate of the whole broker over 10 s, 1 min and 10 min, as 4.6.0 writes the three."""
+        counter = self._counter(name, self._cluster)
+        return "".join([f"{counter.rate_since(now_ms - ms, now_ms)} " for ms in (10_000, 60_000, 600_000)])
+
+    def _counter(self, name: str, key: str) -> Counter:
+        counter = self._counters.get((name, key))
+        if counter is None:
+            counter = Counter()
+            if len(self._counters) < _KEYS_MAX:
+                self._counters[name, key] = counter
+        return counter

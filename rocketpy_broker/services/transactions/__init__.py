@@ -1,0 +1,1 @@
+"""Half messages, their ends, and the checks that ask producers about them."""

@@ -1,0 +1,184 @@
+"""Which transactions are open: half messages without a commit or rollback.
+
+A half message is a message in RMQ_SYS_TRANS_HALF_TOPIC. Its end is a record in RMQ_SYS_TRANS_OP_HALF_TOPIC,
+whose body is the half message's queue offset as text (QUIRKS 28). Each question to a producer appends a new
+copy of the half message, which takes the place of the one before (QUIRKS 27).
+
+So two offsets say it all: what is below the first in the half queue is over, what is below the second in the
+op queue belongs to that. They are kept as offsets of the consumer group CID_RMQ_SYS_TRANS, as in 4.6.0. After
+a restart the queues are read from there on. Pure. Source: TransactionalMessageServiceImpl of RocketMQ
+4.6.0. Differs: there both queues are read at each check; ours knows what is open, and ignores a second
+decision about it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from rocketpy.protocol.message import properties as props
+
+
+@dataclass(slots=True)
+class Half:
+    """One open half message. earlier: queue offsets of the copies before this one."""
+
+    physical_offset: int
+    size: int
+    earlier: list[int] = field(default_factory=list)
+
+
+class HalfMessages:
+    """The open ones by queue offset. next_half, next_op: how far the two queues were read."""
+
+    def __init__(self, half_offset: int = 0, op_offset: int = 0) -> None:
+        self.next_half = half_offset
+        self.next_op = op_offset
+        self.open: dict[int, Half] = {}
+        self._later: dict[int, int] = {}
+        """Queue offset of an earlier copy -> of the one that is open."""
+        self._ended_unseen: set[int] = set()
+        """Ended before their entry in the half queue was read."""
+        self._ops: deque[tuple[int, int]] = deque()
+        """(op offset, half offset), of ends that a restart may still need."""
+
+    # -- reading the queues -------------------------------------------------------------------
+
+    def add_half(self, physical_offset: int, size: int) -> None:
+        """Take the next entry of the half queue."""
+        offset = self.next_half
+        self.next_half = offset + 1
+        if offset in self._ended_unseen:
+            self._ended_unseen.remove(offset)
+        elif offset not in self.open:  # a copy that `replace` brought is here already
+            self.open[offset] = Half(physical_offset, size)
+
+    def add_op(self, offset: int, half_offset: int) -> None:
+        """Take an entry of the op queue that was written in an earlier life. Before any `add_half`."""
+        self.next_op = offset + 1
+        self._ops.append((offset, half_offset))
+        self._drop(half_offset)
+
+    def name(self, offset: int, earlier: int) -> None:
+        """Take note that an open half message is a copy of an earlier one; the end of that is its end."""
+        half = self.open[offset]
+        half.earlier.append(earlier)
+        self._later[earlier] = offset
+        if any(ended == earlier for _, ended in self._ops):
+            self._ops = deque((op, offset if ended == earlier else ended) for op, ended in self._ops)
+            self._drop(offset)
+
+    # -- what happens -------------------------------------------------------------------------
+
+    @property
+    def unseen_ends(self) -> int:
+        """How many ended whose entry in the half queue was not read."""
+        return len(self._ended_unseen)
+
+    def is_open(self, half_offset: int) -> bool:
+        """Whether the transaction has no end yet. Of one that was not read yet: yes."""
+        current = self._current(half_offset)
+        return current in self.open or (current >= self.next_half and current not in self._ended_unseen)
+
+    def end(self, half_offset: int) -> tuple[int, Half | None]:
+        """End an open transaction.
+
+        Returns the queue offset of its newest copy, which the op record names, and what `reopen` needs.
+        """
+        current = self._current(half_offset)
+        return current, self._drop(current)
+
+    def end_written(self, op_offset: int, half_offset: int) -> None:
+        """Take note of where an end was written. half_offset: as `end` returned it."""
+        self.next_op = max(self.next_op, op_offset + 1)
+        self._ops.append((op_offset, half_offset))
+
+    def reopen(self, half_offset: int, half: Half | None) -> None:
+        """Take an `end` back: it could not be written. half_offset, half: as `end` returned them."""
+        self._ops = deque(entry for entry in self._ops if entry[1] != half_offset)
+        self._ended_unseen.discard(half_offset)
+        if half is not None:
+            self._open(half_offset, half)
+
+    def replace(self, old: int, new: int, half: Half) -> None:
+        """A copy takes the place of an open half message. new: its queue offset; it may be open already."""
+        half.earlier += [*self.open.pop(old).earlier, old]
+        if old >= self.next_half:
+            self._ended_unseen.add(old)
+        self._open(new, half)
+
+    def discard(self, offset: int) -> None:
+        """Forget an open one: it was given up."""
+        self._drop(offset)
+
+    def progress(self) -> tuple[int, int]:
+        """Return how far the two queues are needed no more: half offset, op offset."""
+        half_offset = min(min(self.open, default=self.next_half), self.next_half)
+        while self._ops and self._ops[0][1] < half_offset:
+            self._ops.popleft()
+        return half_offset, self._ops[0][0] if self._ops else self.next_op
+
+    def _current(self, half_offset: int) -> int:
+        return self._later.get(half_offset, half_offset)
+
+    def _open(self, offset: int, half: Half) -> None:
+        self.open[offset] = half
+        for earlier in half.earlier:
+            self._later[earlier] = offset
+
+    def _drop(self, offset: int) -> Half | None:
+        if offset >= self.next_half:
+            self._ended_unseen.add(offset)
+        half = self.open.pop(offset, None)
+        if half is not None:
+            for earlier in half.earlier:
+                self._later.pop(earlier, None)
+        return half
+
+
+class Verdict(Enum):
+    """What a check does about an open half message."""
+
+    WAIT = "too young, and so are those behind it"
+    KEEP = "its producer wants no question yet"
+    ASK = "ask its producer"
+    GIVE_UP = "asked often enough, or too old"
+
+
+class CheckRules(NamedTuple):
+    """Settings of checks; see TransactionConfig."""
+
+    timeout_ms: int
+    check_max: int
+    reserved_ms: int
+
+
+def judge(properties: Mapping[str, str], born_ms: int, now_ms: int, rules: CheckRules) -> Verdict:
+    """Return what to do about a half message. born_ms: its producer's clock, so it may be in the future."""
+    age_ms = now_ms - born_ms
+    if check_times(properties) >= rules.check_max or age_ms > rules.reserved_ms:
+        return Verdict.GIVE_UP
+    immunity = properties.get(props.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS)
+    if immunity is not None:
+        return Verdict.KEEP if age_ms < _immunity_ms(immunity, rules.timeout_ms) else Verdict.ASK
+    return Verdict.WAIT if 0 <= age_ms < rules.timeout_ms else Verdict.ASK
+
+
+def check_times(properties: Mapping[str, str]) -> int:
+    """Return how often a half message's producer was asked."""
+    try:
+        return int(properties.get(props.PROPERTY_TRANSACTION_CHECK_TIMES, "0"))
+    except ValueError:
+        return 0
+
+
+def _immunity_ms(text: str, default_ms: int) -> int:
+    """-1, and what is no number, mean the broker's own time-out."""
+    try:
+        seconds = int(text)
+    except ValueError:
+        return default_ms
+    return default_ms if seconds == -1 else seconds * 1000

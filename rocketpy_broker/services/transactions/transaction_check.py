@@ -1,0 +1,267 @@
+"""Asks producers what became of their transactions: CHECK_TRANSACTION_STATE.
+
+Every transactionCheckInterval each open half message is looked at; `half_messages.judge` says what is to be
+done. Source: TransactionalMessageCheckService, DefaultTransactionalMessageCheckListener of RocketMQ 4.6.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from rocketpy.errors import RocketError, StoreError, UsageError
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.headers import CheckTransactionStateRequestHeader
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.message_id import message_id
+from rocketpy.protocol.message.record import Record, encode
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Channel
+from rocketpy_broker.config.model import TransactionConfig
+from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_of, real_place
+from rocketpy_broker.services.transactions.half_messages import CheckRules, Verdict, check_times, judge
+from rocketpy_broker.services.transactions.transactions import OpenHalf, Transactions
+from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
+from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+
+log = logging.getLogger("rocketpy.broker.transactions")
+
+_AT_ONCE: Final = 64
+"""Half messages looked at in one turn of the event loop."""
+
+
+class _Copy(NamedTuple):
+    """An open half message on its way back into the half queue, or out of it."""
+
+    half: OpenHalf
+    verdict: Verdict
+    properties: dict[str, str]
+    receipt: AppendReceipt
+
+
+class _Looked(NamedTuple):
+    """What came of looking at some. goes_on: the others are not too young. failure: why it ended early."""
+
+    goes_on: bool
+    copies: list[_Copy]
+    failure: StoreError | None
+
+
+class TransactionChecker:
+    """Checks open transactions.
+
+    channels: of a producer group's members that may know a half message. make_topic: makes
+    TRANS_CHECK_MAX_TIME_TOPIC known. on_written: makes what was written readable.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        driver: StoreDriver,
+        transactions: Transactions,
+        config: TransactionConfig,
+        tasks: Tasks,
+        *,
+        channels: Callable[[str, Record], Sequence[Channel]],
+        make_topic: Callable[[str], object],
+        on_written: Callable[[], None],
+        clock: Clock = system_clock,
+    ) -> None:
+        self._store = store
+        self._driver = driver
+        self._tasks = tasks
+        self._transactions = transactions
+        self._interval_s = config.check_interval_ms / 1000
+        self._rules = CheckRules(config.timeout_ms, config.check_max, config.reserved_ms)
+        self._channels = channels
+        self._make_topic = make_topic
+        self._on_written = on_written
+        self._clock = clock
+        self._turn = 0
+        self._unasked: Counter[str] = Counter()
+        """Questions of this round that nobody is here to answer, by group."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Check from now on."""
+        self._task = self._tasks.spawn(self._check_periodically(), "transaction check")
+
+    async def close(self, *, saves: bool = True) -> None:
+        """Check no more, and note how far it is; see `DelayService.close`. The store must still be open."""
+        if self._task is None:
+            return
+        await self._tasks.cancel(self._task)
+        self._task = None
+        if saves:
+            await self._save_progress()
+
+    async def _check_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self.check()
+            except StoreError as error:
+                log.error("transactions are not checked: %s", error)
+
+    async def check(self) -> None:
+        """Look at every transaction that is open now, the oldest first. Raises StoreError."""
+        transactions = self._transactions
+        transactions.catch_up()
+        offsets = sorted(transactions.table.open)
+        for start in range(0, len(offsets), _AT_ONCE):
+            looked = self._check_some(offsets[start : start + _AT_ONCE])
+            await self._ask_all(looked.copies)
+            if looked.failure is not None:
+                raise looked.failure
+            if not looked.goes_on:
+                break
+            await asyncio.sleep(0)
+        for group, count in self._unasked.items():
+            log.warning("no producer of group %s is here to be asked about %d transactions", group, count)
+        self._unasked.clear()
+        await self._save_progress()
+
+    async def _save_progress(self) -> None:
+        """Note how far it is once what it is behind of is flushed: no power loss may take a copy."""
+        progress = self._transactions.table.progress()
+        try:
+            await self._driver.flush()
+        except StoreError as error:
+            log.error("it is not noted how far transactions are: %s", error)
+            return
+        await self._transactions.save_progress(progress)
+
+    def _check_some(self, offsets: list[int]) -> _Looked:
+        """Look at some, and write a copy of each that is to be asked about or given up."""
+        now_ms = self._clock()
+        copies: list[_Copy] = []
+        failure = None
+        verdict = None
+        try:
+            for offset in offsets:
+                verdict = self._check_one(offset, now_ms, copies)
+                if verdict is Verdict.WAIT:
+                    break
+        except StoreError as error:
+            failure = error  # copies appended before it are written all the same
+        self._store.write_out()
+        self._on_written()
+        for copy in copies:
+            self._written(copy)
+        return _Looked(verdict is not Verdict.WAIT, copies, failure)
+
+    async def _ask_all(self, copies: Sequence[_Copy]) -> None:
+        """Ask about them once an answer can find them. Raises StoreError."""
+        asked = [copy for copy in copies if copy.verdict is Verdict.ASK]
+        if asked and self._driver.settle is not None:
+            await self._driver.settle()
+        for copy in asked:
+            try:
+                self._ask(copy)
+            except RocketError as error:
+                log.warning("no check of half message %d: %s", copy.receipt.queue_offset, error)
+
+    def _check_one(self, offset: int, now_ms: int, copies: list[_Copy]) -> Verdict | None:
+        """Look at one; what is appended for it is added to `copies`. Raises StoreError."""
+        half = self._transactions.read(offset)
+        if half is None:
+            return None  # ended meanwhile
+        properties = props.decode(half.record.properties)
+        verdict = judge(properties, half.record.born_timestamp, now_ms, self._rules)
+        if verdict is not Verdict.WAIT:
+            message = self._copy(half, verdict, properties)
+            try:
+                copies.append(_Copy(half, verdict, properties, self._store.append(message)))
+            except UsageError as error:
+                log.error("half message %d cannot be stored again and is not asked about: %s", offset, error)
+        return verdict
+
+    def _copy(self, half: OpenHalf, verdict: Verdict, properties: dict[str, str]) -> MessageInner:
+        """Return the record that takes the place of a half message."""
+        topic = HALF_TOPIC
+        if verdict is Verdict.GIVE_UP:
+            topic = CHECK_MAX_TOPIC
+            self._make_topic(topic)
+        elif verdict is Verdict.ASK:
+            times = check_times(properties) + 1
+            _set_if_room(properties, props.PROPERTY_TRANSACTION_CHECK_TIMES, str(times))
+        elif props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET not in properties:
+            _set_if_room(properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.offset))
+        message = copy_of(half.record, topic, 0)
+        message.properties = props.encode(properties).encode()
+        return message
+
+    def _written(self, copy: _Copy) -> None:
+        half = copy.half
+        if copy.verdict is Verdict.GIVE_UP:
+            log.error(
+                "transaction of group %s, message %s, is given up after %d checks; it is now in %s",
+                copy.properties.get(props.PROPERTY_PRODUCER_GROUP),
+                copy.properties.get(props.PROPERTY_UNIQ_KEY),
+                check_times(copy.properties),
+                CHECK_MAX_TOPIC,
+            )
+            self._transactions.table.discard(half.offset)
+            return
+        self._transactions.replaced(half.offset, copy.receipt)
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def _ask(self, copy: _Copy) -> None:
+        """Send one question. Raises RocketError."""
+        group = copy.properties.get(props.PROPERTY_PRODUCER_GROUP, "")
+        channel = self._channel(group, copy.half.record)
+        if channel is None:
+            self._unasked[group] += 1
+            return
+        record, receipt = copy.half.record, copy.receipt
+        unique_id = copy.properties.get(props.PROPERTY_UNIQ_KEY)
+        header = CheckTransactionStateRequestHeader(
+            tran_state_table_offset=receipt.queue_offset,
+            commit_log_offset=receipt.physical_offset,
+            msg_id=unique_id,
+            transaction_id=unique_id,
+            offset_msg_id=message_id(record.store_host, receipt.physical_offset),
+        )
+        body = encode(_as_asked(record, receipt, copy.properties))
+        channel.oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, body))
+
+    def _channel(self, group: str, half: Record) -> Channel | None:
+        """Return a producer of the group, each in turn."""
+        channels = [one for one in self._channels(group, half) if not one.is_closed and one.is_writable]
+        self._turn += 1
+        return channels[self._turn % len(channels)] if channels else None
+
+
+def _as_asked(record: Record, receipt: AppendReceipt, properties: dict[str, str]) -> Record:
+    """Return the message as its producer knows it: in its own topic; where it is now (QUIRKS 27)."""
+    topic, queue_id = real_place(record.properties)
+    shown = properties.copy()
+    _set_if_room(shown, props.PROPERTY_WAIT_STORE_MSG_OK, "false")
+    text = props.encode(shown)
+    return msgspec.structs.replace(
+        record,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=receipt.queue_offset,
+        physical_offset=receipt.physical_offset,
+        properties=text.encode(),
+    )
+
+
+def _set_if_room(properties: dict[str, str], name: str, value: str) -> None:
+    """Set a property, unless a record could not hold it beside the others.
+
+    Of a message that is as large as can be it is then not counted how often its producer was asked: that
+    ends by its age alone.
+    """
+    text = props.encode({**properties, name: value})
+    if len(text.encode()) <= props.MAX_PROPERTIES_BYTES:
+        properties[name] = value

@@ -1,0 +1,148 @@
+"""The open transactions of a broker, read from the store, and how far they are.
+
+`half_messages` is the table; here it meets the store and the offsets of CID_RMQ_SYS_TRANS.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.record import Record, decode
+from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.transactions.half_messages import Half, HalfMessages
+from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
+
+log = logging.getLogger("rocketpy.broker.transactions")
+
+_GROUP: Final = "CID_RMQ_SYS_TRANS"
+_QUEUE: Final = 0
+"""4.6.0 has one queue of each kind too."""
+_UNITS: Final = 1000
+_OFFSET_DIGITS_MAX: Final = 19
+_UNSEEN_MAX: Final = 1000
+_OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
+
+
+class OpenHalf(NamedTuple):
+    """An open half message. offset: in the half queue, of its newest copy."""
+
+    offset: int
+    record: Record
+
+
+class Transactions:
+    """Open transactions of one store. `load` before use, and again when the store was exchanged.
+
+    store_host: this broker's address as records have it.
+    """
+
+    def __init__(self, store: MessageStore, offsets: ConsumerOffsets, store_host: bytes) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._store_host = store_host
+        self.table = HalfMessages()
+
+    def load(self) -> None:
+        """Read what the last life left open. Raises StoreError."""
+        half_offset, op_offset = self._saved(HALF_TOPIC), self._saved(OP_TOPIC)
+        self.table = table = HalfMessages(half_offset, op_offset)
+        for offset, physical, size in self._units(OP_TOPIC, op_offset):
+            self._take_op(offset, physical, size)
+        self.catch_up()
+        self._connect_copies()
+        if table.open:
+            log.info("%d transactions are open", len(table.open))
+
+    def catch_up(self) -> None:
+        """Read half messages that came since the last time. Raises StoreError."""
+        for _, physical, size in self._units(HALF_TOPIC, self.table.next_half):
+            self.table.add_half(physical, size)
+
+    def catch_up_if_many(self) -> None:
+        """Bound the memory of ends between two checks."""
+        if self.table.unseen_ends > _UNSEEN_MAX:
+            self.catch_up()
+
+    def read(self, offset: int) -> OpenHalf | None:
+        """Return an open half message; None when it cannot be read, and then it is open no more."""
+        half = self.table.open.get(offset)
+        if half is None:
+            return None
+        data = self._store.look_message(half.physical_offset, half.size)
+        if data is None:
+            log.error("half message %d cannot be read at %d and is lost", offset, half.physical_offset)
+            self.table.discard(offset)
+            return None
+        return OpenHalf(offset, decode(data, check_crc=False))
+
+    def op_message(self, half_offset: int, now_ms: int) -> MessageInner:
+        """Return the record that ends a transaction (QUIRKS 28)."""
+        return MessageInner(
+            OP_TOPIC,
+            _QUEUE,
+            b"%d" % half_offset,
+            _OP_PROPERTIES,
+            born_timestamp=now_ms,
+            born_host=self._store_host,
+        )
+
+    def replaced(self, old: int, receipt: AppendReceipt) -> None:
+        """A copy of an open half message was written."""
+        half = Half(receipt.physical_offset, receipt.size)
+        self.table.replace(old, receipt.queue_offset, half)
+
+    async def save_progress(self, progress: tuple[int, int]) -> None:
+        """Save `table.progress()` with the offsets of groups; what it is behind of must be flushed."""
+        for topic, offset in zip((HALF_TOPIC, OP_TOPIC), progress, strict=True):
+            if self._offsets.get(_GROUP, topic, _QUEUE) is not None or offset:
+                self._offsets.commit(_GROUP, topic, _QUEUE, offset, is_own=True)
+        await self._offsets.save()
+
+    def _saved(self, topic: str) -> int:
+        """The next offset of one of the two queues, within what is there: recovery may have cut it."""
+        first = self._store.min_offset_in_queue(topic, _QUEUE)
+        end = self._store.appended_in_queue(topic, _QUEUE)
+        saved = self._offsets.get(_GROUP, topic, _QUEUE)
+        return first if saved is None else min(max(saved, first), end)
+
+    def _units(self, topic: str, offset: int) -> list[tuple[int, int, int]]:
+        """(queue offset, physical offset, size) of everything from `offset` on."""
+        found: list[tuple[int, int, int]] = []
+        while units := self._store.units(topic, _QUEUE, offset, _UNITS):
+            found += [(offset + n, physical, size) for n, (physical, size, _) in enumerate(units)]
+            offset += len(units)
+        return found
+
+    def _take_op(self, offset: int, physical: int, size: int) -> None:
+        data = self._store.look_message(physical, size)
+        body = decode(data, check_crc=False).body if data is not None else b""
+        try:
+            self.table.add_op(offset, int(body))
+        except ValueError:
+            log.error("op record %d at %d says %r, no queue offset", offset, physical, body[:50])
+
+    def _connect_copies(self) -> None:
+        """Find out which open half messages are copies of earlier ones.
+
+        After a kill, one that was replaced is open again beside its copy: they have the same id and birth. A
+        copy made for CHECK_IMMUNITY_TIME_IN_SECONDS says itself by which offset its producer knows it.
+        """
+        table = self.table
+        newest: dict[tuple[bytes | None, int], int] = {}
+        for offset in sorted(table.open):
+            found = self.read(offset)
+            if found is None:
+                continue
+            properties, born_ms = found.record.properties, found.record.born_timestamp
+            key = props.find(properties, props.PROPERTY_UNIQ_KEY.encode()), born_ms
+            if key in newest and key[0] is not None:
+                table.replace(newest[key], offset, table.open[offset])
+            newest[key] = offset
+            name = props.find(properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
+            if name is not None and name.isdigit() and len(name) <= _OFFSET_DIGITS_MAX:
+                table.name(offset, int(name))
+                if offset not in table.open:
+                    del newest[key]

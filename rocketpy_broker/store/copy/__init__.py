@@ -1,0 +1,1 @@
+"""Reads and writes copies of a commit log, for slaves and peers."""

@@ -1,0 +1,97 @@
+"""Records that were copied faster than queues and index can be made of them: they wait in the log.
+
+A slave that comes back after a while gets its master's log as fast as the network brings it. What it misses
+is safe sooner that way; consumers and look-ups follow when the rush is over, as with RocketMQ's dispatcher.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocketpy.errors import StoreDamaged
+from rocketpy_broker.store.copy.copied_records import CopiedRecords
+from rocketpy_broker.store.message_store import MessageStore
+
+_PIECE_BYTES: Final = 1 << 20
+_WAITING_MAX: Final = 10_000
+
+
+class Backlog:
+    """The part of a copied log that is not dispatched, and not waiting for that in memory either.
+
+    rush_bytes: a piece of the log that came at once and is at least so long is a sign that much is to come.
+    bytes_max: with so much in the log it is dispatched meanwhile.
+    """
+
+    def __init__(self, store: MessageStore, *, rush_bytes: int = 128 << 10, bytes_max: int = 4 << 30) -> None:
+        self._store = store
+        self._records = CopiedRecords(store)
+        self._rush_bytes = rush_bytes
+        self._bytes_max = bytes_max
+        self._begin = self._end = 0
+        self._grew = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of it."""
+        return self._end - self._begin
+
+    def wants(self, size: int) -> bool:
+        """Whether a piece of so many bytes that has just come is for the backlog."""
+        return self.size > 0 or size >= self._rush_bytes
+
+    def add(self, begin: int, end: int, size: int) -> None:
+        """What was written between these offsets is not dispatched. size: of the piece that came."""
+        if not self.size:
+            self._begin = begin
+        self._end = end
+        self._grew = self._grew or size >= self._rush_bytes
+
+    def is_rushing(self) -> bool:
+        """Whether much has come since this was asked last: dispatching can wait, until there is too much."""
+        grew, self._grew = self._grew, False
+        return grew and self.size < self._bytes_max
+
+    def work(self) -> None:
+        """Dispatch a piece. Raises StoreError, and StoreDamaged when what is in the log is no record."""
+        store = self._store
+        if self.size and store.dispatcher.waiting < _WAITING_MAX:
+            self._take()
+        store.dispatch()
+
+    def drain(self) -> None:
+        """Dispatch all of it, or with SYNC_FLUSH hand it to who dispatches what is flushed."""
+        while self.size:
+            self._take()
+            self._store.dispatch()
+
+    def forget(self, end: int) -> None:
+        """The log was cut at `end`, and everything before it is dispatched."""
+        self._begin = self._end = end
+
+    def _take(self) -> None:
+        store = self._store
+        self._begin = max(self._begin, store.min_physical_offset)
+        size = _PIECE_BYTES
+        while self.size:
+            found = self._records.take(self._read(size), self._begin)
+            if found.end:
+                found.hand_over(store)
+                self._begin += found.end
+                return
+            if size >= self.size:
+                raise StoreDamaged(f"no record at {self._begin} of the copied log")
+            size = found.wanted
+
+    def _read(self, size: int) -> bytes:
+        """Read so much, across the end of a file if need be."""
+        pieces: list[bytes] = []
+        begin, stop = self._begin, min(self._end, self._begin + size)
+        while begin < stop:
+            room = self._store.commit_log.files.segment_bytes
+            piece = self._store.read_log(begin, min(stop - begin, room - begin % room))
+            if not piece:
+                raise StoreDamaged(f"the copied log cannot be read at {begin}")
+            pieces.append(piece)
+            begin += len(piece)
+        return b"".join(pieces)

@@ -1,0 +1,111 @@
+"""What a master sent, taken apart into records: each is checked before it is written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rocketpy.errors import RecordCorrupt, StoreDamaged, TopicInvalid, TornTail
+from rocketpy.protocol.message.record import BLANK_MAGIC, MIN_BLANK_BYTES, RecordView, peek, read_start
+from rocketpy_broker.store.copy.plain_records import PlainRecords
+from rocketpy_broker.store.log.messages import DispatchRequest
+from rocketpy_broker.store.log.queue_table import check_topic
+from rocketpy_broker.store.message_store import MessageStore
+
+# Prepared (4) and rolled back (12) messages are in no queue.
+_NOT_IN_QUEUE = 0x4
+
+
+class WholeRecords(NamedTuple):
+    """The whole records at the beginning of a piece of the log.
+
+    requests: theirs, unless they were only looked at. end: position behind the last one, blank records before
+    it included; 0 without any. wanted: bytes there must be from `end` on before there can be another.
+    timestamp: the last one's store timestamp.
+    """
+
+    requests: list[DispatchRequest]
+    end: int
+    wanted: int
+    timestamp: int
+
+    def hand_over(self, store: MessageStore) -> None:
+        """Let them be dispatched, once they are written, and their queues go on behind them."""
+        for cursor, _, _, _, queue_offset, sys_flag, _ in self.requests:
+            if not sys_flag & _NOT_IN_QUEUE:
+                cursor.next_offset = queue_offset + 1
+        if self.requests:
+            store.dispatcher.add(self.requests)
+
+
+class CopiedRecords:
+    """Takes pieces of a copied log apart, for a store. After damage the store takes nothing more."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._files = store.commit_log.files
+        self._plain = PlainRecords()
+
+    def take(self, data: bytes, base: int, *, only_check: bool = False) -> WholeRecords:
+        """Return the records in `data`, which begins at the physical offset `base`, where a record does.
+
+        Raises StoreDamaged.
+        """
+        requests: list[DispatchRequest] = []
+        position = end = timestamp = 0
+        try:
+            while True:
+                room = self._files.segment_bytes - (base + position) % self._files.segment_bytes
+                stop = min(len(data), position + room)
+                if only_check:
+                    plain, time = self._plain.skip(data, position, stop, base)
+                    timestamp = time or timestamp
+                else:
+                    plain = self._plain.take(data, position, stop, base, requests)
+                if plain > position:
+                    position = end = plain
+                size = self._size(data, position, base + position)
+                if not size or len(data) - position < size:
+                    break
+                if read_start(data, position)[1] != BLANK_MAGIC:
+                    request = self._request(peek(data, position, check_crc=True), base + position)
+                    timestamp = request[3]
+                    if not only_check:
+                        requests.append(request)
+                    end = position + size
+                position += size
+        except (RecordCorrupt, TornTail, TopicInvalid) as error:
+            failure = StoreDamaged(
+                f"what the master sent for {base + position} is no record: {error}. Nothing more is copied"
+            )
+            self._store.failure = failure
+            raise failure from error
+        if requests:
+            timestamp = requests[-1][3]
+        return WholeRecords(requests, end, position + (size or MIN_BLANK_BYTES) - end, timestamp)
+
+    def _size(self, data: bytes, position: int, place: int) -> int:
+        """Return the size of the record at `position`, which belongs at `place`; 0 when it cannot be told."""
+        if len(data) - position < MIN_BLANK_BYTES:
+            return 0
+        room = self._files.segment_bytes - place % self._files.segment_bytes
+        size, magic = read_start(data, position)
+        if magic == BLANK_MAGIC and size != room:
+            raise RecordCorrupt(place, f"a blank of {size} bytes, the file has {room} left")
+        if not MIN_BLANK_BYTES <= size <= room:
+            raise RecordCorrupt(place, f"{size} bytes, the file has {room} left")
+        return size
+
+    def _request(self, view: RecordView, place: int) -> DispatchRequest:
+        if view.physical_offset != place:
+            raise RecordCorrupt(place, f"it says it belongs at {view.physical_offset}")
+        check_topic(view.topic, view.queue_id)
+        cursor = self._store.table[view.topic, view.queue_id]
+        self._plain.learn(cursor)
+        return (
+            cursor, place, view.size, view.store_timestamp, view.queue_offset, view.sys_flag,
+            view.properties,
+        )  # fmt: skip
+
+    def request_of(self, view: RecordView) -> DispatchRequest:
+        """The request of a record that stands in the log. Raises RecordCorrupt, TopicInvalid."""
+        return self._request(view, view.physical_offset)

@@ -1,0 +1,192 @@
+"""A store's commit log as a copy of another's: bytes come in as they are, and are dispatched here.
+
+Bytes come cut anywhere. What is not a whole record yet is held in memory, and so is the blank record at a
+file's end until a record follows it: the log on disk always ends with a record, as recovery expects.
+Consume queues and index are this store's own work. Source: DefaultMessageStore.appendToCommitLog of RocketMQ
+4.6.0. Differs: it writes what comes at once; ours checks every record before it is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Final
+
+from rocketpy.errors import StoreError
+from rocketpy.protocol.message.record import MIN_BLANK_BYTES
+from rocketpy_broker.store.copy.backlog import Backlog
+from rocketpy_broker.store.copy.copied_records import CopiedRecords, WholeRecords
+from rocketpy_broker.store.files.state_file import save_state
+from rocketpy_broker.store.log.log_scan import LogScan, LogTail
+from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.message_store import MessageStore
+
+logger = logging.getLogger("rocketpy_broker.store.replica")
+
+A_COPY: Final = 3
+"""The kind of reason by which a store refuses messages of its own, see `MessageStore.refuse`."""
+
+_PIECE_BYTES = 1 << 20
+
+
+class ReplicaLog:
+    """The commit log of an open store, written from outside. Nobody else may append meanwhile.
+
+    backlog: takes what comes too fast to be dispatched at once; None: nothing does.
+    """
+
+    def __init__(self, store: MessageStore, backlog: Backlog | None = None) -> None:
+        files = store.commit_log.files
+        if not isinstance(files, SegmentQueue):
+            raise StoreError("a store on a ledger copies no other store: the ledger is replicated")
+        self._store = store
+        self._backlog = backlog
+        self._files = files
+        self._held = bytearray()
+        """What came behind the log's end on disk."""
+        self._wanted = MIN_BLANK_BYTES
+        """So many bytes must be held before there can be news."""
+        self._records = CopiedRecords(store)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file yet."""
+        return not self._files.segments
+
+    @property
+    def max_offset(self) -> int:
+        """Just behind the last byte that came; 0 in an empty log."""
+        return self._files.max_offset + len(self._held)
+
+    def append(self, offset: int, data: bytes) -> None:
+        """Take bytes for the log's end, `offset`; an empty log begins with the file that starts there.
+
+        Records that became whole survive the end of this process, and are to be dispatched, here or by the
+        backlog. Raises DiskFull, StoreError: then nothing was taken. After StoreDamaged (what came is no
+        record) the store takes nothing more.
+        """
+        if self._store.failure is not None:
+            raise StoreError(f"the store takes no messages: {self._store.failure}")
+        if self.is_empty:
+            self._begin(offset)
+        if offset != self.max_offset:
+            raise StoreError(f"bytes for offset {offset}, but the log ends at {self.max_offset}")
+        held = self._held
+        if len(held) + len(data) < self._wanted:
+            held += data
+            return
+        whole = b"".join((held, data)) if held else data
+        base = self._files.max_offset
+        backlog = self._backlog if self._backlog is not None and self._backlog.wants(len(data)) else None
+        found = self._records.take(whole, base, only_check=backlog is not None)
+        if found.end:
+            self._write(whole[: found.end])
+        self._wanted = found.wanted
+        self._held = bytearray(whole[found.end :])
+        if not found.end:
+            return
+        self._publish(found)
+        if backlog is not None:
+            backlog.add(base, self._files.max_offset, len(data))
+
+    def _begin(self, offset: int) -> None:
+        if offset % self._files.segment_bytes:
+            raise StoreError(
+                f"a copy cannot begin at {offset}: files here have {self._files.segment_bytes} bytes; set "
+                "mappedFileSizeCommitLog as the master has it"
+            )
+        self._files.add_segment(offset)
+        self._store.dispatcher.offset = offset
+        self._store.commit_log.start(LogTail(offset))
+
+    def _write(self, data: bytes) -> None:
+        """Write behind the log's end, into as many files as it takes; all of it, or nothing."""
+        files = self._files
+        before, position = files.max_offset, 0
+        try:
+            while position < len(data):
+                segment = files.last
+                if segment is None or segment.is_full:
+                    segment = files.add_segment()
+                piece = data[position : position + segment.size - segment.wrote]
+                segment.write(segment.wrote, piece)
+                segment.wrote += len(piece)
+                position += len(piece)
+        except StoreError:
+            self._undo(before)
+            raise
+
+    def _undo(self, end: int) -> None:
+        try:
+            if self._files.truncate(end) and self._files.last is not None:
+                # Power loss may bring back what was wiped, behind what is written there next.
+                self._files.last.flush()
+        except StoreError as failure:
+            self._store.failure = failure
+
+    def _publish(self, found: WholeRecords) -> None:
+        store, end = self._store, self._files.max_offset
+        store.commit_log.start(store.commit_log.tail)
+        store.commit_log.tail.advance(end)
+        store.commit_log.last_store_timestamp = found.timestamp
+        found.hand_over(store)
+
+    # -- cutting ------------------------------------------------------------------------------
+
+    def cut(self, end: int, aside: Path) -> None:
+        """Cut the log at `end`, where a record ends, and all that was made of what is behind it.
+
+        aside: where the bytes that are cut off are saved first. Blocks; no flush may run meanwhile. Raises
+        StoreError, FlushFailed. A crash in between leaves the log as it was, or cut.
+        """
+        store, files = self._store, self._files
+        logger.warning("commit log: cut from %d to %d; the rest is in %s", files.max_offset, end, aside)
+        self._save_tail(end, aside)
+        self._held.clear()
+        if self._backlog is not None:
+            self._backlog.drain()
+            self._backlog.forget(end)
+        store.flush(thorough=True)
+        store.dispatch()
+        store.checkpoint = dataclasses.replace(
+            store.checkpoint,
+            flushed_offset=min(end, store.checkpoint.flushed_offset),
+            dispatched_offset=min(end, store.checkpoint.dispatched_offset),
+            tail_offset=min(end, store.checkpoint.tail_offset),
+            progress=None,
+        )
+        store.checkpoint_file.save(store.checkpoint)
+        for queue in store.queues.queues.values():
+            if queue.max_physical_offset > end:
+                queue.truncate(end)
+        files.drop_spare()
+        files.truncate(end)
+        store.dispatcher.offset = end
+        self._mend_index()
+        for cursor in store.table.values():
+            cursor.next_offset = 0
+        store.queues.fill(store.table, files.min_offset)
+        tail = store.commit_log.tail.offset
+        store.commit_log.start(LogTail(tail if tail <= end else files.min_offset))
+        store.flush(thorough=True)
+
+    def _save_tail(self, end: int, aside: Path) -> None:
+        pieces: list[bytes] = []
+        while end < self._files.max_offset:
+            room = self._files.segment_bytes - end % self._files.segment_bytes
+            size = min(_PIECE_BYTES, room, self._files.max_offset - end)
+            pieces.append(self._files.read(end, size) or b"")
+            end += size
+        save_state(self._store.disk, aside, b"".join(pieces))
+
+    def _mend_index(self) -> None:
+        """Drop index files that know of what was cut, and index again what else was in them."""
+        index = self._store.index
+        if index is None or index.cut_from(self._files.max_offset):
+            return
+        begin = max(index.end_offset if index.files else 0, self._files.min_offset)
+        segment = self._files.find(begin)
+        if segment is not None:
+            requests = [self._records.request_of(view) for view in LogScan(self._files, segment.start)]
+            self._store.dispatcher.put([request for request in requests if request[1] >= begin])

@@ -1,0 +1,1 @@
+"""Files and disks: access, locks, atomic replacement, checkpoint and state files."""

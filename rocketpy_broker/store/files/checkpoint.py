@@ -1,0 +1,174 @@
+"""The file `checkpoint`: how far the store's files were flushed.
+
+| offset | size | field                                                       | since |
+|-------:|-----:|-------------------------------------------------------------|-------|
+|      0 |    8 | physicMsgTimestamp: store time of the last flushed record    | 4.x   |
+|      8 |    8 | logicsMsgTimestamp: … whose consume queue unit is flushed     | 4.x   |
+|     16 |    8 | indexMsgTimestamp: … in the last full, flushed index file     | 4.x   |
+|     24 |    4 | magic "RPCK"                                                | ours  |
+|     28 |    4 | CRC-32 of bytes 0 to 24 and 32 to 80                        | ours  |
+|     32 |    8 | flushed_offset: the commit log below survives power loss    | ours  |
+|     40 |    8 | dispatched_offset: consume queues below are flushed         | ours  |
+|     48 |    8 | log_end: end of the log at a clean stop, -1 otherwise       | ours  |
+|     56 |    8 | index_files: their number at a clean stop, -1 otherwise     | ours  |
+|     64 |    8 | tail_offset: start of a record not far before log_end       | ours  |
+|     72 |    8 | min_offset: where the log begins; files below are expired   | ours  |
+|     80 |    4 | magic "RPIX"                                                | ours  |
+|     84 |    4 | CRC-32 of bytes 0 to 24, 32 to 80 and 88 to 160             | ours  |
+|     88 |   72 | how far the queues and the unfinished index file are flushed, | ours  |
+|        |      | see `Progress`, eight bytes a field                         |       |
+|    160 | 3936 | zeros                                                       |       |
+
+All integers are big-endian. The CRC covers the three timestamps too: when a Java broker has used the
+directory since, they differ, and our part is ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import struct
+import threading
+import zlib
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from rocketpy_broker.store.files.disk import Disk, store_error
+
+logger = logging.getLogger("rocketpy_broker.store.checkpoint")
+
+CHECKPOINT_BYTES = 4096
+_TIMESTAMPS = struct.Struct(">qqq")
+_SEAL = struct.Struct(">4sI")
+_OFFSETS = struct.Struct(">qqqqqq")
+_PROGRESS = struct.Struct(">9q")
+_MAGIC = b"RPCK"
+_PROGRESS_MAGIC = b"RPIX"
+_SLACK_MS = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Consume queues and index as flushed with a checkpoint: complete up to its dispatched_offset.
+
+    units: next queue offsets of all queues, summed. index_name: of the newest index file, as a number; 0
+    for none. index_entries: number of its next entry; the fields behind are those of its header, which is
+    written, like its slots, once it is full. The slots can be made from the entries. index_count: of index
+    files; all older than the newest are flushed.
+    """
+
+    units: int = 0
+    index_name: int = 0
+    index_entries: int = 0
+    index_inserts: int = 0
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    index_count: int = 0
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """The content of the file. Times in ms since 1970; offsets in bytes, -1 when not known."""
+
+    physic_timestamp: int = 0
+    logics_timestamp: int = 0
+    index_timestamp: int = 0
+    flushed_offset: int = -1
+    dispatched_offset: int = -1
+    log_end: int = -1
+    index_files: int = -1
+    tail_offset: int = -1
+    min_offset: int = -1
+    progress: Progress | None = None
+
+    @property
+    def min_timestamp(self) -> int:
+        """Records stored before this are flushed, in the log and in their queues, with 3 s to spare."""
+        return max(0, min(self.physic_timestamp, self.logics_timestamp) - _SLACK_MS)
+
+    def encode(self) -> bytes:
+        """The file's 4096 bytes."""
+        times = _TIMESTAMPS.pack(self.physic_timestamp, self.logics_timestamp, self.index_timestamp)
+        offsets = _OFFSETS.pack(
+            self.flushed_offset, self.dispatched_offset, self.log_end, self.index_files, self.tail_offset,
+            self.min_offset,
+        )  # fmt: skip
+        seal = _SEAL.pack(_MAGIC, zlib.crc32(times + offsets))
+        page = times + seal + offsets
+        if self.progress is not None:
+            fields = _PROGRESS.pack(*astuple(self.progress))
+            page += _SEAL.pack(_PROGRESS_MAGIC, zlib.crc32(times + offsets + fields)) + fields
+        return page.ljust(CHECKPOINT_BYTES, b"\0")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint:
+        """Read it back; without our part, or when that does not belong to the times, offsets are -1."""
+        data = data.ljust(CHECKPOINT_BYTES, b"\0")
+        checkpoint = cls(*_TIMESTAMPS.unpack_from(data))
+        magic, crc = _SEAL.unpack_from(data, 24)
+        if magic == _MAGIC and crc == zlib.crc32(data[:24] + data[32:80]):
+            (
+                checkpoint.flushed_offset, checkpoint.dispatched_offset, checkpoint.log_end,
+                checkpoint.index_files, checkpoint.tail_offset, checkpoint.min_offset,
+            ) = _OFFSETS.unpack_from(data, 32)  # fmt: skip
+            magic, crc = _SEAL.unpack_from(data, 80)
+            if magic == _PROGRESS_MAGIC and crc == zlib.crc32(data[:24] + data[32:80] + data[88:160]):
+                checkpoint.progress = Progress(*_PROGRESS.unpack_from(data, 88))
+        elif magic == _MAGIC:
+            logger.warning("checkpoint: flushed offsets do not match the times; another broker wrote it")
+        return checkpoint
+
+
+class CheckpointFile:
+    """The file itself; kept open. Two threads may write it: whoever flushes, and who notes how far."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self.path = path
+        self._handle = -1
+        self._lock = threading.Lock()
+        self._content = Checkpoint()
+
+    def load(self) -> Checkpoint:
+        """Open the file, making it when missing. Raises StoreError."""
+        try:
+            self._handle = self._disk.open(self.path, create=True)
+            self._content = Checkpoint.decode(self._disk.pread(self._handle, CHECKPOINT_BYTES, 0))
+            return dataclasses.replace(self._content)
+        except OSError as error:
+            raise store_error("read", self.path, error) from error
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write and flush it. Safe in a thread. Raises StoreError."""
+        with self._lock:
+            self._content = dataclasses.replace(checkpoint)
+            self._write(self._content)
+
+    def raise_flushed(self, offset: int) -> None:
+        """Note that the log is flushed up to there, if that is news; all else stays. As `save`."""
+        with self._lock:
+            if offset > self._content.flushed_offset:
+                self._content = dataclasses.replace(self._content, flushed_offset=offset)
+                self._write(self._content)
+
+    def raise_min(self, offset: int) -> None:
+        """Note that files below that offset are expired, before any of them goes. As `save`."""
+        with self._lock:
+            if offset > self._content.min_offset:
+                self._content = dataclasses.replace(self._content, min_offset=offset)
+                self._write(self._content)
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        try:
+            self._disk.pwrite(self._handle, checkpoint.encode(), 0)
+            self._disk.fdatasync(self._handle)
+        except OSError as error:
+            raise store_error("write", self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+            self._handle = -1

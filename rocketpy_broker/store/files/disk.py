@@ -1,0 +1,381 @@
+"""The only door from the store to the file system.
+
+Every system call that changes what is on disk goes through a `Disk`, so that a test can record the
+calls, cut them off anywhere and replay what a crash would have left. What the design survives:
+
+- a process killed between any two calls, or in the middle of a `pwrite` (a prefix arrives);
+- power loss: whatever was written since the last `fdatasync` of that file may be there, be missing,
+  or be there in part, in any order; a directory entry may be missing until `fsync_dir`;
+- ENOSPC and EIO from any call; an `fdatasync` that fails and drops what it should have written.
+
+Beyond that (bits that flip in what was flushed, files that vanish) we want a loud stop: see `recovery`.
+There is no memory mapping: a mapped file that is cut short kills the process with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from rocketpy.errors import DiskFull, StoreError, ensure
+
+T = TypeVar("T")
+
+_OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+_SPARES = 8
+
+
+class SpareDescriptors:
+    """Descriptors kept open by this process, to be given up for the store when there are no others.
+
+    A flush that fails because clients hold all descriptors would be final, and stop the broker.
+    """
+
+    def __init__(self) -> None:
+        self._spares: list[int] = []
+        self._holders = 0
+
+    def hold(self) -> None:
+        """A broker starts. Each call needs a `release`."""
+        self._holders += 1
+        self.refill()
+
+    def release(self) -> None:
+        """A broker has ended."""
+        self._holders -= 1
+        while not self._holders and self._spares:
+            os.close(self._spares.pop())
+
+    def refill(self) -> None:
+        """Take what is missing, as far as there are descriptors. May be called from any thread."""
+        while self._holders and len(self._spares) < _SPARES:
+            try:
+                self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                return
+
+    def open(self, open_one: Callable[[], T]) -> T:
+        """Return what `open_one` opens, with a spare descriptor if there is no other. Raises OSError."""
+        while True:
+            try:
+                return open_one()
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR or not self._spares:
+                    raise
+                os.close(self._spares.pop())
+
+
+spare_descriptors: Final = SpareDescriptors()
+"""Of this process."""
+
+# What open(2) answers for O_TMPFILE where the kernel or the file system lacks it.
+_NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
+# struct flock of 64-bit Linux: type, whence, start, length, pid.
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def _open_unnamed(directory: Path) -> int | None:
+    """A handle of a file without a name; None where the system has no such files or no /proc."""
+    if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
+        return None
+    try:
+        return os.open(directory, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno in _NO_UNNAMED_FILES:
+            return None
+        raise
+
+
+def store_error(action: str, path: Path, error: OSError) -> StoreError:
+    """The `StoreError` for a failed disk call: `DiskFull` when space or quota ran out.
+
+    action: what was being done, as in "cannot <action> <path>".
+    """
+    text = f"cannot {action} {path}: {error.strerror or error} (errno {error.errno})"
+    if error.errno in _OUT_OF_SPACE:
+        return DiskFull(f"{text}; free space on this file system or move the store")
+    return StoreError(text)
+
+
+def lacks_descriptors(error: StoreError) -> bool:
+    """Whether a disk call failed because this process, or the system, has too many files open."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _NO_DESCRIPTOR
+
+
+class Disk(Protocol):
+    """What the store asks of a file system. Handles are small integers; errors are `OSError`.
+
+    `pwrite`, `pread` and `fdatasync` may be called from any thread, the rest from the store's own.
+    """
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """A handle for reading and writing; with `create` the file is made when missing."""
+        ...
+
+    def create(self, path: Path, size: int) -> int:
+        """A handle of a new file of `size` bytes, mostly a hole; a file that is there is extended to it.
+
+        Where the system can, a new file gets its name only at its full length: RocketMQ refuses a whole
+        store for one file that is too short, so a killed process must not leave one.
+        """
+        ...
+
+    def close(self, handle: int) -> None:
+        """Give the handle back. Says nothing about durability."""
+        ...
+
+    def size(self, path: Path) -> int:
+        """Bytes in the file, holes included."""
+        ...
+
+    def modified_ms(self, path: Path) -> int:
+        """When the file was last written, in milliseconds since 1970."""
+        ...
+
+    def extend(self, handle: int, size: int) -> None:
+        """Make the file `size` bytes long without reserving blocks; never makes it shorter."""
+        ...
+
+    def preallocate(self, handle: int, position: int, length: int) -> None:
+        """Reserve blocks for that range, so that writing there cannot run out of space."""
+        ...
+
+    def pwrite(self, handle: int, data: bytes, position: int) -> None:
+        """Write all of `data` at `position`. When it fails, any part may have been written."""
+        ...
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer only where the file ends."""
+        ...
+
+    def next_data(self, handle: int, position: int) -> int | None:
+        """The first position at or after `position` that may hold anything but zeros; None if none does."""
+        ...
+
+    def next_hole(self, handle: int, position: int) -> int:
+        """Where the data at `position` ends: from there on zeros follow, as far as the system knows."""
+        ...
+
+    def fdatasync(self, handle: int) -> None:
+        """Make the file's bytes and length survive power loss."""
+        ...
+
+    def fsync_dir(self, path: Path) -> None:
+        """Make the names in a directory survive power loss."""
+        ...
+
+    def make_dir(self, path: Path) -> None:
+        """Make a directory and what is missing above it; no error when it is there."""
+        ...
+
+    def list_dir(self, path: Path) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        ...
+
+    def is_dir(self, path: Path) -> bool:
+        """Is there a directory of this name?"""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Is there a file or directory of this name?"""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file another name, replacing what has it, in one step."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; no error when there is none."""
+        ...
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory; no error when there is none or it is not empty."""
+        ...
+
+    def lock(self, handle: int) -> int | None:
+        """Lock the first byte for this process, as Java's FileChannel.tryLock(0, 1) does.
+
+        None when locked; otherwise the process id of the holder, 0 when it cannot be told.
+        """
+        ...
+
+
+class OsDisk:
+    """`Disk` on the operating system's files."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """See `Disk.open`."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return spare_descriptors.open(lambda: os.open(path, flags, 0o644))
+
+    def create(self, path: Path, size: int) -> int:
+        """See `Disk.create`."""
+        unnamed = None if path.exists() else spare_descriptors.open(lambda: _open_unnamed(path.parent))
+        handle = self.open(path, create=True) if unnamed is None else unnamed
+        try:
+            self.extend(handle, size)
+            if unnamed is not None:
+                # With src_dir_fd Python calls linkat with AT_SYMLINK_FOLLOW, which naming needs.
+                os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+
+    def close(self, handle: int) -> None:
+        """See `Disk.close`."""
+        os.close(handle)
+        spare_descriptors.refill()
+
+    def size(self, path: Path) -> int:
+        """See `Disk.size`."""
+        return path.stat().st_size
+
+    def modified_ms(self, path: Path) -> int:
+        """See `Disk.modified_ms`."""
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def extend(self, handle: int, size: int) -> None:
+        """See `Disk.extend`."""
+        present = os.fstat(handle).st_size
+        ensure(size >= present, f"a store file of {present} bytes must not shrink to {size}")
+        os.ftruncate(handle, size)
+
+    def preallocate(self, handle: int, position: int, length: int) -> None:
+        """See `Disk.preallocate`."""
+        os.posix_fallocate(handle, position, length)
+
+    def pwrite(self, handle: int, data: bytes, position: int) -> None:
+        """See `Disk.pwrite`."""
+        written = os.pwrite(handle, data, position)
+        if written == len(data):
+            return
+        rest = memoryview(data)
+        while written < len(data):
+            step = os.pwrite(handle, rest[written:], position + written)
+            if step == 0:
+                raise OSError(errno.EIO, f"wrote {written} of {len(data)} bytes, then nothing")
+            written += step
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        """See `Disk.pread`."""
+        data = os.pread(handle, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(handle, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def next_data(self, handle: int, position: int) -> int | None:
+        """See `Disk.next_data`."""
+        try:
+            return os.lseek(handle, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno == errno.EINVAL:  # a file system that cannot tell
+                return position
+            raise
+
+    def next_hole(self, handle: int, position: int) -> int:
+        """See `Disk.next_hole`."""
+        try:
+            return os.lseek(handle, position, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return os.fstat(handle).st_size
+            raise
+
+    def fdatasync(self, handle: int) -> None:
+        """See `Disk.fdatasync`."""
+        os.fdatasync(handle)
+
+    def fsync_dir(self, path: Path) -> None:
+        """See `Disk.fsync_dir`."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        handle = spare_descriptors.open(lambda: os.open(path, flags))
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+            spare_descriptors.refill()
+
+    def make_dir(self, path: Path) -> None:
+        """See `Disk.make_dir`."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def list_dir(self, path: Path) -> list[str]:
+        """See `Disk.list_dir`."""
+        try:
+            return sorted(entry.name for entry in path.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def is_dir(self, path: Path) -> bool:
+        """See `Disk.is_dir`."""
+        return path.is_dir()
+
+    def exists(self, path: Path) -> bool:
+        """See `Disk.exists`."""
+        return path.exists()
+
+    def rename(self, old: Path, new: Path) -> None:
+        """See `Disk.rename`."""
+        old.replace(new)
+
+    def unlink(self, path: Path) -> None:
+        """See `Disk.unlink`."""
+        path.unlink(missing_ok=True)
+
+    def remove_dir(self, path: Path) -> None:
+        """See `Disk.remove_dir`."""
+        try:
+            path.rmdir()
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.ENOTEMPTY}:
+                raise
+
+    def lock(self, handle: int) -> int | None:
+        """See `Disk.lock`."""
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            if error.errno in {errno.EAGAIN, errno.EACCES}:
+                return _lock_holder(handle)
+            raise
+        return None
+
+
+def _lock_holder(handle: int) -> int:
+    """Process id of who has the first byte locked, 0 when it cannot be told."""
+    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    try:
+        answer = fcntl.fcntl(handle, fcntl.F_GETLK, question)
+    except OSError:
+        return 0
+    kind, _, _, _, pid = _FLOCK.unpack(answer)
+    return 0 if kind == fcntl.F_UNLCK else int(pid)
+
+
+def make_lasting_dir(disk: Disk, directory: Path) -> None:
+    """Make a directory, and what is missing above it, so that power loss does not take it away again.
+
+    Raises DiskFull, StoreError.
+    """
+    try:
+        made = [path for path in (directory, *directory.parents) if not disk.is_dir(path)]
+        disk.make_dir(directory)
+        for path in reversed(made):
+            disk.fsync_dir(path.parent)
+    except OSError as error:
+        raise store_error("make directory", directory, error) from error

@@ -1,0 +1,131 @@
+r"""Java properties files: the form of broker.conf and namesrv.conf, read with line numbers.
+
+| line                         | means                                                        |
+|------------------------------|--------------------------------------------------------------|
+| ``key=value`` ``key: value`` | a setting; blanks around the separator do not count          |
+| ``# ...`` ``! ...``          | a comment                                                    |
+| ``value \``                 | goes on in the next line, whose leading blanks do not count  |
+| ``\t \n \r \f \uXXXX``  | that character; any other escaped character stands for itself|
+
+Source: java.util.Properties. Files are read as UTF-8; one that is not in UTF-8 as ISO-8859-1, which Java
+takes for every file, so that a comment in any encoding stops no server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy_broker.store.files.atomic_file import replace_file
+
+_LINE_END = re.compile(r"\r\n?|\n")
+"""Java's. `str.splitlines` knows more, of which ISO-8859-1 makes one of any byte 0x85 in a comment."""
+
+_SEPARATOR = re.compile(r"(?<!\\)(?:\\\\)*(?:\s*[=:]\s*|\s+)")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {92: "\\\\", 9: "\\t", 10: "\\n", 13: "\\r", 12: "\\f"}
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class Setting(NamedTuple):
+    """One setting and the line, counted from 1, on which it begins."""
+
+    key: str
+    value: str
+    line: int
+
+
+def read_file(path: str | Path) -> list[Setting]:
+    """Return the settings of a file in order. Raises ConfigInvalid naming path and line, OSError."""
+    return read_settings(_decoded(Path(path))[0], str(path))
+
+
+def change_file(path: Path, wanted: Mapping[str, str]) -> None:
+    """Give settings of a file other values, in one step that survives power loss. Raises OSError."""
+    text, encoding = _decoded(path)
+    replace_file(path, with_settings(text, wanted), encoding)
+
+
+def _decoded(path: Path) -> tuple[str, str]:
+    """Return a file's text, and the encoding that it is in."""
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        return data.decode("iso-8859-1"), "iso-8859-1"
+
+
+def read_settings(text: str, source: str) -> list[Setting]:
+    """Return the settings of a properties file in order. Raises ConfigInvalid naming source and line."""
+    return [_setting(line, number, source) for number, _, line in _logical_lines(_lines(text))]
+
+
+def _logical_lines(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """Yield the numbers of each setting's first and last line, and its text, continued lines joined."""
+    joined, first = "", 0
+    for number, raw in enumerate(lines, 1):
+        line = raw.lstrip()
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        first = first or number
+        if _is_continued(line):
+            joined += line[:-1]
+            continue
+        yield first, number, joined + line
+        joined, first = "", 0
+    if joined:
+        yield first, len(lines), joined
+
+
+def _is_continued(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _lines(text: str) -> list[str]:
+    lines = _LINE_END.split(text)
+    return lines if lines[-1] else lines[:-1]
+
+
+def _setting(line: str, number: int, source: str) -> Setting:
+    found = _SEPARATOR.search(line)
+    key = line if found is None else line[: found.end()].rstrip().rstrip("=:").rstrip()
+    value = "" if found is None else line[found.end() :]
+    if not key:
+        raise ConfigInvalid(f"{source}:{number}: a setting without a name: {line!r}")
+    return Setting(_unescape(key, number, source), _unescape(value.rstrip(), number, source), number)
+
+
+def _unescape(text: str, number: int, source: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        escaped = match.group(1)
+        if escaped == "u":
+            raise ConfigInvalid(f"{source}:{number}: \\u needs four hexadecimal digits")
+        return chr(int(escaped[1:], 16)) if len(escaped) > 1 else _CONTROLS.get(escaped, escaped)
+
+    return _ESCAPE.sub(character, text) if "\\" in text else text
+
+
+def with_settings(text: str, wanted: Mapping[str, str]) -> str:
+    """The file's text with other values; its other lines and its comments stay. Raises ConfigInvalid."""
+    lines, left = _lines(text), dict(wanted)
+    changed: list[str] = []
+    done = 0
+    for first, last, line in _logical_lines(lines):
+        name = _setting(line, first, "the file").key
+        if name in wanted:
+            changed += (*lines[done : first - 1], _written(name, wanted[name]))
+            left.pop(name, None)
+            done = last
+    changed += lines[done:]
+    if changed and left and _is_continued(changed[-1]):
+        changed.append("")  # or what is added would continue it
+    return "".join(f"{line}\n" for line in (*changed, *(_written(*setting) for setting in left.items())))
+
+
+def _written(name: str, value: str) -> str:
+    """A setting as a line that is read as the same: no value ends its line, or continues it."""
+    text = value.translate(_ESCAPED)
+    return f"{name}={text if text == text.lstrip() else chr(92) + text}"

@@ -1,0 +1,141 @@
+"""Small files that are replaced whole: topics.json, consumerOffset.json, … with a `.bak` beside each.
+
+A save leaves, whenever it is cut off, either the old or the new content under the name. The previous
+content goes to `<name>.bak`, as 4.6.0 does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from rocketpy.errors import StoreDamaged
+from rocketpy.protocol.bodies import Body
+from rocketpy.runtime.tasks import joined
+from rocketpy_broker.store.files.disk import Disk, store_error
+
+logger = logging.getLogger("rocketpy_broker.store.state_file")
+
+_PART_ENTRIES: Final = 1000
+_YIELD_S: Final = 0.0002
+
+T = TypeVar("T")
+
+
+def format_table(wrapper: Body, field: str) -> bytes:
+    """Return the readable JSON text of a table; for a thread. field: of the wrapper, the entries by name.
+
+    The thread lets the event loop run after each thousand entries: one call of the encoder for all of them
+    would hold the interpreter's lock for 20 ms.
+    """
+    parts = []
+    for part in formatted_parts(wrapper, field):
+        parts.append(part)
+        time.sleep(_YIELD_S)
+    return b"".join(parts)
+
+
+def formatted_parts(wrapper: Body, field: str) -> Iterator[bytes]:
+    """Yield the text of `format_table` in parts of at most a thousand entries."""
+    table = getattr(wrapper, field)
+    if not table:
+        yield msgspec.json.format(wrapper.encode(), indent=2)
+        return
+    frame = msgspec.structs.replace(wrapper, **{field: {"": 0}})
+    head, tail = msgspec.json.format(frame.encode(), indent=2).split(b'    "": 0')
+    entries = list(table.items())
+    yield head
+    for first in range(0, len(entries), _PART_ENTRIES):
+        part = msgspec.json.format(
+            msgspec.json.encode(dict(entries[first : first + _PART_ENTRIES])), indent=2
+        )
+        yield (b",\n  " if first else b"  ") + part[2:-2].replace(b"\n", b"\n  ")
+    yield tail
+
+
+def save_state(disk: Disk, path: Path, data: bytes) -> None:
+    """Replace the file's content in one step that survives power loss. Raises DiskFull, StoreError."""
+    try:
+        if not disk.exists(path.parent):
+            disk.make_dir(path.parent)
+            disk.fsync_dir(path.parent.parent)
+        if disk.exists(path):
+            _replace(disk, path.with_name(path.name + ".bak"), _read(disk, path))
+        _replace(disk, path, data)
+        disk.fsync_dir(path.parent)
+    except OSError as error:
+        raise store_error("save", path, error) from error
+
+
+async def save_state_aside(disk: Disk, path: Path, data: bytes) -> None:
+    """`save_state` in a thread; see `save_aside`. Raises DiskFull, StoreError."""
+    await save_aside(partial(save_state, disk, path, data))
+
+
+async def save_aside(save: Callable[[], None]) -> None:
+    """Save in a thread. Raises what `save` raises.
+
+    Who is cancelled meanwhile still waits until it has ended: it would overwrite what is saved next.
+    """
+    saving = joined(asyncio.to_thread(save), "save")
+    try:
+        await asyncio.shield(saving)
+    except asyncio.CancelledError:
+        await asyncio.wait({saving})
+        if not saving.cancelled() and (error := saving.exception()) is not None:
+            logger.error("%s", error)
+        raise
+
+
+def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None:
+    """What `decode` makes of the file, or of its `.bak` when the file is missing, empty or refused.
+
+    decode: raises ValueError for content it cannot read. Returns None when neither file is there.
+    Raises StoreDamaged when there is a file but none can be read: starting empty would forget what was in it.
+    """
+    refused: list[str] = []
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        if not disk.exists(candidate):
+            continue
+        try:
+            value = decode(_read(disk, candidate))
+            # The rename may not be durable yet; nobody may act on a content that power loss takes back.
+            disk.fsync_dir(path.parent)
+        except OSError as error:
+            raise store_error("read", candidate, error) from error
+        except ValueError as error:
+            refused.append(f"{candidate}: {error}")
+            continue
+        if candidate != path:
+            logger.warning("using %s, since %s", candidate, refused[0] if refused else f"{path} is missing")
+        return value
+    if refused:
+        raise StoreDamaged(f"cannot read {'; '.join(refused)}; restore one of them from a copy")
+    return None
+
+
+def _read(disk: Disk, path: Path) -> bytes:
+    handle = disk.open(path)
+    try:
+        return disk.pread(handle, disk.size(path), 0)
+    finally:
+        disk.close(handle)
+
+
+def _replace(disk: Disk, path: Path, data: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    disk.unlink(temporary)
+    handle = disk.open(temporary, create=True)
+    try:
+        disk.pwrite(handle, data, 0)
+        disk.fdatasync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(temporary, path)

@@ -1,0 +1,350 @@
+"""One file of the key index: which records carry a key.
+
+The key is `topic#key`; its hash is Java's String.hashCode, made positive. All integers are big-endian:
+
+| offset            | size  | field                                                             |
+|------------------:|------:|-------------------------------------------------------------------|
+|                 0 |     8 | store time of the first record, ms                                 |
+|                 8 |     8 | store time of the newest record                                   |
+|                16 |     8 | physical offset of the first record                               |
+|                24 |     8 | physical offset of the newest record                              |
+|                32 |     4 | number of inserts                                                 |
+|                36 |     4 | number of the next entry; the first is 1, since 0 means none      |
+|                40 | 4 * S | slots: number of the newest entry whose hash modulo S is this slot |
+|        40 + 4 * S | 20 * N | entries: hash i32, physical offset i64, seconds since the file's  |
+|                   |       | first record i32, number of the slot's previous entry i32          |
+
+Slots are written in random order, so they stay in memory until the file is full or closed; entries go
+out in runs. A file that was not finished is rebuilt from the commit log after a crash, as 4.6.0 does.
+Source: RocketMQ IndexFile, IndexHeader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import sys
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from rocketpy.errors import StoreDamaged, StoreError, ensure
+from rocketpy_broker.store.files.disk import Disk, store_error
+
+HEADER = struct.Struct(">qqqqii")
+HEADER_BYTES = HEADER.size
+SLOT_BYTES = 4
+ENTRY = struct.Struct(">iqii")
+ENTRY_BYTES = ENTRY.size
+_ENTRY_HASH = struct.Struct(">i16x")
+_SECONDS_MAX = 0x7FFFFFFF
+_CHUNK_SLOTS = 1 << 18
+_pack_entry, _unpack_entry = ENTRY.pack, ENTRY.unpack
+
+
+class IndexFile:
+    """An index file being written, or an older one that is only read.
+
+    slots: S above. entries: N above; the file holds one entry less, as number 0 is never used.
+    """
+
+    def __init__(self, disk: Disk, path: Path, slots: int, entries: int) -> None:
+        self._disk = disk
+        self.path = path
+        self._slot_count = slots
+        self.entry_limit = entries
+        """N above."""
+        self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
+        self.begin_timestamp = 0
+        self.end_timestamp = 0
+        self.begin_offset = 0
+        self.end_offset = 0
+        self.inserts = 0
+        self.next_entry = 1
+        self._handle = -1
+        self._slots: memoryview | None = None
+        self._pending: list[bytes] = []
+        self._pending_from = 1
+        self.is_dirty = False
+        """Does memory hold what the file lacks: slots or header?"""
+
+    @property
+    def size(self) -> int:
+        """Length of the file."""
+        return self._entries_at + self.entry_limit * ENTRY_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """Is there no room for another entry?"""
+        return self.next_entry >= self.entry_limit
+
+    @property
+    def room(self) -> int:
+        """Entries that still fit."""
+        return self.entry_limit - self.next_entry
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def create(self, previous: IndexFile | None) -> None:
+        """Make the file, a hole of its full size. Raises DiskFull, StoreError; then there is no such file.
+
+        previous: the full file before it; until the first key comes, this one continues there.
+        """
+        try:
+            self._disk.make_dir(self.path.parent)
+            self._handle = self._disk.create(self.path, self.size)
+        except OSError as error:
+            with contextlib.suppress(StoreError):
+                self.delete()
+            raise store_error("create", self.path, error) from error
+        if previous is not None:
+            self.begin_timestamp = self.end_timestamp = previous.end_timestamp
+            self.begin_offset = self.end_offset = previous.end_offset
+        self._slots = memoryview(bytearray(self._slot_count * SLOT_BYTES)).cast("i")
+        self.is_dirty = True
+
+    def load(self) -> None:
+        """Open an existing file. Raises StoreDamaged when its size or header cannot be right."""
+        try:
+            length = self._disk.size(self.path)
+            self._handle = self._disk.open(self.path)
+        except OSError as error:
+            raise store_error("open", self.path, error) from error
+        if length != self.size:
+            raise StoreDamaged(
+                f"{self.path} has {length} bytes, expected {self.size} for {self._slot_count} slots and "
+                f"{self.entry_limit} entries; set maxHashSlotNum and maxIndexNum to what it was made with"
+            )
+        (
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.inserts,
+            next_entry,
+        ) = HEADER.unpack(self._read(0, HEADER_BYTES))  # fmt: skip
+        if next_entry > self.entry_limit:
+            raise StoreDamaged(f"{self.path} counts {next_entry} of {self.entry_limit} entries")
+        self.next_entry = self._pending_from = max(1, next_entry)  # 0 in a file that was never written
+
+    def resume(self, header: tuple[int, int, int, int, int, int]) -> None:
+        """Go on with a loaded file that was never finished; its slots are made from its entries.
+
+        header: times, offsets, inserts and number of the next entry, in the order they have in a file; up to
+        there its entries are flushed.
+        """
+        (
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.inserts,
+            self.next_entry,
+        ) = header  # fmt: skip
+        self._pending_from = self.next_entry
+        slots = self._slots = memoryview(bytearray(self._slot_count * SLOT_BYTES)).cast("i")
+        slot_count = self._slot_count
+        for first in range(1, self.next_entry, _CHUNK_SLOTS):
+            count = min(_CHUNK_SLOTS, self.next_entry - first)
+            data = self._read(self._entries_at + first * ENTRY_BYTES, count * ENTRY_BYTES)
+            for number, (key_hash,) in enumerate(_ENTRY_HASH.iter_unpack(data), first):
+                slots[key_hash % slot_count] = number
+        self.is_dirty = True
+
+    def sync(self) -> None:
+        """Make the entries that were written durable. Safe in a thread. Raises StoreError."""
+        try:
+            self._disk.fdatasync(self._handle)
+        except OSError as error:
+            raise store_error("flush", self.path, error) from error
+
+    def keep_slots(self) -> None:
+        """Have the slots in memory, as they are in a file that is written: a look-up then reads less."""
+        if self._slots is None:
+            self._load_slots()
+
+    def _load_slots(self) -> memoryview:
+        values = array("i")
+        ensure(values.itemsize == SLOT_BYTES, "C int has another size here")
+        values.frombytes(self._read(HEADER_BYTES, self._slot_count * SLOT_BYTES))
+        if sys.byteorder == "little":
+            values.byteswap()
+        self._slots = memoryview(values)
+        return self._slots
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put(self, hashes: Sequence[int], offset: int, store_timestamp: int) -> None:
+        """Add the entries of one record; there must be `room` for them.
+
+        hashes: `positive_hash` of each key. offset: physical offset of the record.
+        """
+        slots = self._slots if self._slots is not None else self._load_slots()
+        slot_count = self._slot_count
+        number = self.next_entry
+        begin = self.begin_timestamp
+        seconds = (store_timestamp - begin) // 1000 if 0 < begin < store_timestamp else 0
+        if seconds > _SECONDS_MAX:  # noqa: PLR1730  min() takes longer
+            seconds = _SECONDS_MAX
+        for key_hash in hashes:
+            slot = key_hash % slot_count
+            previous = slots[slot]
+            if previous < 0 or previous > number:
+                previous = 0
+            self._pending.append(_pack_entry(key_hash, offset, seconds, previous))
+            slots[slot] = number
+            if number == 1:
+                self.begin_offset = offset
+                self.begin_timestamp = store_timestamp
+                seconds = 0
+            number += 1
+        self.inserts += number - self.next_entry
+        self.next_entry = number
+        self.end_offset = offset
+        self.end_timestamp = store_timestamp
+        self.is_dirty = True
+
+    def put_many(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
+        """`put` for many entries at once: one hash, physical offset and store time (ms) each.
+
+        The file must have `room` for all, and hold an entry already.
+        """
+        ensure(self.next_entry > 1, "the first entry of an index file is put alone")
+        slots = self._slots if self._slots is not None else self._load_slots()
+        slot_count = self._slot_count
+        first = self.next_entry
+        places = [key_hash % slot_count for key_hash in hashes]
+        if len(set(places)) == len(places):  # nearly always, and then in half the time
+            previous = list(map(slots.__getitem__, places))
+            deque(map(slots.__setitem__, places, range(first, first + len(places))), maxlen=0)
+            if min(previous) < 0 or max(previous) > first:
+                previous = [number if 0 <= number <= first else 0 for number in previous]
+        else:
+            previous = []
+            for number, place in enumerate(places, first):
+                newest = slots[place]
+                previous.append(newest if 0 <= newest <= number else 0)
+                slots[place] = number
+        begin = self.begin_timestamp
+        latest = begin + _SECONDS_MAX * 1000 if begin > 0 else 0
+        seconds = {
+            time: (time - begin) // 1000 if begin < time < latest else _SECONDS_MAX if time > begin > 0 else 0
+            for time in set(timestamps)
+        }
+        self._pending += map(_pack_entry, hashes, offsets, map(seconds.__getitem__, timestamps), previous)
+        self.inserts += len(hashes)
+        self.next_entry = first + len(hashes)
+        self.end_offset = offsets[-1]
+        self.end_timestamp = timestamps[-1]
+        self.is_dirty = True
+
+    @property
+    def pending(self) -> int:
+        """Entries that wait in memory."""
+        return len(self._pending)
+
+    def write_entries(self) -> None:
+        """Write the waiting entries, in one call. Raises DiskFull, StoreError; then they stay waiting."""
+        if not self._pending:
+            return
+        self._write(self._entries_at + self._pending_from * ENTRY_BYTES, b"".join(self._pending))
+        self._pending_from += len(self._pending)
+        self._pending.clear()
+
+    def write_slots(self) -> None:
+        """Write slots, then the header, and flush the file. Safe in a thread once the file is full.
+
+        Raises DiskFull, StoreError; then the file is as unfinished as before.
+        """
+        slots = self._slots
+        if slots is None or not self.is_dirty:
+            return
+        for start in range(0, self._slot_count, _CHUNK_SLOTS):
+            chunk = array("i", slots[start : start + _CHUNK_SLOTS].tobytes())
+            if not any(chunk):
+                continue
+            if sys.byteorder == "little":
+                chunk.byteswap()
+            self._write(HEADER_BYTES + start * SLOT_BYTES, chunk.tobytes())
+        header = HEADER.pack(
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
+            self.inserts, self.next_entry,
+        )  # fmt: skip
+        self._write(0, header)
+        try:
+            self._disk.fdatasync(self._handle)
+        except OSError as error:
+            raise store_error("flush", self.path, error) from error
+        self.is_dirty = False
+
+    def forget_slots(self) -> None:
+        """Give back the memory of the slots of a full, flushed file."""
+        ensure(not self.is_dirty, f"{self.path} has slots that are not written")
+        self._slots = None
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def overlaps(self, begin: int, end: int) -> bool:
+        """May records stored in [begin, end] (ms) be in here?"""
+        first, last = self.begin_timestamp, self.end_timestamp
+        return (begin < first and end > last) or first <= begin <= last or first <= end <= last
+
+    def find(self, key_hash: int, count: int, begin: int, end: int) -> list[int]:
+        """Physical offsets of up to `count` records with that hash stored in [begin, end], newest first.
+
+        Other keys may share the hash; the time is exact to the second.
+        """
+        found: list[int] = []
+        number = self._slot(key_hash % self._slot_count)
+        began = self.begin_timestamp
+        while 0 < number < self.next_entry and len(found) < count:
+            entry_hash, offset, seconds, previous = _unpack_entry(self._entry(number))
+            if seconds < 0:
+                break
+            time = began + seconds * 1000
+            if entry_hash == key_hash and begin <= time <= end:
+                found.append(offset)
+            if time < begin or previous >= number:
+                break
+            number = previous
+        return found
+
+    def _entry(self, number: int) -> bytes:
+        """One entry, from memory while it waits there: reading writes nothing."""
+        if number >= self._pending_from:
+            return self._pending[number - self._pending_from]
+        return self._read(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
+
+    def _slot(self, slot: int) -> int:
+        if self._slots is not None:
+            return self._slots[slot]
+        return int.from_bytes(self._read(HEADER_BYTES + slot * SLOT_BYTES, SLOT_BYTES), "big", signed=True)
+
+    def entries(self) -> list[tuple[int, int, int, int]]:
+        """Every entry from number 1 on: (hash, physical offset, seconds, previous number)."""
+        data = self._read(self._entries_at + ENTRY_BYTES, (self._pending_from - 1) * ENTRY_BYTES)
+        return list(ENTRY.iter_unpack(data + b"".join(self._pending)))
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the file; what memory holds is lost."""
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+            self._handle = -1
+
+    def delete(self) -> None:
+        """Close and remove the file."""
+        self.close()
+        try:
+            self._disk.unlink(self.path)
+        except OSError as error:
+            raise store_error("delete", self.path, error) from error
+
+    def _read(self, position: int, size: int) -> bytes:
+        try:
+            data = self._disk.pread(self._handle, size, position)
+        except OSError as error:
+            raise store_error("read", self.path, error) from error
+        if len(data) != size:
+            raise StoreDamaged(f"{self.path} ends at {position + len(data)}, expected {size} bytes there")
+        return data
+
+    def _write(self, position: int, data: bytes) -> None:
+        try:
+            self._disk.pwrite(self._handle, data, position)
+        except OSError as error:
+            raise store_error("write", self.path, error) from error

@@ -1,0 +1,102 @@
+"""Hashes of index keys, many at a time.
+
+The key of the index is `topic#key`, its hash Java's String.hashCode: a polynomial in 31 over the letters.
+Character by character that is the dearest part of dispatch in Python. Here one big integer holds a 64-bit
+lane for each key, and one multiplication by 31 moves all of them on; what all keys begin with is hashed once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import repeat
+from typing import Final
+
+from rocketpy.protocol.java import utf8_hash
+
+_MASK: Final = 0xFFFFFFFF
+_SIGN: Final = 0x80000000
+_LENGTH_MAX: Final = 96
+_MASK_EVERY: Final = 6
+"""A lane below 2**32 stays below 2**64 for so many steps of *31 + 7 bits."""
+_POWERS: Final = tuple(pow(31, length, 1 << 32) for length in range(_LENGTH_MAX + 1))
+
+
+def positive_hash(hash_code: int) -> int:
+    """A Java hash code without its sign; the one that has no positive counterpart becomes 0."""
+    return 0 if hash_code == -_SIGN else abs(hash_code)
+
+
+def key_hashes(heads: Sequence[int], keys: Sequence[bytes]) -> list[int]:
+    """`positive_hash` of `topic#key` for each of many keys.
+
+    heads: Java's hash of the key's own `topic#`. keys: UTF-8, as many; an empty one gets any hash.
+    """
+    if not keys:
+        return []
+    length = max(map(len, keys))
+    joined = b"".join(keys)
+    if length > _LENGTH_MAX or not joined.isascii():
+        return list(map(_hash_slowly, heads, keys))
+    if length * len(keys) == len(joined):
+        lanes, shared = _same_length(keys, joined, length)
+        first = heads[0]
+        if heads.count(first) == len(heads):
+            add = first * _POWERS[length] + shared
+            codes = [(lane + add) & _MASK for lane in lanes]
+        else:
+            power = _POWERS[length]
+            codes = [(lane + head * power + shared) & _MASK for lane, head in zip(lanes, heads, strict=True)]
+    else:
+        # Zeros in front change nothing in the polynomial.
+        padded = b"".join(map(bytes.rjust, keys, repeat(length), repeat(b"\0")))
+        lanes = _lanes(padded, len(keys), 0, length)
+        powers = map(_POWERS.__getitem__, map(len, keys))
+        codes = [
+            (lane + head * power) & _MASK for lane, head, power in zip(lanes, heads, powers, strict=True)
+        ]
+    return [code if code < _SIGN else -code & 0x7FFFFFFF for code in codes]
+
+
+def _same_length(keys: Sequence[bytes], joined: bytes, length: int) -> tuple[Sequence[int], int]:
+    """The polynomials of what keys do not share, and what the shared beginning adds to each."""
+    low, high = min(keys), max(keys)
+    shared = next((place for place in range(length) if low[place] != high[place]), length)
+    lanes = _lanes(joined, len(keys), shared, length)
+    return lanes, utf8_hash(joined[:shared]) * _POWERS[length - shared]
+
+
+def _lanes(joined: bytes, count: int, start: int, length: int) -> Sequence[int]:
+    """The polynomials over characters `start` to `length` of each of `count` keys; not reduced."""
+    spread = bytearray(8 * count)
+    total = 0
+    mask = _lane_mask(count)
+    for position in range(start, length):
+        spread[::8] = joined[position::length]
+        total = total * 31 + int.from_bytes(spread, "little")
+        if (position - start) % _MASK_EVERY == _MASK_EVERY - 1:
+            total &= mask
+    return struct.unpack(f"<{count}Q", total.to_bytes(8 * count, "little"))
+
+
+@lru_cache(maxsize=8)
+def _lane_mask(count: int) -> int:
+    return int.from_bytes(b"\xff\xff\xff\xff\0\0\0\0" * count, "little")
+
+
+def _hash_slowly(head: int, key: bytes) -> int:
+    code = joined_hash(head, key)
+    return code if code < _SIGN else -code & 0x7FFFFFFF
+
+
+def joined_hash(head: int, text: bytes) -> int:
+    """Java's hash, as 32 bits without a sign, of a text that begins with another. head: that one's hash.
+
+    text: the rest, in UTF-8.
+    """
+    units = len(text)
+    if not text.isascii():
+        units = len(text.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")) // 2
+    power = _POWERS[units] if units <= _LENGTH_MAX else pow(31, units, 1 << 32)
+    return (head * power + utf8_hash(text)) & _MASK

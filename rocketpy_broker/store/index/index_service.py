@@ -1,0 +1,416 @@
+"""The key index: finds records by UNIQ_KEY and by each of their KEYS. Source: RocketMQ IndexService.
+
+Files are named by when they were made, yyyyMMddHHmmssSSS in local time; the last one is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from pathlib import Path
+from typing import TypeVar
+
+from rocketpy.errors import StoreDamaged, StoreError
+from rocketpy.protocol.java import utf8_hash
+from rocketpy_broker.store.config import IndexConfig
+from rocketpy_broker.store.files.checkpoint import Progress
+from rocketpy_broker.store.files.clock import Clock
+from rocketpy_broker.store.files.disk import Disk, store_error
+from rocketpy_broker.store.index.index_file import IndexFile
+from rocketpy_broker.store.index.index_hash import joined_hash, key_hashes
+
+logger = logging.getLogger("rocketpy_broker.store.index_service")
+
+_NAME_LENGTH = 17
+_PENDING_MAX = 3276
+"""Entries; 64 KiB."""
+# Ids that one client gives in a row share all but their last digits: the hash of that part is remembered.
+_TAILS = {bytes((high, low)): high * 31 + low for high in range(128) for low in range(128)}
+"""Java's hash of each ASCII text of two characters."""
+_HEADS_MAX = 1 << 14
+_TOPICS_MAX = 4096
+
+
+def index_file_name(now_ms: int) -> str:
+    """File name for a file made at that time (ms since 1970)."""
+    local = time.localtime(now_ms / 1000)
+    return time.strftime("%Y%m%d%H%M%S", local) + f"{now_ms % 1000:03d}"
+
+
+@dataclass(slots=True)
+class IndexQueryResult:
+    """What a query found.
+
+    offsets: physical offsets, newest first; of all records whose key has the hash.
+    last_update_timestamp, last_update_offset: the newest record in the index.
+    """
+
+    offsets: list[int]
+    last_update_timestamp: int
+    last_update_offset: int
+
+
+T = TypeVar("T")
+
+IndexRow = tuple[int, bytes, bytes, int, int]
+"""One record for `IndexService.put_many`: topic's head, unique key, keys, physical offset, store time."""
+
+
+class IndexService:
+    """All index files of a store.
+
+    clock: ms since 1970, for file names.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, config: IndexConfig, clock: Clock) -> None:
+        self._disk = disk
+        self.directory = directory
+        self._config = config
+        self._clock = clock
+        self.files: list[IndexFile] = []
+        self.directory_changed = True
+        """Are there names that may not be durable?"""
+        self.full: list[IndexFile] = []
+        """Full files whose slots are not written yet; see `IndexFile.write_slots`."""
+        self._topics: dict[bytes, int] = {}
+        """Java's hash of `topic#` by topic."""
+        self._heads: dict[bytes, dict[bytes, int]] = {}
+        """By topic and all of a key but its tail: what Java's hash of these adds to that of the whole."""
+        self._heads_count = 0
+        self._write_at = _PENDING_MAX
+        """How many waiting entries `write_many` writes."""
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset of the newest record in the index; records below it are skipped. 0 when empty."""
+        return self.files[-1].end_offset if self.files else 0
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def load(self, *, clean: bool, checkpoint_timestamp: int, progress: Progress | None = None) -> bool:
+        """Take over the directory's files; False when some had to go, so that records must be indexed again.
+
+        clean: after an unclean stop, files newer than the checkpoint are deleted, as 4.6.0 does, for a
+        file that was not full has slots and entries that do not fit together. Damaged files go too, with
+        all files behind them. progress: names the file that goes on nevertheless; True then means that the
+        index is as it was with that checkpoint.
+        """
+        unfit: list[IndexFile] = []
+        if progress is not None:
+            self._delete_newer(progress.index_name)
+        for name in self._disk.list_dir(self.directory):
+            if len(name) != _NAME_LENGTH or not name.isdigit():
+                continue
+            file = self._new_file(name)
+            if progress is not None and int(name) == progress.index_name and self._resume(file, progress):
+                self.files.append(file)
+            elif not unfit and self._load_file(
+                file, clean=clean or progress is not None, checkpoint_timestamp=checkpoint_timestamp
+            ):
+                self._keep(file)
+            else:
+                logger.warning("index file %s is deleted and rebuilt from the commit log", file.path)
+                unfit.append(file)
+        complete = not unfit
+        self._delete(unfit)
+        if progress is None:
+            return complete and bool(self.files)
+        if not (complete and self._is_at(progress)):  # one that is missing may be anywhere
+            self.destroy()
+            return False
+        return True
+
+    def _delete_newer(self, index_name: int) -> None:
+        for name in self._disk.list_dir(self.directory):
+            if len(name) == _NAME_LENGTH and name.isdigit() and int(name) > index_name:
+                self._new_file(name).delete()
+
+    def _new_file(self, name: str) -> IndexFile:
+        return IndexFile(self._disk, self.directory / name, self._config.slots, self._config.entries)
+
+    def _is_at(self, progress: Progress) -> bool:
+        if not self.files:
+            return progress.index_name == 0
+        last = self.files[-1]
+        at = int(last.path.name), last.next_entry, len(self.files)
+        return at == (progress.index_name, progress.index_entries, progress.index_count)
+
+    @staticmethod
+    def _resume(file: IndexFile, progress: Progress) -> bool:
+        """Load the file as the checkpoint describes it, finished since or not; False when it cannot be."""
+        try:
+            file.load()
+            if not 1 < progress.index_entries <= file.entry_limit:
+                file.close()
+                return False
+            file.resume(
+                (
+                    progress.begin_timestamp, progress.end_timestamp, progress.begin_offset,
+                    progress.end_offset, progress.index_inserts, progress.index_entries,
+                )
+            )  # fmt: skip
+        except StoreError as error:
+            logger.warning("%s", error)
+            file.close()
+            return False
+        return True
+
+    def progress(self, units: int) -> Progress:
+        """What a checkpoint says of the index once the entries written so far are flushed."""
+        if not self.files:
+            return Progress(units)
+        file = self.files[-1]
+        return Progress(
+            units, int(file.path.name), file.next_entry, file.inserts, file.begin_timestamp,
+            file.end_timestamp, file.begin_offset, file.end_offset, len(self.files),
+        )  # fmt: skip
+
+    def _keep(self, file: IndexFile) -> None:
+        if file.next_entry > 1:
+            self.files.append(file)
+        else:  # made, and never finished: a Java broker that recovered our store keeps it
+            file.delete()
+
+    @staticmethod
+    def _load_file(file: IndexFile, *, clean: bool, checkpoint_timestamp: int) -> bool:
+        try:
+            file.load()
+        except StoreDamaged as error:
+            logger.warning("%s", error)
+            return False
+        return clean or 0 < file.end_timestamp <= checkpoint_timestamp
+
+    def cut_from(self, offset: int) -> bool:
+        """Delete files with records at or behind that physical offset; False when there were any."""
+        kept = len(self.files)
+        while kept and self.files[kept - 1].end_offset >= offset:
+            kept -= 1
+        cut = self.files[kept:]
+        del self.files[kept:]
+        complete = not cut
+        self._delete(cut)
+        return complete
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put(self, topic: bytes, unique_key: bytes, keys: bytes, offset: int, timestamp: int) -> None:
+        """Index one record under its unique key, then under each of its keys; empty means none.
+
+        topic, unique_key, keys: UTF-8; keys separated by blanks. timestamp: store time in ms.
+        Raises DiskFull, StoreError.
+        """
+        files = self.files
+        file = files[-1] if files else self._add_file()
+        if offset < file.end_offset:
+            return
+        heads = self._heads.get(topic) or {}
+        hashes: list[int] = []
+        for key in (unique_key, keys) if b" " not in keys else (unique_key, *keys.split(b" ")):
+            if key:
+                try:
+                    code = heads[key[:-2]] + _TAILS[key[-2:]] & 0xFFFFFFFF
+                except KeyError:
+                    code = self._learn(topic, key)
+                hashes.append(code if code < 0x80000000 else -code & 0x7FFFFFFF)
+        if file.next_entry + len(hashes) <= file.entry_limit:
+            file.put(hashes, offset, timestamp)
+        else:
+            self._put_across(hashes, offset, timestamp)
+
+    def put_many(
+        self,
+        heads: Sequence[int],
+        unique_keys: Sequence[bytes],
+        keys: Sequence[bytes],
+        offsets: Sequence[int],
+        timestamps: Sequence[int],
+    ) -> None:
+        """`put` for many records, in log order; about a quarter of the time for each.
+
+        heads: `topic_head` of each record's topic. keys: of each, as in `put`.
+        Raises DiskFull, StoreError; then it may be put again.
+        """
+        if self.files:
+            known = bisect_left(offsets, self.files[-1].end_offset)
+            if known:
+                heads, unique_keys, keys = heads[known:], unique_keys[known:], keys[known:]
+                offsets, timestamps = offsets[known:], timestamps[known:]
+        if not offsets:
+            return
+        if b" " in b"".join(keys):
+            rows = zip(heads, unique_keys, keys, offsets, timestamps, strict=True)
+            heads, unique_keys, keys, offsets, timestamps = zip(*_key_by_key(rows), strict=True)
+        hashes: Sequence[int]
+        places: Sequence[int]
+        times: Sequence[int]
+        if any(keys) or not all(unique_keys):
+            hashes = _interleaved(key_hashes(heads, unique_keys), key_hashes(heads, keys))
+            present = _interleaved(unique_keys, keys)
+            places, times = _interleaved(offsets, offsets), _interleaved(timestamps, timestamps)
+            if not all(present):
+                hashes, places, times = (list(compress(part, present)) for part in (hashes, places, times))
+            if not hashes:
+                return
+        else:
+            hashes, places, times = key_hashes(heads, unique_keys), offsets, timestamps
+        self._put_hashes(hashes, places, times)
+        self.write_many()
+
+    def _put_hashes(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
+        start = 0
+        while start < len(hashes):
+            file = self.files[-1] if self.files else self._add_file()
+            stop = min(len(hashes), start + file.room)
+            if file.next_entry == 1 or stop == start:
+                self._put_across(hashes[start : start + 1], offsets[start], timestamps[start])
+                start += 1
+            else:
+                file.put_many(hashes[start:stop], offsets[start:stop], timestamps[start:stop])
+                start = stop
+
+    def topic_head(self, topic: bytes) -> int:
+        """What `put_many` wants to know of a topic (UTF-8)."""
+        head = self._topics.get(topic)
+        if head is None:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            head = self._topics[topic] = utf8_hash(topic + b"#")
+        return head
+
+    def _hash(self, topic: bytes, key: bytes) -> int:
+        """The hash that a file has for `topic#key`."""
+        try:
+            code = self._heads[topic][key[:-2]] + _TAILS[key[-2:]] & 0xFFFFFFFF
+        except KeyError:
+            code = self._learn(topic, key)
+        return code if code < 0x80000000 else -code & 0x7FFFFFFF
+
+    def _learn(self, topic: bytes, key: bytes) -> int:
+        """Java's hash of `topic#key`, as 32 bits; if its end is plain ASCII, the rest is remembered."""
+        tail = _TAILS.get(key[-2:])
+        if tail is None:
+            return utf8_hash(topic + b"#" + key) & 0xFFFFFFFF
+        if self._heads_count >= _HEADS_MAX:
+            self._heads_count = 0
+            self._heads.clear()
+        self._heads_count += 1
+        head = key[:-2]
+        # The hash of two texts in a row is that of the first, times 31 ** length, plus the second's.
+        added = joined_hash(self.topic_head(topic), head) * 31 * 31
+        self._heads.setdefault(topic, {})[head] = added
+        return added + tail & 0xFFFFFFFF
+
+    def _put_across(self, hashes: Sequence[int], offset: int, timestamp: int) -> None:
+        """Put entries one by one, beginning a new file where one is full."""
+        for key_hash in hashes:
+            file = self.files[-1]
+            if file.is_full:
+                file.write_entries()
+                file = self._add_file()
+            file.put([key_hash], offset, timestamp)
+
+    def _add_file(self) -> IndexFile:
+        previous = self.files[-1] if self.files else None
+        name = index_file_name(self._clock())
+        if previous is not None and name <= previous.path.name:  # the clock went back; names must go up
+            name = _next_name(previous.path.name)
+        file = self._new_file(name)
+        file.create(previous)
+        self.directory_changed = True
+        if previous is not None:
+            self.full.append(previous)
+        self.files.append(file)
+        return file
+
+    def write_many(self) -> None:
+        """Write what `put` keeps waiting if it is much; what cannot be written waits for `write_entries`."""
+        if self.files and self.files[-1].pending >= self._write_at:
+            self._write_at = _PENDING_MAX
+            try:
+                self.files[-1].write_entries()
+            except StoreError as error:
+                self._write_at = 2 * self.files[-1].pending
+                logger.debug("%d index entries wait in memory: %s", self.files[-1].pending, error)
+
+    def write_entries(self) -> None:
+        """Write what `put` keeps waiting. Raises DiskFull, StoreError."""
+        if self.files:
+            self.files[-1].write_entries()
+
+    def finish(self) -> None:
+        """Write and flush everything: a clean stop. Raises DiskFull, StoreError."""
+        for file in self.files[-1:] + self.full:
+            file.write_entries()
+            file.write_slots()
+        self.full.clear()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def query(self, topic: str, key: str, count: int, begin: int, end: int) -> IndexQueryResult:
+        """Up to `count` (at most query_count_max) records of that key stored in [begin, end] (ms).
+
+        Newest files first. Other keys with the same hash may be among them.
+        """
+        files = self.files
+        if not files:
+            return IndexQueryResult([], 0, 0)
+        count = min(count, self._config.query_count_max)
+        key_hash = self._hash(topic.encode(), key.encode())
+        last = files[-1]
+        last.keep_slots()
+        offsets: list[int] = []
+        for file in reversed(files):
+            if file.overlaps(begin, end):
+                offsets += file.find(key_hash, count - len(offsets), begin, end)
+            if file.begin_timestamp < begin or len(offsets) >= count:
+                break
+        return IndexQueryResult(offsets, last.end_timestamp, last.end_offset)
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def destroy(self) -> None:
+        """Delete all files. Raises StoreError."""
+        self.full.clear()
+        self._delete(self.files)
+
+    def _delete(self, files: list[IndexFile]) -> None:
+        """Delete these files, the newest first and each for good before the next.
+
+        Power loss then leaves the oldest of them, and never one behind a gap, which nothing would tell of.
+        Raises StoreError.
+        """
+        while files:
+            files.pop().delete()
+            try:
+                self._disk.fsync_dir(self.directory)
+            except OSError as error:
+                raise store_error("flush directory", self.directory, error) from error
+
+    def close(self) -> None:
+        """Close all files; what is not written is lost."""
+        for file in self.files:
+            file.close()
+
+
+def _key_by_key(rows: Iterable[IndexRow]) -> Iterator[IndexRow]:
+    """A row for each key; the unique key goes with the first."""
+    for head, unique_key, keys, offset, timestamp in rows:
+        first = unique_key
+        for key in keys.split(b" "):
+            yield head, first, key, offset, timestamp
+            first = b""
+
+
+def _interleaved(first: Sequence[T], second: Sequence[T]) -> list[T]:
+    """One of the first, one of the second, and so on."""
+    both = [*first, *second]
+    both[::2], both[1::2] = first, second
+    return both
+
+
+def _next_name(name: str) -> str:
+    return f"{int(name) + 1:0{_NAME_LENGTH}d}"

@@ -1,0 +1,1 @@
+"""Checks the files of a store that no broker uses."""

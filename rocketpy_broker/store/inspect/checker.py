@@ -1,0 +1,190 @@
+"""Walks an open store and reports every inconsistency with its place.
+
+The commit log is the truth: each of its records is checked, and each must be found in its consume queue at
+its queue offset, with its tags code, and in the index under its keys; no consume queue or index may hold
+anything else. In SCHEDULE_TOPIC_XXXX the code is the due time. Several messages of a level may be off by the
+same time: then `messageDelayLevel` was changed.
+For tests, crash tests and operators.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rocketpy.errors import StoreError
+from rocketpy.protocol.java import utf8_hash
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
+from rocketpy.protocol.message.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find
+from rocketpy.protocol.message.record import RecordView
+from rocketpy_broker.store.index.index_file import IndexFile
+from rocketpy_broker.store.index.index_hash import positive_hash
+from rocketpy_broker.store.inspect.inspection import StoredFiles
+from rocketpy_broker.store.log.log_files import LogFiles
+from rocketpy_broker.store.log.message_log import RecordScan
+from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.queue.consume_queue import BLANK_SIZE, ConsumeQueue
+
+_PROBLEMS_MAX = 1000
+_NOT_IN_QUEUE = 0x4
+_ROLLBACK = 0xC
+
+_Unit = tuple[int, int, int]
+"""Physical offset, size and tags code."""
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What a walk found. problems: one line each, the first thousand."""
+
+    records: int = 0
+    units: int = 0
+    index_entries: int = 0
+    problems: list[str] = field(default_factory=list)
+    may_be_behind: bool = False
+    behind: int = 0
+    """Units and index entries that the next start will add."""
+    log_end: int = 0
+
+    def add(self, problem: str, *, behind: int = 0) -> None:
+        """Note a problem; behind: how many entries are only missing at the end."""
+        if behind and self.may_be_behind:
+            self.behind += behind
+        elif len(self.problems) < _PROBLEMS_MAX:
+            self.problems.append(problem)
+
+
+def check_store(store: MessageStore) -> CheckReport:
+    """Check an open store; all must be dispatched. Reads everything; memory grows with the records.
+
+    Raises StoreError when the disk fails.
+    """
+    if store.dispatcher.waiting:
+        raise StoreError(f"{store.dispatcher.waiting} records wait for dispatch; check a store at rest")
+    report = CheckReport()
+    log = store.commit_log
+    index = None if store.index is None else store.index.files
+    scan = log.scan(log.min_offset, log.max_offset, check_crc=True, bulk=None)
+    _check_all(scan, log.files, store.queues.queues, index, store.dispatcher.tags_code_of, report)
+    if scan.end != store.max_physical_offset:
+        reason = scan.stop.reason if scan.stop is not None else "zeros"
+        report.add(f"commit log: readable to {scan.end}, ends at {store.max_physical_offset}: {reason}")
+    return report
+
+
+def check_files(stored: StoredFiles) -> CheckReport:
+    """Check files as they lie there, of ours or of a Java broker; see `check_store`.
+
+    After an unclean stop consume queues and index may lack records, which the next start enters: these are
+    counted as `behind`, and are no problems.
+    """
+    report = CheckReport(problems=list(stored.problems), may_be_behind=not stored.is_clean)
+    index = stored.index_files if stored.has_index else None
+    scan = stored.scan(stored.log.min_offset)
+    _check_all(scan, stored.log, stored.queues, index, stored.tags_code_of, report)
+    for problem in stored.problems_behind(scan):
+        report.add(problem)
+    report.log_end = scan.end
+    return report
+
+
+def _check_all(
+    scan: RecordScan,
+    files: LogFiles,
+    queues: Mapping[tuple[str, int], ConsumeQueue],
+    index: Sequence[IndexFile] | None,
+    tags_code_of: Callable[[RecordView], int],
+    report: CheckReport,
+) -> None:
+    in_queues: dict[tuple[str, int], dict[int, _Unit]] = defaultdict(dict)
+    entries: list[tuple[int, int]] = []
+    for view in scan:
+        report.records += 1
+        if not view.sys_flag & _NOT_IN_QUEUE:
+            unit = (view.physical_offset, view.size, tags_code_of(view))
+            _check_place(view, unit, in_queues[view.topic, view.queue_id], report)
+        if view.sys_flag & _ROLLBACK != _ROLLBACK and index is not None:
+            entries += [(key_hash, view.physical_offset) for key_hash in _key_hashes(view)]
+    for key, records in in_queues.items():
+        if key not in queues:
+            problem = f"queue {key[0]}/{key[1]}: missing, the log has {len(records)} messages of it"
+            report.add(problem, behind=len(records))
+    for key, queue in queues.items():
+        _check_queue(queue, in_queues.get(key, {}), files.min_offset, report)
+    if index is not None:
+        _check_index(index, entries, files.min_offset, report)
+
+
+def _check_place(view: RecordView, unit: _Unit, records: dict[int, _Unit], report: CheckReport) -> None:
+    where = f"record at {view.physical_offset}: {view.topic}/{view.queue_id} message {view.queue_offset}"
+    earlier = records.get(view.queue_offset)
+    if earlier is not None:
+        report.add(f"{where} is also at {earlier[0]}")
+    elif records and view.queue_offset - 1 not in records:
+        report.add(f"{where} comes after {max(records)}")
+    records[view.queue_offset] = unit
+
+
+def _check_queue(queue: ConsumeQueue, records: dict[int, _Unit], log_start: int, report: CheckReport) -> None:
+    name = f"queue {queue.topic}/{queue.queue_id}"
+    seen = 0
+    wrong_codes: dict[int, list[int]] = defaultdict(list)
+    for number, offset, size, code in queue.units():
+        report.units += 1
+        place = records.get(number)
+        if place is not None:
+            seen += 1
+            if (offset, size) != place[:2]:
+                report.add(f"{name}: unit {number} is {offset}+{size}, the record {place[0]}+{place[1]}")
+            elif code != place[2]:
+                wrong_codes[code - place[2]].append(number)
+        elif offset >= log_start and not (offset == 0 and size == BLANK_SIZE):
+            report.add(f"{name}: unit {number} at {offset}+{size} has no record")
+    _report_codes(queue, wrong_codes, report)
+    if seen != len(records):
+        missing = sorted(set(records) - set(range(queue.next_offset - seen, queue.next_offset)))
+        problem = f"{name}: {len(records) - seen} messages have no unit, the first is {missing[:1]}"
+        is_tail = bool(missing) and missing[0] >= queue.next_offset
+        report.add(problem, behind=len(records) - seen if is_tail else 0)
+    if records and queue.min_offset > min(records):
+        report.add(f"{name}: min offset {queue.min_offset}, but the log has {min(records)}")
+
+
+def _report_codes(queue: ConsumeQueue, wrong: Mapping[int, list[int]], report: CheckReport) -> None:
+    """Report units with a wrong tags code. wrong: their numbers, by how much the code is off."""
+    for off_by, numbers in wrong.items():
+        if queue.topic != SCHEDULE_TOPIC or len(numbers) == 1:
+            for number in numbers:
+                name = f"queue {queue.topic}/{queue.queue_id}"
+                report.add(f"{name}: unit {number} has a tags code that is off by {off_by}")
+
+
+def _key_hashes(view: RecordView) -> list[int]:
+    prefix = view.topic.encode() + b"#"
+    unique_key = find(view.properties, PROPERTY_UNIQ_KEY.encode())
+    keys = [key for key in (find(view.properties, PROPERTY_KEYS.encode()) or b"").split(b" ") if key]
+    return [positive_hash(utf8_hash(prefix + key)) for key in [*filter(None, [unique_key]), *keys]]
+
+
+def _check_index(
+    index: Sequence[IndexFile], expected: list[tuple[int, int]], log_start: int, report: CheckReport
+) -> None:
+    present: set[tuple[int, int]] = set()
+    for file in index:
+        for number, (key_hash, offset, _, previous) in enumerate(file.entries(), 1):
+            report.index_entries += 1
+            present.add((key_hash, offset))
+            if previous >= number:
+                report.add(f"{file.path.name}: entry {number} is chained to {previous}")
+        for key_hash, offset in set(expected[:: max(1, len(expected) // 50)]):
+            covered = file.begin_offset < offset < file.end_offset
+            if covered and offset not in file.find(key_hash, 1 << 30, 0, 1 << 62):
+                report.add(f"{file.path.name}: record at {offset} is not in the chain of its key")
+    wanted = set(expected)
+    for key_hash, offset in sorted(wanted - present, key=lambda entry: entry[1]):
+        is_tail = not index or offset > index[-1].end_offset
+        report.add(f"index: record at {offset} lacks the key with hash {key_hash}", behind=int(is_tail))
+    for key_hash, offset in sorted(present - wanted, key=lambda entry: entry[1]):
+        if offset >= log_start:
+            report.add(f"index: key with hash {key_hash} points to {offset}, where no such record is")

@@ -1,0 +1,214 @@
+"""Opens a store's files to look at them: nothing is recovered, locked or changed, whoever wrote them.
+
+What a start would do (cut a torn tail, build what is missing) is not done, so a store that was not stopped
+cleanly shows as it lies there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rocketpy.errors import StoreError, StoreLocked
+from rocketpy.protocol.message.delays import DelayLevels
+from rocketpy_broker.store.config import StoreConfig
+from rocketpy_broker.store.files.checkpoint import Checkpoint
+from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.index.index_file import HEADER_BYTES, IndexFile
+from rocketpy_broker.store.log.log_files import LogFiles
+from rocketpy_broker.store.log.log_scan import LogScan, find_record
+from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.message_log import RecordScan
+from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
+from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable, Dispatcher
+
+_SLOTS_PER_ENTRY = 4
+_LOG_NAME_DIGITS = 20
+
+
+class ReadOnlyDisk(OsDisk):
+    """Refuses whatever would change a file."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """See `Disk.open`; never creates."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _refuse(*_: Any, **__: Any) -> NoReturn:
+        raise OSError(errno.EROFS, "the store was opened to be read only")
+
+    create: Any = _refuse
+    extend: Any = _refuse
+    preallocate: Any = _refuse
+    pwrite: Any = _refuse
+    fdatasync: Any = _refuse
+    fsync_dir: Any = _refuse
+    make_dir: Any = _refuse
+    rename: Any = _refuse
+    unlink: Any = _refuse
+    remove_dir: Any = _refuse
+
+
+class StoredFiles:
+    """The files of one store directory.
+
+    config: its file sizes count where the files themselves do not say otherwise. Raises StoreLocked when a
+    broker has the store open, unless `force`; StoreError when there is no store.
+    """
+
+    def __init__(self, config: StoreConfig, *, force: bool = False) -> None:
+        self.config = config
+        self._disk = ReadOnlyDisk()
+        self.problems: list[str] = []
+        """What is wrong with the files' names and lengths."""
+        if not force:
+            self._check_lock()
+        self.is_clean = not self._disk.exists(config.root / "abort")
+        self.checkpoint = self._read_checkpoint()
+        self.log: LogFiles = self._open_log()
+        self.queues = {(queue.topic, queue.queue_id): queue for queue in self._load_queues()}
+        self.has_index = self._disk.is_dir(config.index_directory)
+        """Without the directory the index is switched off."""
+        self.index_files = self._load_index()
+        table = ConsumeQueueTable(self._disk, config.consume_queue_directory, config.consume_queue)
+        self.tags_code_of = Dispatcher(table, None, DelayLevels(config.delay_levels)).tags_code_of
+        """Return the tags code that a record's unit must have."""
+
+    def _check_lock(self) -> None:
+        path = self.config.root / "lock"
+        if not self._disk.exists(path):
+            return
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            holder = self._disk.lock(handle)
+        finally:
+            os.close(handle)
+        if holder is not None:
+            raise StoreLocked(
+                f"{self.config.root} is in use by process {holder or 'unknown'}; stop it, or read what is "
+                "being written with --force-read"
+            )
+
+    def _read_checkpoint(self) -> Checkpoint:
+        path = self.config.root / "checkpoint"
+        return Checkpoint.decode(path.read_bytes() if path.exists() else b"")
+
+    # -- commit log and consume queues -----------------------------------------------------------
+
+    def _open_log(self) -> LogFiles:
+        self._commit_log = self._load_log(self.config.commit_log_directory)
+        return self._commit_log
+
+    def _load_log(self, directory: Path) -> SegmentQueue:
+        """Load a log's files, each as long as its first one. Raises StoreError when there is no directory."""
+        if not self._disk.is_dir(directory):
+            raise StoreError(f"{self.config.root} is no store: it has no {directory.name}")
+        names = self._names(directory)
+        size = self._disk.size(directory / names[0]) if names else self.config.commit_log.segment_bytes
+        return self._load(SegmentQueue(self._disk, directory, size or 1))
+
+    def scan(self, start: int, *, check_crc: bool = True) -> RecordScan:
+        """Read the log from a record on."""
+        return LogScan(self.log, start, check_crc=check_crc)
+
+    def problems_behind(self, scan: RecordScan) -> list[str]:
+        """Return what is wrong with the log's end, where a scan of all of it has stopped."""
+        flushed, follower = self.checkpoint.flushed_offset, find_record(self.log, scan.end)
+        reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
+        if scan.end < flushed:
+            return [f"commit log: damaged at {scan.end}: {reason}; it was flushed up to {flushed}"]
+        if follower is not None and follower.store_timestamp >= scan.last_store_timestamp:
+            behind = follower.physical_offset
+            return [f"commit log: damaged at {scan.end}: {reason}; a record follows at {behind}"]
+        if scan.stop is not None and self.is_clean:
+            return [f"commit log: torn at {scan.end}: {reason}; it was stopped cleanly"]
+        return []
+
+    def summary(self) -> dict[str, Any]:
+        """Return what `store stats` says beside what it says of every store."""
+        return {}
+
+    def _names(self, directory: Path) -> list[str]:
+        return [
+            name for name in self._disk.list_dir(directory)
+            if len(name) == _LOG_NAME_DIGITS and name.isdigit()
+        ]  # fmt: skip
+
+    def _load(self, files: SegmentQueue) -> SegmentQueue:
+        for name in self._names(files.directory):
+            segment = Segment(self._disk, files.directory, int(name), files.segment_bytes)
+            length = self._disk.size(segment.path)
+            if files.segments and segment.start != files.segments[-1].end:
+                self.problems.append(
+                    f"{segment.path}: expected the file that starts at {files.segments[-1].end}"
+                )
+                break
+            if length != files.segment_bytes:
+                self.problems.append(f"{segment.path}: {length} bytes, expected {files.segment_bytes}")
+            segment.wrote = min(length, files.segment_bytes)
+            files.segments.append(segment)
+        return files
+
+    def _load_queues(self) -> list[ConsumeQueue]:
+        root = self.config.consume_queue_directory
+        queues = []
+        for topic in self._disk.list_dir(root):
+            for name in self._disk.list_dir(root / topic):
+                names = self._names(root / topic / name) if name.isdigit() else []
+                if names:
+                    queues.append(self._load_queue(root, topic, int(name), names[0]))
+        return queues
+
+    def _load_queue(self, root: Path, topic: str, queue_id: int, first: str) -> ConsumeQueue:
+        size = self._disk.size(root / topic / str(queue_id) / first) or UNIT_BYTES
+        queue = ConsumeQueue(self._disk, root, topic, queue_id, size)
+        self._load(queue.files)
+        try:
+            queue.recover()
+        except StoreError as error:
+            self.problems.append(f"queue {topic}/{queue_id}: its files go on behind its end: {error}")
+        queue.correct_min_offset(self.log.min_offset)
+        queue.files.rest()
+        return queue
+
+    # -- index -----------------------------------------------------------------------------------
+
+    def _load_index(self) -> list[IndexFile]:
+        directory = self.config.index_directory
+        files = []
+        for name in self._disk.list_dir(directory):
+            if len(name) != 17 or not name.isdigit():
+                continue
+            slots, entries = self._index_sizes(self._disk.size(directory / name))
+            file = IndexFile(self._disk, directory / name, slots, entries)
+            try:
+                file.load()
+            except StoreError as error:
+                self.problems.append(str(error))
+                continue
+            if file.next_entry > 1:
+                files.append(file)
+            else:
+                file.close()
+        return files
+
+    def _index_sizes(self, length: int) -> tuple[int, int]:
+        """Slots and entries of a file; of other than the configured size, four entries a slot as usual."""
+        index = self.config.index
+        if length == HEADER_BYTES + 4 * index.slots + 20 * index.entries:
+            return index.slots, index.entries
+        slots = (length - HEADER_BYTES) // (4 + 20 * _SLOTS_PER_ENTRY)
+        return slots, slots * _SLOTS_PER_ENTRY
+
+    def close(self) -> None:
+        """Close all files."""
+        self._close_log()
+        for queue in self.queues.values():
+            queue.files.close()
+        for file in self.index_files:
+            file.close()
+
+    def _close_log(self) -> None:
+        self._commit_log.close()

@@ -1,0 +1,1 @@
+"""The commit log: mapped files, appends, flushes and scans."""

@@ -1,0 +1,435 @@
+"""The commit log: every message of every topic, one record after the other.
+
+Appends gather in memory as a *run*; `write_out` puts the run into the file with one positional write (two
+where it crosses a file end) and only then is it part of the log. When that fails, the whole run is undone:
+offsets go back, and what may have reached the file is wiped, for a later recovery must not find it.
+
+A record never crosses a file end: it must leave at least 8 bytes for the blank record that fills the rest
+(rest i32, 0xCBD43194). Behind those 8 bytes ours has the zeros of the new file, 4.6.0 has leftovers.
+Source: RocketMQ CommitLog, DefaultAppendMessageCallback.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import accumulate, repeat
+from operator import add
+from struct import Struct
+from typing import Final
+
+from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreDamaged, StoreError
+from rocketpy.protocol.message.batch import BatchColumns
+from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
+from rocketpy.protocol.message.record import (
+    BLANK_MAGIC,
+    FIXED_BYTES,
+    MESSAGE_MAGIC,
+    MIN_BLANK_BYTES,
+    RecordView,
+    encode_record,
+    encode_records,
+    read_start,
+)
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
+from rocketpy_broker.store.files.checkpoint import Checkpoint
+from rocketpy_broker.store.files.clock import Clock
+from rocketpy_broker.store.files.disk import Disk, store_error
+from rocketpy_broker.store.log.flush import FlushPlan
+from rocketpy_broker.store.log.log_scan import BulkReader, LogScan, LogTail
+from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.message_log import RecordScan
+from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
+from rocketpy_broker.store.log.preallocation import Room
+from rocketpy_broker.store.log.queue_table import QueueTable
+from rocketpy_broker.store.log.record_rules import (
+    NUL_IN_PROPERTIES,
+    TIMESTAMP_BYTES,
+    peek_message,
+    store_host_flag,
+    timestamp_in,
+    too_large,
+    with_hosts,
+)
+from rocketpy_broker.store.log.recovery_report import RecoveryReport
+from rocketpy_broker.store.log.tail_check import check_end, cut
+
+logger = logging.getLogger("rocketpy_broker.store.commit_log")
+
+# Prepared (4) and rolled back (12) have this bit, none (0) and committed (8) do not.
+_NOT_IN_QUEUE: Final = 0x4
+_BLANK_START: Final = Struct(">iI")
+"""The bytes of a blank record that mean something; the rest of the file is zeros already."""
+_READ_BYTES: Final = 1024
+_new_receipt = tuple.__new__
+
+
+class CommitLog:
+    """Appends to and reads from the log's files: a `MessageLog`."""
+
+    def __init__(self, config: StoreConfig, table: QueueTable, clock: Clock, disk: Disk) -> None:
+        log = config.commit_log
+        self._disk = disk
+        self.files = SegmentQueue(
+            disk, config.commit_log_directory, log.segment_bytes, reserve_bytes=log.reserve_bytes
+        )
+        self.table = table
+        self._clock = clock
+        self._message_bytes_max = log.message_bytes_max
+        self._room = Room(self.files, log)
+        self.set_store_host(config.store_host)
+        self._run: list[bytes] = []
+        self._requests: list[DispatchRequest] = []
+        self._sealed: list[tuple[Segment, list[bytes]]] = []
+        """Parts of the run that end a file."""
+        self._position = 0
+        """Physical offset of the next record."""
+        self._limit = 0
+        """A record must end at or before this offset, else the file is at its end."""
+        self.last_store_timestamp = 0
+        """Of the newest record written, ms; 0 when not known."""
+        self.tail = LogTail(0)
+        self.undo_failure: StoreError | None = None
+        """Why a failed run could not be wiped."""
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    def load(self) -> None:
+        """See `MessageLog`, as for all that follow here."""
+        directory = self.files.directory
+        try:
+            self._disk.make_dir(directory)
+        except OSError as error:
+            raise store_error("make directory", directory, error) from error
+        self.files.load()
+
+    def sort_out(self, checkpoint: Checkpoint) -> None:
+        """A file that was flushed must be there; others may be left over from a power loss.
+
+        Raises StoreDamaged: starting empty would delete the queues, and give their numbers out again.
+        """
+        if not (self.files.segments or self.files.strays) and checkpoint.flushed_offset > 0:
+            raise StoreDamaged(
+                f"{self.files.directory} has no files, but the log was flushed up to "
+                f"{checkpoint.flushed_offset}. Mount or restore that directory; to start with an empty "
+                "store, remove its file `checkpoint`"
+            )
+        self.files.sort_out(checkpoint.flushed_offset, checkpoint.min_offset)
+
+    def first_record(self, segment: Segment) -> RecordView | None:
+        """Only its fields are checked."""
+        return peek_message(segment.read(0, 1 << 16))
+
+    def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
+        """To the end of the log, wherever queues end."""
+        return LogScan(self.files, start, check_crc=check_crc, bulk=bulk)
+
+    def settle(
+        self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
+    ) -> None:
+        """A torn tail is wiped."""
+        check_end(self.files, scan, checkpoint, config, report)
+        cut(self.files, scan.end, report)
+
+    def distrust(self, report: RecoveryReport, flushed_offset: int) -> None:
+        """What was scanned may be in the page cache only; so may anything behind the checkpoint.
+
+        After a failed flush it stays there and is never written, unless it is written again.
+        """
+        files = self.files
+        files.doubt([segment for segment in files.segments if segment.end > report.scanned_from])
+        files.rewrite(flushed_offset if flushed_offset >= 0 else report.scanned_from)
+
+    def start(self, tail: LogTail) -> None:
+        """Begin appending at the end of the recovered files."""
+        self.tail = tail
+        self._resume(self.files.last)
+
+    def _resume(self, last: Segment | None) -> None:
+        if last is None:
+            self._position = self._limit = 0
+        else:
+            self._position = last.start + last.wrote
+            self._limit = last.end - MIN_BLANK_BYTES
+
+    def finish(self) -> None:
+        """The next file that was never used is deleted, as 4.6.0 does when it stops."""
+        self.files.drop_spare()
+
+    def close(self) -> None:
+        """Close all files."""
+        self.files.close()
+
+    def set_store_host(self, host: bytes) -> None:
+        """Change the address written into records from now on: 8 or 20 bytes."""
+        self._store_host = host
+        self._store_flag = store_host_flag(host)
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Where the oldest file starts."""
+        return self.files.min_offset
+
+    @property
+    def first_offset(self) -> int:
+        """Where the oldest file starts, so does a record."""
+        return self.files.min_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below survives power loss."""
+        return self.files.flushed_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Just behind the last record written out."""
+        if self._sealed:  # the file begun by the run is not part of the log yet
+            segment = self._sealed[0][0]
+            return segment.start + segment.wrote
+        return self.files.max_offset
+
+    def roll_next_file(self, offset: int) -> int:
+        """Where the file behind the one with this offset starts."""
+        size = self.files.segment_bytes
+        return offset + size - offset % size
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def append(self, message: MessageInner) -> AppendReceipt:
+        """Place one message at the end of the run.
+
+        Returns where it will be once `write_out` has returned; until then nobody can read it.
+        Raises MessageTooLarge, TopicInvalid, MessageInvalid, DiskFull (no room for the next file); then
+        nothing has changed. Source: RocketMQ CommitLog putMessage; differs: one writer, no lock.
+        """
+        cursor = self.table[message.topic, message.queue_id]
+        topic, body, properties = cursor.topic_bytes, message.body, message.properties
+        born_host = message.born_host
+        sys_flag = message.sys_flag
+        size = FIXED_BYTES + len(body) + len(topic) + len(properties)
+        if self._store_flag or len(born_host) != 8:
+            sys_flag, size = with_hosts(sys_flag, size, born_host, self._store_flag)
+        if (size > self._message_bytes_max and not message.is_copy) or len(properties) > MAX_PROPERTIES_BYTES:
+            raise too_large(size, self._message_bytes_max, len(properties))
+        if b"\0" in properties:
+            raise MessageInvalid(NUL_IN_PROPERTIES)
+        if self._position + size > self._limit:
+            self._roll(size)
+        position = self._position
+        now = self._clock()
+        queue_offset = 0 if sys_flag & _NOT_IN_QUEUE else cursor.next_offset
+        self._run.append(
+            encode_record(
+                topic,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                position,
+                sys_flag,
+                message.born_timestamp,
+                born_host,
+                now,
+                self._store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body,
+                properties,
+            )
+        )
+        self._requests.append((cursor, position, size, now, queue_offset, sys_flag, properties))
+        if not sys_flag & _NOT_IN_QUEUE:
+            cursor.next_offset = queue_offset + 1
+        self._position = position + size
+        return _new_receipt(AppendReceipt, (position, size, queue_offset, now))
+
+    def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
+        """Place a batch as one record each, all in one file with one store time.
+
+        message: what they share; its own flag, body and properties are not used. Raises as `append`; then
+        none is placed.
+        """
+        sys_flag = message.sys_flag
+        if sys_flag & MessageSysFlag.TRANSACTION_MASK:
+            raise MessageInvalid("messages of a batch cannot be transactional")
+        cursor = self.table[message.topic, message.queue_id]
+        fixed = FIXED_BYTES + len(cursor.topic_bytes)
+        if self._store_flag or len(message.born_host) != 8:
+            sys_flag, fixed = with_hosts(sys_flag, fixed, message.born_host, self._store_flag)
+        flags, bodies, properties = batch
+        if not bodies:
+            return []
+        sizes = [fixed + length for length in map(add, map(len, bodies), map(len, properties))]
+        properties_max = max(map(len, properties))
+        total = sum(sizes)
+        if total > self._message_bytes_max or properties_max > MAX_PROPERTIES_BYTES:
+            raise too_large(total, self._message_bytes_max, properties_max)
+        if b"\0" in b"".join(properties):
+            raise MessageInvalid(NUL_IN_PROPERTIES)
+        if self._position + total > self._limit:
+            self._roll(total)
+        now = self._clock()
+        queue_offset = cursor.next_offset
+        positions = list(accumulate(sizes, initial=self._position))
+        end = positions.pop()
+        self._run += encode_records(
+            cursor.topic_bytes,
+            message.queue_id,
+            queue_offset,
+            positions,
+            sizes,
+            sys_flag,
+            message.born_timestamp,
+            message.born_host,
+            now,
+            self._store_host,
+            message.reconsume_times,
+            flags,
+            bodies,
+            properties,
+        )
+        offsets = range(queue_offset, queue_offset + len(sizes))
+        self._requests += zip(
+            repeat(cursor), positions, sizes, repeat(now), offsets, repeat(sys_flag), properties, strict=False
+        )
+        self._position, cursor.next_offset = end, offsets.stop
+        places = zip(positions, sizes, offsets, repeat(now), strict=False)
+        return list(map(_new_receipt, repeat(AppendReceipt), places))
+
+    def _roll(self, size: int) -> None:
+        """Go on in the next file, so that `size` bytes fit; the file before ends with a blank record."""
+        files = self.files
+        if size + MIN_BLANK_BYTES > files.segment_bytes:
+            raise MessageTooLarge(f"{size} bytes do not fit into a file of {files.segment_bytes}")
+        last = files.last
+        next_file = files.add_segment()
+        if last is not None:
+            rest = last.end - self._position
+            if rest >= MIN_BLANK_BYTES:
+                self._run.append(_BLANK_START.pack(rest, BLANK_MAGIC))
+            self._sealed.append((last, self._run))
+            self._run = []
+        self._position = next_file.start
+        self._limit = next_file.end - MIN_BLANK_BYTES
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def write_out(self) -> list[DispatchRequest]:
+        """Write the run; returns what is to be dispatched, in log order.
+
+        From here on its messages survive the end of this process. Raises DiskFull, StoreError; then the
+        run is undone: nothing of it is stored. When even that fails, `undo_failure` is set: the log must not
+        be written to until it has been recovered, and the run may come back then.
+        """
+        requests = self._requests
+        if not requests and not self._sealed:
+            return []
+        parts = self._parts()
+        try:
+            for segment, data, _ in parts:
+                segment.write(segment.wrote, data)
+        except StoreError:
+            try:
+                self._undo(parts)
+            except StoreError as failure:
+                self.undo_failure = failure
+            raise
+        for segment, data, ends_file in parts:
+            segment.wrote = segment.size if ends_file else segment.wrote + len(data)
+        self._sealed.clear()
+        self._run = []
+        self._requests = []
+        if requests:
+            self.last_store_timestamp = requests[-1][3]
+            self.tail.advance(self._position)
+        return requests
+
+    def _parts(self) -> list[tuple[Segment, bytes, bool]]:
+        """The run as (file, bytes, does it end the file)."""
+        run, segments = self._run, self.files.segments
+        parts = []
+        if self._sealed:
+            parts = [(segment, b"".join(pieces), True) for segment, pieces in self._sealed]
+        if run and segments:
+            parts.append((segments[-1], run[0] if len(run) == 1 else b"".join(run), False))
+        return parts
+
+    def _undo(self, parts: list[tuple[Segment, bytes, bool]]) -> None:
+        """Take back the run's offsets, then wipe what may have reached the files."""
+        for request in reversed(self._requests):
+            if not request[5] & _NOT_IN_QUEUE:
+                request[0].next_offset = request[4]
+        self._run = []
+        self._requests = []
+        sealed = len(self._sealed)
+        self._sealed = []
+        for _ in range(sealed):  # a file begun by this run goes again
+            self.files.segments.pop().delete()
+        self._resume(self.files.last)
+        first, data, _ = parts[0]
+        if first.erase(first.wrote, min(first.size, first.wrote + len(data))):
+            # Power loss may bring back what was wiped, behind what is written there next.
+            first.flush()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Bytes of the log, within one file; None when they are not all there.
+
+        offset: 0 means the oldest record when the log no longer starts there (QUIRKS 36).
+        """
+        if offset == 0:
+            offset = self.files.min_offset
+        return self.files.read(offset, size)
+
+    def read_record(self, offset: int, size: int | None = None) -> bytes | None:
+        """As many bytes as the record at that offset says it has; see `MessageLog`. Offset 0 as `read`."""
+        if offset == 0:
+            offset = self.files.min_offset
+        segment = self.files.find(offset)
+        if segment is None:
+            return None
+        position = offset - segment.start
+        there = segment.wrote - position
+        if size is None:  # a guess saves most records a second look
+            size = min(there, _READ_BYTES)
+            if size < FIXED_BYTES:
+                return None
+            data = segment.read(position, size)
+            size, magic = read_start(data)
+            if magic != MESSAGE_MAGIC:  # whatever stands there may be taken for a size
+                return None
+            if 0 < size <= len(data):
+                return data[:size]
+        return segment.read(position, size) if 0 < size <= there else None
+
+    def store_timestamp(self, offset: int) -> int:
+        """When the record at that offset was stored, ms; -1 when there is none."""
+        return timestamp_in(self.read(offset, TIMESTAMP_BYTES))
+
+    # -- flushing, room and retention ------------------------------------------------------------
+
+    def plan_flush(self, plan: FlushPlan) -> None:
+        """Everything written."""
+        plan.add(self.files)
+
+    def wants_room(self) -> bool:
+        """Is the log near the end of what is reserved, or of its file?"""
+        return self._room.is_wanted()
+
+    def make_room(self) -> Segment | None:
+        """Reserve blocks, or make the next file."""
+        return self._room.make()
+
+    def adopt_room(self, segment: Segment) -> None:
+        """Keep the next file until it is needed."""
+        self.files.adopt_spare(segment)
+
+    def note_start(self) -> None:
+        """The store's checkpoint knows."""
+
+    def take_beside(self) -> list[Segment]:
+        """There is nothing else."""
+        return []

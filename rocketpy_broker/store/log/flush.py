@@ -1,0 +1,126 @@
+"""One flush, in three steps: planned and finished by the store's own thread, run in any.
+
+What is planned is what had been written then; only when all of it is durable do the marks move. A failed
+flush is final: the system may have dropped the pages, so a second one that succeeds would prove nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from rocketpy.errors import FlushFailed, StoreError
+from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile
+from rocketpy_broker.store.files.disk import Disk
+from rocketpy_broker.store.index.index_file import IndexFile
+from rocketpy_broker.store.log.mapped_file_queue import FlushTarget, SegmentQueue
+
+logger = logging.getLogger("rocketpy_broker.store.flush")
+
+
+@dataclass(slots=True)
+class FlushPlan:
+    """What to flush. checkpoint: to be saved once all else is durable."""
+
+    queues: list[SegmentQueue] = field(default_factory=list)
+    targets: list[FlushTarget] = field(default_factory=list)
+    directories: dict[Path, None] = field(default_factory=dict)
+    """In order, each once."""
+    index_files: list[IndexFile] = field(default_factory=list)
+    index_entries: IndexFile | None = None
+    """The index file being written: its entries are flushed, not its slots."""
+    checkpoint: Checkpoint | None = None
+    log_timestamp: int = 0
+    """Store time of the newest commit log record that this flush covers, ms; 0 when none."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Is there nothing to do?"""
+        return not (self.targets or self.directories or self.index_files or self.checkpoint)
+
+    def add(self, files: SegmentQueue) -> None:
+        """Plan to flush what was written to these files so far."""
+        self.queues.append(files)
+        self.targets.extend(files.unflushed())
+        directories = files.unsynced_directories()
+        if directories:
+            self.directories.update(dict.fromkeys(directories))
+            files.directories_synced()
+
+    def run(self, disk: Disk, checkpoint_file: CheckpointFile) -> None:
+        """Make it durable. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
+        try:
+            for directory in self.directories:
+                _sync_directory(disk, directory)
+            for target in self.targets:
+                disk.fdatasync(target.segment.handle)
+            for file in self.index_files:
+                file.write_slots()
+            if self.index_entries is not None:
+                self.index_entries.sync()
+            if self.checkpoint is not None:
+                checkpoint_file.save(self.checkpoint)
+        except Exception as error:
+            raise flush_failure(error) from error
+
+    def finish(self) -> None:
+        """Move the flushed marks: `run` has returned."""
+        for target in self.targets:
+            segment = target.segment
+            # Not beyond what is there now: the log may have been cut meanwhile.
+            segment.flushed = max(segment.flushed, min(target.until, segment.wrote))
+            segment.flushed_changes = max(segment.flushed_changes, target.changes)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the files."""
+        for target in self.targets:
+            target.segment.release()
+        self.targets = []
+
+
+class Flushed(Protocol):
+    """What is flushed by plans."""
+
+    def run_flush(self, plan: FlushPlan) -> None:
+        """Do what a plan says. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
+
+    def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
+        """Take note that it was done, or failed; where the plan was made."""
+
+
+def flush_here(flushed: Flushed, plan: FlushPlan) -> None:
+    """Do what a plan says, and take note of it, in this thread. Raises FlushFailed."""
+    try:
+        flushed.run_flush(plan)
+    except Exception as error:  # noqa: BLE001 - raised below
+        failure = flush_failure(error)
+        flushed.finish_flush(plan, failure)
+        raise failure from failure.__cause__
+    flushed.finish_flush(plan)
+
+
+def flush_failure(error: BaseException) -> FlushFailed:
+    """The final failure that an error in a flush means, whatever it is; an unexpected one is logged."""
+    if isinstance(error, FlushFailed):
+        return error
+    if not isinstance(error, OSError | StoreError):
+        logger.error("unexpected error in a flush", exc_info=error)
+    failure = FlushFailed(
+        f"flush failed: {str(error) or repr(error)}. "
+        "The store takes no more messages; restart it, so that it recovers"
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def _sync_directory(disk: Disk, directory: Path) -> None:
+    """Make the names in it durable, unless its topic is deleted before or while this is done."""
+    try:
+        if disk.is_dir(directory):
+            disk.fsync_dir(directory)
+    except FileNotFoundError:
+        if disk.is_dir(directory):
+            raise

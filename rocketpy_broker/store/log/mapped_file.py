@@ -1,0 +1,262 @@
+"""One file of a log: preallocated, written from front to back, named by where in the log it starts.
+
+RocketMQ calls it MappedFile. Ours is never mapped: appends are positional writes, reads are `pread`.
+Three marks, in bytes from the file's start, `flushed <= wrote <= size`; what lies beyond `wrote` is
+not part of the log, whatever bytes are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rocketpy.errors import InvariantError
+from rocketpy_broker.store.files.disk import Disk, store_error
+
+_ERASE_BYTES = 1 << 20
+_ZEROS = bytes(4096)
+
+
+def segment_name(start: int) -> str:
+    """File name of the segment that starts at this offset: 20 digits."""
+    return f"{start:020d}"
+
+
+class Segment:
+    """A file of `size` bytes that holds the log from offset `start` on.
+
+    `reserve_bytes` at a time are preallocated ahead of what is written (0: never), so that an append
+    does not run out of space, yet an empty store does not take a whole file's blocks.
+    """
+
+    __slots__ = ("_disk", "_handle", "_holders", "_reserve_bytes", "_reserved", "_retired", "changes",
+                 "flushed", "flushed_changes", "path", "size", "start", "wrote")  # fmt: skip
+
+    def __init__(self, disk: Disk, directory: Path, start: int, size: int, *, reserve_bytes: int = 0) -> None:
+        self._disk = disk
+        self.path = directory / segment_name(start)
+        self.start = start
+        self.size = size
+        self.wrote = 0
+        self.flushed = 0
+        self.changes = 0
+        """How often anything but an append changed the file: its length, or what was wiped."""
+        self.flushed_changes = 0
+        """How many of these changes are flushed."""
+        self._handle = -1
+        self._reserve_bytes = reserve_bytes
+        self._reserved = 0
+        self._holders = 0
+        self._retired = False
+
+    @property
+    def end(self) -> int:
+        """Log offset just behind this file."""
+        return self.start + self.size
+
+    @property
+    def is_full(self) -> bool:
+        """Was the last byte written?"""
+        return self.wrote >= self.size
+
+    @property
+    def handle(self) -> int:
+        """The open file; opened at first use, so that old files of a large store cost no handle."""
+        if self._handle < 0:
+            if self._retired:
+                raise InvariantError(f"{self.path} was deleted and is used")
+            try:
+                self._handle = self._disk.open(self.path)
+            except OSError as error:
+                raise store_error("open", self.path, error) from error
+        return self._handle
+
+    def create(self) -> None:
+        """Make the file at its full length (mostly a hole) and reserve its first blocks.
+
+        Also mends a file that a crash left shorter. Raises DiskFull, StoreError.
+        """
+        self.changes += 1
+        try:
+            self._handle = self._disk.create(self.path, self.size)
+        except OSError as error:
+            raise store_error("create", self.path, error) from error
+        self.reserve()
+
+    def wants_reserve(self) -> bool:
+        """Is less than half a step reserved ahead of what is written?"""
+        step = self._reserve_bytes
+        return step > 0 and self._reserved < self.size and self._reserved - self.wrote < step // 2
+
+    def reserve(self) -> None:
+        """Reserve blocks one step ahead of what is written. Safe in a thread. Raises DiskFull, StoreError."""
+        if self._reserve_bytes <= 0:
+            return
+        start = max(self._reserved, self.wrote)
+        until = min(self.size, self.wrote + self._reserve_bytes)
+        if until <= start:
+            return
+        try:
+            self._disk.preallocate(self.handle, start, until - start)
+        except OSError as error:
+            raise store_error("reserve space in", self.path, error) from error
+        self._reserved = until
+
+    def write(self, position: int, data: bytes) -> None:
+        """Write all of `data` at `position` of the file; `wrote` is the caller's to move.
+
+        Raises DiskFull, StoreError; then any part may have reached the file.
+        """
+        if position + len(data) > self.size:
+            raise InvariantError(f"write past the end of {self.path}")
+        try:
+            self._disk.pwrite(self._handle if self._handle >= 0 else self.handle, data, position)
+        except OSError as error:
+            raise store_error(f"write {len(data)} bytes at {position} of", self.path, error) from error
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes at `position`, whether part of the log or not; fewer where the file ends."""
+        try:
+            return self._disk.pread(self._handle if self._handle >= 0 else self.handle, size, position)
+        except OSError as error:
+            raise store_error(f"read {size} bytes at {position} of", self.path, error) from error
+
+    def next_data(self, position: int) -> int | None:
+        """First position at or after `position` that may hold anything but zeros."""
+        if position >= self.size:
+            return None
+        try:
+            return self._disk.next_data(self.handle, position)
+        except OSError as error:
+            raise store_error("look for data in", self.path, error) from error
+
+    def _next_hole(self, position: int) -> int:
+        """Where the data at `position` ends; most of a young file is a hole, and slow to read."""
+        try:
+            return self._disk.next_hole(self.handle, position)
+        except OSError as error:
+            raise store_error("look for data in", self.path, error) from error
+
+    def data_ranges(self, position: int, until: int | None = None) -> Iterator[tuple[int, int]]:
+        """(position, size) of pieces in [position, until) that hold anything but zeros."""
+        for at, size in self._data_pieces(position, self.size if until is None else until):
+            used = _used(self.read(at, size))
+            if used:
+                yield at, used
+
+    def _data_pieces(self, position: int, until: int) -> Iterator[tuple[int, int]]:
+        """(position, size) of pieces in [position, until) that are no hole, whatever they hold."""
+        hole = position
+        while (at := self.next_data(position)) is not None and at < until:
+            if at >= hole:
+                hole = self._next_hole(at)
+            size = min(_ERASE_BYTES, until - at, max(1, hole - at))
+            yield at, size
+            position = at + size
+
+    def erase(self, position: int, until: int | None = None) -> int:
+        """Write zeros over whatever data lies in [position, until); returns bytes written.
+
+        What is cut from a log must not look like a record to the next recovery.
+        """
+        erased = 0
+        for at, size in self.data_ranges(position, until):
+            self.changes += 1
+            self.write(at, bytes(size))
+            erased += size
+        return erased
+
+    @property
+    def needs_flush(self) -> bool:
+        """Is there anything that power loss would take?"""
+        return self.flushed < self.wrote or self.flushed_changes < self.changes
+
+    def doubt(self) -> None:
+        """Take nothing in the file for flushed: another process wrote it, and did not say."""
+        self.flushed = 0
+        self.changes += 1
+
+    def rewrite(self, position: int) -> None:
+        """Write again, unchanged, what was written at or behind `position`."""
+        while position < self.wrote:
+            data = self.read(position, min(_ERASE_BYTES, self.wrote - position))
+            self.write(position, data)
+            position += len(data)
+
+    def rewrite_zeros(self) -> None:
+        """Write zeros behind what was written, wherever there are blocks.
+
+        After a failed flush the page cache has zeros where the disk may still have what was cut.
+        """
+        for at, size in self._data_pieces(self.wrote, self.size):
+            self.changes += 1
+            self.write(at, bytes(size))
+
+    def flush(self) -> None:
+        """Flush the file here and now, whatever was written; marks stay. Raises StoreError."""
+        try:
+            self._disk.fdatasync(self.handle)
+        except OSError as error:
+            raise store_error("flush", self.path, error) from error
+
+    def modified_ms(self) -> int:
+        """When the file was last written, in milliseconds since 1970."""
+        try:
+            return self._disk.modified_ms(self.path)
+        except OSError as error:
+            raise store_error("look at", self.path, error) from error
+
+    def hold(self) -> None:
+        """Keep the file open for work in another thread until `release`."""
+        self._holders += 1
+
+    @property
+    def is_held(self) -> bool:
+        """Does somebody hold the file open?"""
+        return self._holders > 0
+
+    def release(self) -> None:
+        """End one `hold`; closes the file when it was closed or deleted meanwhile."""
+        self._holders -= 1
+        if self._retired:
+            self._close_handle()
+
+    def close(self) -> None:
+        """Close the file, now or when its last holder lets go."""
+        self._retired = True
+        self._close_handle()
+
+    @property
+    def is_open(self) -> bool:
+        """Is there a file handle?"""
+        return self._handle >= 0
+
+    def rest(self) -> bool:
+        """Close the file until it is needed again, if nobody holds it and all of it is flushed.
+
+        Returns whether it is open still.
+        """
+        if self._handle >= 0 and self._holders == 0 and not self.needs_flush:
+            self._close_handle()
+        return self._handle >= 0
+
+    def delete(self) -> None:
+        """Remove the file from its directory and close it."""
+        try:
+            self._disk.unlink(self.path)
+        except OSError as error:
+            raise store_error("delete", self.path, error) from error
+        self.close()
+
+    def _close_handle(self) -> None:
+        if self._handle >= 0 and self._holders == 0:
+            self._disk.close(self._handle)
+            self._handle = -1
+
+
+def _used(data: bytes) -> int:
+    """Length of the data without the zeros at its end; `rstrip` would look at each byte by itself."""
+    end = len(data)
+    while end >= len(_ZEROS) and data.endswith(_ZEROS, 0, end):
+        end -= len(_ZEROS)
+    return len(data[:end].rstrip(b"\0"))

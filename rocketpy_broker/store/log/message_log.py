@@ -1,0 +1,154 @@
+"""The log under a message store, as the store sees it: its own commit log, or a ledger's entries.
+
+A store appends to a log, is given what is to be dispatched, reads records by their physical offset, and
+deletes what expired. What a log's files look like, and when a record counts as written, is the log's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from rocketpy.errors import RecordCorrupt, StoreError
+from rocketpy.protocol.message.batch import BatchColumns
+from rocketpy.protocol.message.record import RecordView
+from rocketpy_broker.store.config import RecoveryConfig
+from rocketpy_broker.store.files.checkpoint import Checkpoint
+from rocketpy_broker.store.log.flush import FlushPlan
+from rocketpy_broker.store.log.log_files import LogFiles
+from rocketpy_broker.store.log.log_scan import BulkReader, LogTail
+from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
+from rocketpy_broker.store.log.recovery_report import RecoveryReport
+
+
+class RecordScan(Protocol):
+    """Iterates over the log's records, each checked."""
+
+    end: int
+    """Just behind the last whole one; of a ledger, behind its entry."""
+    stop: RecordCorrupt | None
+    last_store_timestamp: int
+    tail: LogTail
+
+    def __iter__(self) -> Iterator[RecordView]: ...
+
+
+class MessageLog(Protocol):
+    """See the module. One thread calls it; `make_room` and `note_start` may run in others."""
+
+    tail: LogTail
+    last_store_timestamp: int
+    """Of the newest record that may be read, ms; 0 when not known."""
+    undo_failure: StoreError | None
+    """Why the log cannot be written to until it was recovered."""
+
+    @property
+    def files(self) -> LogFiles:
+        """What records are read from, and retention deletes."""
+
+    # -- opening and closing
+
+    def load(self) -> None:
+        """Find the files. Raises StoreDamaged, StoreError."""
+
+    def sort_out(self, checkpoint: Checkpoint) -> None:
+        """Tell the log's files from others that are left over. Raises StoreDamaged."""
+
+    def first_record(self, segment: Segment) -> RecordView | None:
+        """Return the record with which a file begins; None when it begins with none."""
+
+    def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
+        """Read records from there on, where a file or a record begins.
+
+        dispatched: some queue has a record that ends there.
+        """
+
+    def settle(
+        self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
+    ) -> None:
+        """Cut the log where a scan found its end. Raises StoreDamaged, cutting nothing, if that is damage."""
+
+    def distrust(self, report: RecoveryReport, flushed_offset: int) -> None:
+        """Write and flush again, after an unclean stop, what may be in the page cache only."""
+
+    def start(self, tail: LogTail) -> None:
+        """Begin appending at the end of the recovered files."""
+
+    def finish(self) -> None:
+        """Give back what was made ahead, before a clean stop. Raises StoreError."""
+
+    def close(self) -> None:
+        """Close all files."""
+
+    # -- offsets
+
+    @property
+    def min_offset(self) -> int:
+        """Where the oldest file starts."""
+
+    @property
+    def first_offset(self) -> int:
+        """Where the oldest record starts."""
+
+    @property
+    def max_offset(self) -> int:
+        """Just behind the last record that may be read."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """What lies below, of that, survives power loss."""
+
+    def roll_next_file(self, offset: int) -> int:
+        """Return where the file behind the one with this offset starts."""
+
+    # -- appending
+
+    def set_store_host(self, host: bytes) -> None:
+        """Change the address written into records from now on: 8 or 20 bytes."""
+
+    def append(self, message: MessageInner) -> AppendReceipt:
+        """Place a message in the current run; see `MessageStore.append`."""
+
+    def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
+        """Place a batch; see `MessageStore.append_batch`."""
+
+    def write_out(self) -> list[DispatchRequest]:
+        """Write the run; return what may be dispatched, in log order."""
+
+    # -- reading
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Return bytes within one file; None when they are not all there.
+
+        offset: 0 means the oldest record when the log no longer starts there (QUIRKS 36).
+        """
+
+    def read_record(self, offset: int, size: int | None) -> bytes | None:
+        """Return the bytes of the record at that offset; None when they are not all there.
+
+        size: when known; without, None also where no record begins. Nothing else is checked.
+        """
+
+    def store_timestamp(self, offset: int) -> int:
+        """Return when the record at that offset was stored, ms; -1 when there is none."""
+
+    # -- flushing, room and retention
+
+    def plan_flush(self, plan: FlushPlan) -> None:
+        """Add what the store has to flush."""
+
+    def wants_room(self) -> bool:
+        """Should `make_room` be called?"""
+
+    def make_room(self) -> Segment | None:
+        """Reserve space ahead, or make the next file; see `MessageStore.make_room`."""
+
+    def adopt_room(self, segment: Segment) -> None:
+        """Take over what `make_room` made."""
+
+    def note_start(self) -> None:
+        """Note durably where the log begins now, before files below go. Raises StoreError."""
+
+    def take_beside(self) -> list[Segment]:
+        """Take out, for the caller to delete, what else is of no use without the files that expired."""

@@ -1,0 +1,1 @@
+"""Consume queues: dispatch from the commit log, reads, and search by time."""

@@ -1,0 +1,316 @@
+"""Reading messages by their place in a queue. Source: RocketMQ DefaultMessageStore getMessage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import IntEnum
+from struct import Struct
+
+from rocketpy.errors import RecordCorrupt, StoreDamaged, TornTail
+from rocketpy.protocol.message.record import FIXED_BYTES, MESSAGE_MAGIC, peek
+from rocketpy_broker.store.config import ReadConfig
+from rocketpy_broker.store.log.message_log import MessageLog
+from rocketpy_broker.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+
+Accepts = Callable[[bytes], bool]
+"""Whether a message with these properties, as they are stored, is wanted."""
+
+# Size, magic, queue id, queue offset, physical offset of a record.
+_RECORD_PLACE = Struct(">iI4xi4xqq")
+_SCANNED_MIN = 16_000 // UNIT_BYTES
+_SCANNED_MAX = 1024
+"""Java's clients ask for no more messages than this at once. 4.6.0 has no bound but the end of the file."""
+_READ_BYTES_MAX = 1 << 20
+_SPAN_BYTES_MAX = 1 << 18
+
+
+class GetMessageStatus(IntEnum):
+    """How a read went; names and order are RocketMQ's."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+@dataclass(slots=True)
+class GetMessageResult:
+    """What a read found.
+
+    next_begin_offset: queue offset to read from next. min_offset, max_offset: of the queue; the latter is
+    one behind its last message. chunks: whole records, in order, to be sent one after the other.
+    """
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    chunks: list[bytes] = field(default_factory=list)
+    count: int = 0
+    suggest_slave: bool = False
+    """Is what was read so far behind the log's end that a slave should serve it?"""
+
+
+@dataclass(slots=True)
+class QueryMessageResult:
+    """Records found by key, oldest first, and how far the index reaches."""
+
+    records: list[bytes]
+    index_last_update_timestamp: int
+    index_last_update_offset: int
+
+
+class QueueReader:
+    """Reads from one store's queues."""
+
+    def __init__(self, log: MessageLog, config: ReadConfig) -> None:
+        self._log = log
+        self._config = config
+        self._memory_window = config.memory_window_bytes
+        self._scanned_max = max(_SCANNED_MAX, config.memory_count_max, config.disk_count_max)
+
+    def read(
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        count_max: int,
+        bytes_max: int | None,
+        tag_codes: AbstractSet[int] | None,
+        accepts: Accepts | None = None,
+        is_over: Callable[[], bool] | None = None,
+    ) -> GetMessageResult:
+        """Messages of `queue` from `offset` on; see `MessageStore.get_message`."""
+        if queue is None or queue.next_offset == 0:
+            return self._nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, queue, 0)
+        if offset < queue.min_offset:
+            return self._nothing(GetMessageStatus.OFFSET_TOO_SMALL, queue, queue.min_offset)
+        if offset == queue.next_offset:
+            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, queue, offset)
+        if offset > queue.next_offset:
+            to = queue.next_offset if queue.min_offset else 0
+            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, to)
+        return self._read_units(queue, offset, max(count_max, 0), bytes_max, tag_codes, accepts, is_over)
+
+    def _nothing(
+        self, status: GetMessageStatus, queue: ConsumeQueue | None, following: int
+    ) -> GetMessageResult:
+        if queue is None:
+            return GetMessageResult(status, following, 0, 0)
+        return GetMessageResult(status, following, queue.min_offset, queue.next_offset)
+
+    def _read_units(  # noqa: C901, PLR0912 - one loop, for speed
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        count_max: int,
+        bytes_max: int | None,
+        tag_codes: AbstractSet[int] | None,
+        accepts: Accepts | None,
+        is_over: Callable[[], bool] | None,
+    ) -> GetMessageResult:
+        """Walk the units from `offset` on: 800 of them, or as many as are wanted, within one file, as 4.6.0
+        does; but at most 1024, or what one pull may get: nobody else is served meanwhile.
+        """
+        scanned = min(max(_SCANNED_MIN, count_max), self._scanned_max)
+        is_filtered = tag_codes is not None or accepts is not None
+        units = queue.read_units(offset, scanned if is_filtered else min(scanned, count_max + 1))
+        if not units:
+            following = queue.roll_next_file(offset)
+            return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, queue, following)
+        if not is_filtered:
+            plain = self._read_plain(queue, offset, units, count_max, bytes_max)
+            if plain is not None:
+                return plain
+        batch = _Batch(self._config, count_max, bytes_max)
+        status = GetMessageStatus.NO_MATCHED_MESSAGE
+        log_end = self._log.max_offset
+        skip_until = -1
+        has_asked = False
+        position = physical = 0
+        for position, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(units)):
+            if physical < skip_until:
+                continue
+            if batch.is_full(size, on_disk=log_end - physical > self._memory_window):
+                break
+            if tag_codes is not None and tags_code not in tag_codes:
+                continue
+            if not self._holds(physical, size, log_end):
+                # A number that no message has; those behind it may be in any file.
+                is_gap = size == BLANK_SIZE
+                if physical >= self._log.min_offset and not is_gap:
+                    if batch.count:
+                        break
+                    raise _damaged(queue, physical, size)
+                if not batch.count:
+                    status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                if not is_gap:
+                    skip_until = self._log.roll_next_file(physical)
+                continue
+            if accepts is not None:
+                if has_asked and is_over is not None and is_over():
+                    break
+                has_asked = True
+                if not accepts(self._properties(physical, size)):
+                    continue
+            batch.add(physical, size, offset + position)
+            status = GetMessageStatus.FOUND
+            skip_until = -1
+        else:
+            position += 1
+        chunks = self._read_ranges(batch.ranges)
+        damaged = _first_damaged(queue, chunks, batch)
+        if damaged is not None:
+            if not damaged:
+                raise _damaged(queue, *batch.records[0][:2])
+            return self._read_units(queue, offset, damaged, bytes_max, tag_codes, accepts, is_over)
+        return GetMessageResult(
+            status if chunks or not batch.count else GetMessageStatus.MESSAGE_WAS_REMOVING,
+            offset + position,
+            queue.min_offset,
+            queue.next_offset,
+            chunks,
+            batch.count,
+            log_end - physical > self._memory_window,
+        )
+
+    def _read_plain(
+        self, queue: ConsumeQueue, offset: int, units: bytes, count_max: int, bytes_max: int | None
+    ) -> GetMessageResult | None:
+        """Messages that are all wanted and lie near each other and the log's end: one read of the log.
+
+        None where that, or anything about a record, is not so; `_read_units` then takes a closer look.
+        """
+        config, log = self._config, self._log
+        entries = list(UNIT.iter_unpack(units))[: min(max(count_max, 1), config.memory_count_max)]
+        begin = entries[0][0]
+        end = entries[-1][0] + entries[-1][1]
+        file_bytes, log_end = log.files.segment_bytes, log.max_offset
+        is_near = 0 < end - begin <= _SPAN_BYTES_MAX and log_end - begin <= self._memory_window
+        if not (is_near and log.min_offset <= begin and end <= log_end):
+            return None
+        if begin // file_bytes != (end - 1) // file_bytes:
+            return None
+        data = log.read(begin, end - begin)
+        if data is None or len(data) != end - begin:
+            return None
+        room = config.memory_bytes_max if bytes_max is None else min(bytes_max, config.memory_bytes_max)
+        chunks: list[bytes] = []
+        count = total = run_begin = run_end = 0
+        queue_id, place = queue.queue_id, _RECORD_PLACE.unpack_from
+        for number, (physical, size, _) in enumerate(entries, offset):
+            at = physical - begin
+            is_place = at >= 0 and size >= FIXED_BYTES and at + size <= len(data)
+            if not is_place or place(data, at) != (size, MESSAGE_MAGIC, queue_id, number, physical):
+                return None
+            if total + size > room and count:
+                break
+            if at != run_end:
+                chunks.append(data[run_begin:run_end])
+                run_begin = at
+            run_end = at + size
+            total += size
+            count += 1
+        chunks.append(data[run_begin:run_end])
+        return GetMessageResult(
+            GetMessageStatus.FOUND,
+            offset + count,
+            queue.min_offset,
+            queue.next_offset,
+            chunks,
+            count,
+        )
+
+    def _holds(self, physical: int, size: int, log_end: int) -> bool:
+        file_bytes = self._log.files.segment_bytes
+        return (
+            self._log.min_offset <= physical
+            and size >= FIXED_BYTES
+            and physical + size <= log_end
+            and physical % file_bytes + size <= file_bytes  # not so for a blank unit
+        )
+
+    def _properties(self, physical: int, size: int) -> bytes:
+        """Empty for what is no record; whoever reads the message finds out."""
+        record = self._log.read(physical, size)
+        try:
+            return peek(record).properties if record is not None else b""
+        except (RecordCorrupt, TornTail):
+            return b""
+
+    def _read_ranges(self, ranges: list[list[int]]) -> list[bytes]:
+        chunks = []
+        for start, end in ranges:
+            data = self._log.read(start, end - start)
+            if data is None or len(data) != end - start:
+                return []
+            chunks.append(data)
+        return chunks
+
+
+class _Batch:
+    """The records of one read: contiguous ones are one range, [start, end)."""
+
+    __slots__ = ("_bytes_max", "_config", "_count_max", "bytes", "count", "ranges", "records")
+
+    def __init__(self, config: ReadConfig, count_max: int, bytes_max: int | None) -> None:
+        self._config = config
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self.ranges: list[list[int]] = []
+        self.records: list[tuple[int, int, int]] = []
+        self.bytes = 0
+        self.count = 0
+
+    def is_full(self, size: int, *, on_disk: bool) -> bool:
+        """Is there no room for a record of this size? The first always fits."""
+        if self.count == 0:
+            return False
+        config = self._config
+        bytes_max = config.disk_bytes_max if on_disk else config.memory_bytes_max
+        if self._bytes_max is not None:
+            bytes_max = min(bytes_max, self._bytes_max)
+        count_max = config.disk_count_max if on_disk else config.memory_count_max
+        return self.count >= min(count_max, self._count_max) or self.bytes + size > bytes_max
+
+    def add(self, start: int, size: int, number: int) -> None:
+        """Take one record. number: its queue offset."""
+        last = self.ranges[-1] if self.ranges else None
+        if last is not None and last[1] == start and last[1] - last[0] < _READ_BYTES_MAX:
+            last[1] = start + size
+        else:
+            self.ranges.append([start, start + size])
+        self.records.append((start, size, number))
+        self.bytes += size
+        self.count += 1
+
+
+def _first_damaged(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> int | None:
+    """Which of the records is not the one that its unit describes; None when all are.
+
+    A damaged unit must not send consumers bytes that are not a message, nor hide the messages before it.
+    """
+    index = 0
+    for chunk in chunks:
+        at = 0
+        while at < len(chunk):
+            start, size, number = batch.records[index]
+            expected = (size, MESSAGE_MAGIC, queue.queue_id, number, start)
+            if _RECORD_PLACE.unpack_from(chunk, at) != expected:
+                return index
+            at += size
+            index += 1
+    return None
+
+
+def _damaged(queue: ConsumeQueue, start: int, size: int) -> StoreDamaged:
+    return StoreDamaged(
+        f"queue {queue.topic}/{queue.queue_id}: a unit says {size} bytes at {start}, where no such record "
+        f"is; remove {queue.files.directory} and restart to have it rebuilt"
+    )

@@ -1,0 +1,1 @@
+"""Recovery: finds the end of the commit log and rebuilds queues and index."""

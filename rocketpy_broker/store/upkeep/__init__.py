@@ -1,0 +1,1 @@
+"""Periodic work: flushes, retention, and removal of expired files."""

@@ -1,0 +1,183 @@
+"""Deletes what retention lets go, in steps: chosen on the store's own thread, deleted in any.
+
+A file is taken out of its list first, so that nobody begins to read it, then its name goes; whoever reads it
+at that moment holds it open and reads on. The commit log goes first: a crash in between leaves units and
+index entries that point below the log, which readers know how to skip.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.upkeep.retention import DiskUse, FileAge, Pass, deletable_below, expired, plan_pass
+
+logger = logging.getLogger("rocketpy_broker.store.cleaner")
+
+_NAMED_QUEUES_MAX = 20
+
+Step = Callable[[], None]
+"""Deletes one file. Blocks; safe in a thread. Raises StoreError."""
+
+
+def disk_use(path: Path) -> float:
+    """Used part of the file system that holds `path`, 0 to 1; -1 when that cannot be told."""
+    try:
+        state = os.statvfs(path)
+    except OSError:
+        return -1.0
+    return (state.f_blocks - state.f_bfree) / state.f_blocks if state.f_blocks else -1.0
+
+
+class Cleaner:
+    """Retention of one store. use: tells how full its disks are."""
+
+    def __init__(self, store: MessageStore, *, use: Callable[[Path], float] = disk_use) -> None:
+        self._store = store
+        self._config = store.config.retention
+        self._use = use
+        self._held_since: dict[int, int] = {}
+        self._queues_cleaned_at = -1
+        self._manual = 0
+        self._is_stuck = False
+        """Is the disk nearly full and nothing left to delete? Logged when it begins."""
+        self._chosen: list[Step] = []
+        """Taken out of the store and not returned yet; kept when `choose` fails halfway."""
+
+    def ask(self) -> None:
+        """Delete expired files in the next passes, whatever the hour (20 passes, as in 4.6.0)."""
+        self._manual = 20
+
+    def measure(self) -> DiskUse:
+        """How full the disks are. Blocks; safe in a thread."""
+        config = self._store.config
+        queues = config.consume_queue_directory
+        return DiskUse(
+            self._use(config.commit_log_directory), self._use(queues if queues.exists() else config.root)
+        )
+
+    def choose(self, use: DiskUse, now_ms: int) -> list[Step]:
+        """Take what goes out of the store; returns what is left to do for each file, in this order.
+
+        Call `MessageStore.note_log_start` before the first step. Raises StoreError when a file cannot be
+        read; the next call then returns what this one took.
+        """
+        decision = plan_pass(self._config, use, now_ms, manual=self._manual > 0)
+        self._manual = max(0, self._manual - 1)
+        self._refuse(decision, use)
+        if decision.reason:
+            self._choose_log(decision, now_ms)
+        self._follow_log()
+        steps, self._chosen = self._chosen, []
+        return steps
+
+    def run(self, now_ms: int) -> int:
+        """A whole pass, here and now; returns how many files went. Raises StoreError."""
+        steps = self.choose(self.measure(), now_ms)
+        if steps:
+            self._store.note_log_start()
+        for step in steps:
+            step()
+        return len(steps)
+
+    def _refuse(self, decision: Pass, use: DiskUse) -> None:
+        store = self._store
+        if decision.refuse_writes == (store.disk_full is not None):
+            return
+        percent = f"{100 * max(use):.0f}%"
+        if decision.refuse_writes:
+            limit = self._config.refuse_percent
+            store.set_disk_full(f"the disk is {percent} full, above {limit}%; free space or add a disk")
+            logger.error("messages are refused: %s", store.disk_full)
+        else:
+            store.set_disk_full(None)
+            logger.warning("messages are taken again: the disk is %s full", percent)
+
+    # -- the commit log --------------------------------------------------------------------------
+
+    def _choose_log(self, decision: Pass, now_ms: int) -> None:
+        files = self._store.commit_log.files
+        # What the checkpoint does not know to be flushed would be missed after power loss, in log or queues.
+        checkpoint = self._store.checkpoint
+        flushed = min(checkpoint.flushed_offset, checkpoint.dispatched_offset)
+        old = [segment for segment in files.segments[:-1] if segment.end <= flushed]
+        ages = [self._age(segment, now_ms) for segment in old[: self._config.batch_files_max]]
+        count = expired(self._config, ages, now_ms, at_once=False)
+        forced = expired(self._config, ages, now_ms, at_once=True) - count if decision.at_once else 0
+        if count:
+            logger.info(
+                "%d commit log files from %s on are deleted: %s",
+                count, files.segments[0].path.name, decision.reason,
+            )  # fmt: skip
+            self._take_log(count)
+        if forced:
+            self._force(forced, decision)
+        if decision.at_once and not (count or forced) and not self._is_stuck:
+            logger.warning("%s, and there is no file to delete", decision.reason)
+        self._is_stuck = decision.at_once and not (count or forced)
+
+    def _take_log(self, count: int) -> None:
+        segments = [self._store.commit_log.files.take_first() for _ in range(count)]
+        for segment in segments:
+            self._held_since.pop(segment.start, None)
+        segments += self._store.commit_log.take_beside()
+        self._chosen += [self._store.note_log_start, *(segment.delete for segment in segments)]
+
+    def _force(self, count: int, decision: Pass) -> None:
+        """Take files that have not expired, and say which messages that costs."""
+        self._follow_log()
+        queues = list(self._store.queues.queues.values())
+        begin = self._store.commit_log.min_offset
+        firsts = [queue.first_at(begin) for queue in queues]
+        self._take_log(count)
+        self._follow_log()
+        end = self._store.commit_log.min_offset
+        lost = [
+            (f"{queue.topic}/{queue.queue_id} {first} to {after - 1}", after - first)
+            for queue, first in zip(queues, firsts, strict=True)
+            if (after := queue.first_at(end)) > first
+        ]
+        messages = sum(number for _, number in lost)
+        self._store.stats.forced_messages += messages
+        logger.warning(
+            "%s: deleting %d commit log files with offsets %d to %d before fileReservedTime=%d hours, with "
+            "%d messages of %d queues (%s%s). Free space or add a disk; cleanFileForciblyEnable=false keeps "
+            "unexpired messages and refuses sends instead",
+            decision.reason, count, begin, end - 1, self._config.reserved_hours, messages, len(lost),
+            ", ".join(text for text, _ in lost[:_NAMED_QUEUES_MAX]),
+            ", ..." if len(lost) > _NAMED_QUEUES_MAX else "",
+        )  # fmt: skip
+
+    def _age(self, segment: Segment, now_ms: int) -> FileAge:
+        if not segment.is_held:
+            self._held_since.pop(segment.start, None)
+            return FileAge(segment.modified_ms())
+        since = self._held_since.setdefault(segment.start, now_ms)
+        return FileAge(segment.modified_ms(), now_ms - since)
+
+    # -- consume queues and index ----------------------------------------------------------------
+
+    def _follow_log(self) -> None:
+        """Take what points below the log's start, once for each start."""
+        log_start = self._store.commit_log.min_offset
+        if log_start == self._queues_cleaned_at:
+            return
+        for queue in self._store.queues.queues.values():
+            for segment in queue.take_expired(log_start):
+                self._chosen.append(segment.delete)
+            queue.correct_min_offset(log_start)
+            queue.files.rest()  # there may be more queues than descriptors
+        self._chosen += self._choose_index(log_start)
+        self._queues_cleaned_at = log_start
+
+    def _choose_index(self, log_start: int) -> list[Step]:
+        index = self._store.index
+        if index is None:
+            return []
+        waiting = set(map(id, index.full))
+        ends = [file.end_offset for file in index.files[:-1] if id(file) not in waiting]
+        return [index.files.pop(0).delete for _ in range(deletable_below(ends, log_start))]

@@ -1,0 +1,431 @@
+"""Runs a message store inside an asyncio program: flushes, dispatches and makes room in time.
+
+The store's state belongs to the event loop's thread; only blocking disk calls (flush, preallocation) go to
+threads, one of each kind at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rocketpy.errors import FlushFailed, RocketError, StoreError
+from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.store.log.flush import FlushPlan, flush_failure
+from rocketpy_broker.store.log.recovery_report import RecoveryReport
+from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.queue.dispatch import make_files
+from rocketpy_broker.store.upkeep.cleaner import Cleaner, Step
+
+logger = logging.getLogger("rocketpy_broker.store.driver")
+
+_RETRY_S = 1.0
+_FILES_AT_ONCE = 64
+"""New files of queues that are made before another flush has its turn."""
+_FILE_ROUNDS_MAX = 10
+"""How often a thorough flush looks for queues that became new while it made the files of others."""
+_REPEAT_S = 60.0
+"""A failure that lasts is logged again so long after the last time."""
+_DISPATCH_DELAY_S = 0.001
+_DISPATCH_AT_ONCE = 200
+"""Records that wait above which dispatch is not put off any longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """How the store is. failure: why it takes no messages, None while it does."""
+
+    failure: str | None
+    dispatch_waiting: int
+    """Records written that are not in their queues yet."""
+    unflushed_bytes: int
+    flushes: int
+    flush_seconds: float
+    """Of all flushes together."""
+    flush_seconds_max: float
+    flushing_seconds: float
+    """For how long the flush that runs now has been running; 0 while none does."""
+
+
+class StoreDriver:
+    """Owns the tasks of one store.
+
+    on_failure: called once when the store stops taking messages, with the reason.
+    """
+
+    def __init__(
+        self, store: MessageStore, *, on_failure: Callable[[StoreError], None] | None = None
+    ) -> None:
+        self.store = store
+        self._on_failure = on_failure
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flusher: ThreadPoolExecutor | None = None
+        self._roomer: ThreadPoolExecutor | None = None
+        self._marker: ThreadPoolExecutor | None = None
+        self.tasks = Tasks("the store", self._task_failed)
+        self._is_driving = False
+        self._stopping = asyncio.Event()
+        self._flush_lock = asyncio.Lock()
+        self._dispatch_handle: asyncio.Handle | None = None
+        self._dispatch_at_once = False
+        self._looked_at = 0
+        self.awaited: Collection[tuple[str, int]] = ()
+        """(topic, queue id) of the queues that somebody waits for: their messages are dispatched at once."""
+        self.on_written: Callable[[], None] | None = None
+        """Called whenever messages were written, before they are dispatched."""
+        self.settle: Callable[[], Awaitable[None]] | None = None
+        """Waits until a group has what was appended, where that makes it safe. Raises StoreError."""
+        self._making_room: asyncio.Task[None] | None = None
+        self._marking: asyncio.Task[None] | None = None
+        self.cleaner = Cleaner(store)
+        self._undeleted: list[Step] = []
+        """Files that a pass of retention took out of the store and could not delete."""
+        self._failure_told = False
+        self._trouble = RepeatedLog(logger, _REPEAT_S)
+        self._flushes = 0
+        self._flushed_at = 0.0
+        self._flush_began: float | None = None
+        self._flush_seconds = 0.0
+        self._flush_seconds_max = 0.0
+
+    async def start(self) -> RecoveryReport:
+        """Open the store in a thread, then begin to drive it. Raises what `MessageStore.open` raises.
+
+        Raises this process's limit of open files as far as it may: each queue being written has one.
+        """
+        _raise_file_limit()
+        self._loop = loop = asyncio.get_running_loop()
+        self._flusher = ThreadPoolExecutor(1, "store-flush")
+        self._roomer = ThreadPoolExecutor(1, "store-room")
+        self._marker = ThreadPoolExecutor(1, "store-mark")
+        try:
+            report = await loop.run_in_executor(self._flusher, self.store.open)
+        except BaseException:
+            self._shut_executors()
+            raise
+        flush = self.store.config.flush
+        self._is_driving = True
+        spawn = self.tasks.spawn
+        spawn(self._flush_periodically(flush.commit_log_interval_ms, thorough=False), "flush of the log")
+        spawn(self._flush_periodically(flush.consume_queue_interval_ms, thorough=True), "flush of all")
+        spawn(self._clean_periodically(), "retention")
+        spawn(self._watch(), "watch")
+        return report
+
+    async def close(self) -> None:
+        """Stop driving, then stop the store cleanly. Raises StoreError when that fails; it is closed then.
+
+        After a failure the store is closed without a last flush: the next start recovers it.
+        """
+        self._stopping.set()
+        self._is_driving = False
+        if self._dispatch_handle is not None:
+            self._dispatch_handle.cancel()
+        await self.tasks.wait()
+        if self._loop is None or self._flusher is None:
+            return
+        try:
+            async with self._flush_lock:
+                await self._loop.run_in_executor(self._flusher, self.store.close)
+        finally:
+            self._shut_executors()
+
+    def _shut_executors(self) -> None:
+        for executor in (self._flusher, self._roomer, self._marker):
+            if executor is not None:
+                executor.shutdown(wait=False)
+        self._flusher = self._roomer = self._marker = None
+
+    def health(self) -> StoreHealth:
+        """How the store is now."""
+        store = self.store
+        reason = store.failure or store.disk_full
+        return StoreHealth(
+            failure=None if reason is None else str(reason),
+            dispatch_waiting=store.dispatcher.waiting,
+            unflushed_bytes=store.max_physical_offset - store.flushed_offset,
+            flushes=self._flushes,
+            flush_seconds=self._flush_seconds,
+            flush_seconds_max=self._flush_seconds_max,
+            flushing_seconds=self._flushing_seconds(),
+        )
+
+    def _flushing_seconds(self) -> float:
+        if self._flush_began is None or self._loop is None:
+            return 0.0
+        return self._loop.time() - self._flush_began
+
+    # -- dispatch --------------------------------------------------------------------------------
+
+    def schedule_dispatch(self, delay_s: float = _DISPATCH_DELAY_S) -> None:
+        """Dispatch soon, after answers that wait to be sent; and see to room ahead.
+
+        Soon is within a millisecond, as with RocketMQ's own dispatcher, or in the loop's next turn once
+        many records wait: a run costs about as much as dispatching three records. Whoever reads a
+        queue meanwhile dispatches first, so nobody sees that it waits. Who is told of new messages instead
+        (`awaited`) does not wait either: those are dispatched in the next turn.
+        """
+        if self.on_written is not None:
+            self.on_written()
+        if self._loop is None or self._dispatch_at_once:
+            return
+        dispatcher = self.store.dispatcher
+        if dispatcher.is_stuck:
+            if self._dispatch_handle is None:
+                self._dispatch_handle = self._loop.call_later(_RETRY_S, self.tasks.run, self._dispatch)
+        elif dispatcher.waiting > _DISPATCH_AT_ONCE or (self.awaited and self._is_awaited()):
+            self._dispatch_at_once = True
+            if self._dispatch_handle is not None:
+                self._dispatch_handle.cancel()
+            self._dispatch_handle = self._loop.call_soon(self.tasks.run, self._dispatch)
+        elif self._dispatch_handle is None:
+            self._dispatch_handle = self._loop.call_later(delay_s, self.tasks.run, self._dispatch)
+
+    def _is_awaited(self) -> bool:
+        """Is one of the records that came since the last look for a queue that somebody waits for?"""
+        fresh = self.store.dispatcher.waiting_since(self._looked_at)
+        self._looked_at += len(fresh)
+        awaited = self.awaited
+        return any((cursor.topic, cursor.queue_id) in awaited for cursor, *_ in fresh)
+
+    def _dispatch(self) -> None:
+        self._dispatch_handle = None
+        self._dispatch_at_once = False
+        self._looked_at = 0
+        try:
+            self.store.dispatch()
+        except StoreError as error:
+            if self._loop is not None and self._is_driving:
+                self._trouble.error(
+                    "dispatch", "dispatch failed and is tried again in %s s: %s", _RETRY_S, error
+                )
+                self.schedule_dispatch()
+        if self._making_room is None and self._loop is not None and self.store.wants_room():
+            self._making_room = self.tasks.spawn(self._make_room(), "room ahead")
+
+    async def _make_room(self) -> None:
+        """Reserve blocks and make the next file, off the loop."""
+        try:
+            while self._loop is not None and self._roomer is not None and self.store.wants_room():
+                self.store.adopt_room(await self._loop.run_in_executor(self._roomer, self.store.make_room))
+        except StoreError as error:
+            self._trouble.error("room", "cannot reserve room ahead of the commit log: %s", error)
+            await asyncio.sleep(0 if self._stopping.is_set() else _RETRY_S)
+        finally:
+            self._making_room = None
+
+    # -- watching --------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """See how late the loop is, whether the store failed, and sample the counters once a second."""
+        if self._loop is None:
+            return
+        store, interval_ms = self.store, self.store.busy_watch.interval_ms
+        due = sampled = self._loop.time()
+        while True:
+            due = self._loop.time() + interval_ms / 1000
+            if await self._stops_within(interval_ms):
+                return
+            now = self._loop.time()
+            store.set_busy(store.busy_watch.look((now - due) * 1000))
+            self._tell_failure()  # a write may fail for good, too
+            if now - sampled >= 1:
+                sampled = now
+                store.stats.sample(store.clock())
+
+    # -- retention -------------------------------------------------------------------------------
+
+    async def _clean_periodically(self) -> None:
+        retention = self.store.config.retention
+        while not await self._stops_within(retention.interval_ms):
+            try:
+                await self.clean(pause_ms=retention.file_pause_ms)
+            except StoreError as error:
+                logger.error("old files are not deleted: %s", error)
+
+    async def clean(self, *, pause_ms: int = 0) -> int:
+        """One pass of retention; returns how many files went. Raises StoreError when one stays for now."""
+        if self._loop is None or self._roomer is None or self.store.failure is not None:
+            return 0
+        use = await self._loop.run_in_executor(self._roomer, self.cleaner.measure)
+        # Taken out of the store they are known to nobody else.
+        steps, self._undeleted = self._undeleted + self.cleaner.choose(use, self.store.clock()), []
+        left, failure = deque(steps), None
+        try:
+            if steps:
+                await self._loop.run_in_executor(self._roomer, self.store.note_log_start)
+            while left:
+                failure = await self._delete(left.popleft()) or failure
+                if pause_ms and await self._stops_within(pause_ms):
+                    pause_ms = 0
+        finally:
+            self._undeleted += left
+        if failure is not None:
+            raise failure
+        return len(steps)
+
+    async def _delete(self, step: Step) -> StoreError | None:
+        """Delete a file, or return why it stays; then the next pass tries it again."""
+        if self._loop is None:
+            return None
+        try:
+            await self._loop.run_in_executor(self._roomer, step)
+        except StoreError as error:
+            self._undeleted.append(step)
+            return error
+        return None
+
+    async def _stops_within(self, wait_ms: int) -> bool:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), wait_ms / 1000)
+        except TimeoutError:
+            return False
+        return True
+
+    # -- flush -----------------------------------------------------------------------------------
+
+    async def flush(self) -> int:
+        """Make safe what was appended until now; returns the flushed offset. Raises StoreError."""
+        if self.settle is not None:
+            await self.settle()
+        return await self._flush(thorough=False)
+
+    async def _flush(self, *, thorough: bool, new_files: bool = True) -> int:
+        store = self.store
+        async with self._flush_lock:
+            if store.failure is not None or self._loop is None:
+                raise FlushFailed(f"the store is not flushed: {store.failure}")
+            self._flush_began = begin = self._loop.time()
+            try:
+                is_flushed = await self._run_flush(thorough=thorough, new_files=new_files)
+            finally:
+                self._flush_began = None
+            if is_flushed:
+                if self._marking is None:
+                    self._marking = self.tasks.spawn(self._mark_flushed(), "flush mark")
+                self._flushes += 1
+                self._flushed_at = begin
+                seconds = self._loop.time() - begin
+                self._flush_seconds += seconds
+                self._flush_seconds_max = max(self._flush_seconds_max, seconds)
+        if store.dispatcher.waiting:
+            self.schedule_dispatch()
+        return store.flushed_offset
+
+    async def _run_flush(self, *, thorough: bool, new_files: bool) -> bool:
+        """Plan, run and finish a flush; False: there was nothing to flush. Raises StoreError.
+
+        Whatever fails but the plan's own StoreError is final: nobody knows any more what is durable.
+        """
+        store, loop = self.store, asyncio.get_running_loop()
+        plan: FlushPlan | None = None
+        try:
+            plan = store.plan_flush(thorough=thorough, new_files=new_files)
+            if plan.is_empty:
+                return False
+            await loop.run_in_executor(self._flusher, store.run_flush, plan)
+            store.finish_flush(plan)
+        except Exception as error:
+            if plan is None and isinstance(error, StoreError):
+                raise
+            failure = flush_failure(error)
+            store.fail(failure)
+            self._tell_failure()
+            if plan is not None:
+                store.finish_flush(plan, failure)
+            raise failure from failure.__cause__
+        return True
+
+    async def _make_queue_files(self) -> bool:
+        """Make the files of new queues in a thread: thousands of them would hold up the loop for seconds.
+
+        Returns False when one cannot be made. Queues that are still new after some rounds wait for the next
+        flush: clients may make topics faster than this disk makes files.
+        """
+        queues = self.store.queues
+        for _ in range(_FILE_ROUNDS_MAX):
+            waiting = queues.without_file()
+            if not waiting:
+                break
+            while waiting and self._loop is not None:
+                batch, waiting = waiting[:_FILES_AT_ONCE], waiting[_FILES_AT_ONCE:]
+                async with self._flush_lock:  # other flushes come in between
+                    made = await self._loop.run_in_executor(self._flusher, make_files, batch)
+                    for queue, segment in made:
+                        queues.adopt_file(queue, segment)
+                if len(made) < len(batch):
+                    return False
+        return True
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Keep threads off the store's files while the loop's own thread changes more than it appends."""
+        async with self._flush_lock:
+            working = {task for task in (self._making_room, self._marking) if task is not None}
+            if working:
+                await asyncio.wait(working)
+            yield
+
+    async def _mark_flushed(self) -> None:
+        """Note how far the log is flushed, beside the next flush: nobody waits for it."""
+        marked = -1
+        try:
+            while self._loop is not None and marked < self.store.flushed_offset:
+                marked = self.store.flushed_offset
+                await self._loop.run_in_executor(self._marker, self.store.mark_flushed, marked)
+        except FlushFailed:
+            self._tell_failure()
+        finally:
+            self._marking = None
+
+    async def _flush_periodically(self, interval_ms: int, *, thorough: bool) -> None:
+        while self.store.failure is None:
+            if await self._stops_within(interval_ms):
+                return
+            if not thorough and self._may_wait():
+                continue
+            try:
+                # Where a file could not be made, the flush meets the same trouble, and reports it.
+                new_files = thorough and not await self._make_queue_files()
+                await self._flush(thorough=thorough, new_files=new_files)
+            except FlushFailed:
+                return  # final; `_tell_failure` said so
+            except StoreError as error:
+                what = "flush of queues and index" if thorough else "flush"
+                self._trouble.error(
+                    what, "%s failed and is tried again in %d ms: %s", what, interval_ms, error
+                )
+
+    def _may_wait(self) -> bool:
+        """Is so little written that the log's flush may wait (flushCommitLogLeastPages)?"""
+        flush = self.store.config.flush
+        if not flush.commit_log_least_pages or self._loop is None:
+            return False
+        written = self.store.max_physical_offset - self.store.flushed_offset
+        late = self._loop.time() - self._flushed_at >= flush.commit_log_thorough_ms / 1000
+        return written < flush.commit_log_least_pages * 4096 and not late
+
+    def _task_failed(self, failure: RocketError) -> None:
+        """Take no more messages: what a task of the store should have done is not done any more."""
+        self.store.fail(StoreError(f"{failure}. The store takes no more messages; restart it"))
+        self._tell_failure()
+
+    def _tell_failure(self) -> None:
+        if not self._failure_told and self.store.failure is not None:
+            self._failure_told = True
+            if self._on_failure is not None:
+                self._on_failure(self.store.failure)
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft not in (hard, resource.RLIM_INFINITY):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

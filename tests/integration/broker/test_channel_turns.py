@@ -1,0 +1,164 @@
+"""Requests of one connection take turns with those of others, and with their own peer's reading."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy.transport import Channel, ChannelOptions, Server, serve
+from tests.integration.raw_client import RawClient
+
+SLOW, LARGE, PING, HUGE = 1, 2, 3, 4
+SLOW_S = 0.02
+LARGE_BYTES = 1 << 20
+
+
+class Handlers:
+    """Requests that take long, that have large answers, and a ping. order: the codes as they were handled."""
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+        self.moved = asyncio.Event()
+
+    def channel_opened(self, channel: Channel) -> None:
+        """Part of Endpoint."""
+
+    def handle(self, channel: Channel, request: Command) -> Command:
+        """Part of Endpoint."""
+        self.order.append(request.code)
+        self.moved.set()
+        if request.code == SLOW:
+            until = time.perf_counter() + SLOW_S
+            while time.perf_counter() < until:
+                pass
+        if request.code == LARGE:
+            return request.reply(body=bytes(LARGE_BYTES))
+        return request.reply(body=bytes((16 << 20) if request.code == HUGE else 0))
+
+    def end_of_buffer(self) -> None:
+        """Part of Endpoint."""
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        """Part of Endpoint."""
+
+
+@pytest.fixture
+async def handlers() -> Handlers:
+    """What the server does."""
+    return Handlers()
+
+
+@pytest.fixture
+async def server(handlers: Handlers) -> AsyncIterator[Server]:
+    """A server on a real port."""
+    running = await serve("127.0.0.1:0", handlers, ChannelOptions(write_limit_bytes=8 << 20))
+    yield running
+    await running.close()
+
+
+def frames(code: int, count: int) -> bytes:
+    """So many requests, numbered."""
+    requests = [Command.request(code) for _ in range(count)]
+    for opaque, request in enumerate(requests):
+        request.opaque = opaque
+    return b"".join(map(encode_command, requests))
+
+
+async def test_slow_requests_of_one_buffer_let_others_in_between(server: Server, handlers: Handlers) -> None:
+    """16 KB of pipelined requests for the state of a large topic stopped everyone for 150 s."""
+    async with await RawClient.open(server.address) as hog, await RawClient.open(server.address) as other:
+        await other.call(PING)
+        hog.writer.write(frames(SLOW, 60))
+        await handlers.moved.wait()
+        await other.call(PING)
+        assert handlers.order.count(SLOW) < 30
+        answers = [await hog.next() for _ in range(60)]
+        assert [answer.opaque for answer in answers] == list(range(60))
+        assert (await hog.call(PING)).code == 0
+
+
+async def test_a_client_waits_for_few_of_many_connections_with_slow_requests(
+    server: Server, handlers: Handlers
+) -> None:
+    """A good client's request waited for one turn of each of them."""
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(await RawClient.open(server.address))
+        hogs = [await stack.enter_async_context(await RawClient.open(server.address)) for _ in range(10)]
+        await other.call(PING)
+        for hog in hogs:
+            hog.writer.write(frames(SLOW, 6))
+        while handlers.order.count(SLOW) < 10:  # each connection's first; its others wait
+            handlers.moved.clear()
+            await handlers.moved.wait()
+        before = len(handlers.order)
+        await other.call(PING)
+        assert handlers.order.index(PING, before) - before <= 3
+        for hog in hogs:
+            assert [(await hog.next()).opaque for _ in range(6)] == list(range(6))
+
+
+async def test_large_answers_are_made_as_their_peer_reads_them(server: Server, handlers: Handlers) -> None:
+    """One client made the server hold 1.7 GB of answers that nobody had read."""
+    async with await RawClient.open(server.address) as hog, await RawClient.open(server.address) as other:
+        hog.writer.write(frames(LARGE, 100))
+        await hog.writer.drain()
+        while not handlers.order:
+            handlers.moved.clear()
+            await handlers.moved.wait()
+        for _ in range(20):
+            await other.call(PING)
+        assert handlers.order.count(LARGE) < 40  # as much as the sockets' buffers take, and some
+        (held,) = (channel for channel in server.channels if not channel.is_writable)
+        assert held._transport is not None
+        assert held._transport.get_write_buffer_size() <= 2 * LARGE_BYTES
+        answers = [await hog.next() for _ in range(100)]
+        assert [answer.opaque for answer in answers] == list(range(100))
+        assert {len(answer.body) for answer in answers} == {LARGE_BYTES}
+
+
+async def test_requests_that_wait_for_their_turn_are_counted(handlers: Handlers) -> None:
+    """8,192 clients that do not read could keep 9 GB of requests, which the limits did not see."""
+    budget = ChannelOptions().memory_budget()
+    server = await serve("127.0.0.1:0", handlers, ChannelOptions(), memory=budget)
+    try:
+        async with await RawClient.open(server.address) as hog, await RawClient.open(server.address) as other:
+            hog.writer.write(frames(LARGE, 100))
+            await hog.writer.drain()
+            while not budget.by_kind()["requests"]:
+                await other.call(PING)
+            (held,) = (channel for channel in server.channels if channel._backlog)
+            assert budget.by_kind()["requests"] >= 100 * len(held._backlog)
+            assert len([await hog.next() for _ in range(100)]) == 100
+            assert (await hog.call(PING)).code == 0
+            assert budget.by_kind()["requests"] == 0
+    finally:
+        await server.close()
+
+
+async def test_an_answer_larger_than_a_frame_is_refused(server: Server) -> None:
+    """The peer would close the connection, and all that is in flight on it would fail."""
+    async with await RawClient.open(server.address) as client:
+        answer = await client.call(HUGE)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "16777216 bytes" in (answer.remark or "")
+        assert (await client.call(RequestCode.HEART_BEAT)).code == 0
+
+
+@pytest.mark.parametrize("limits", [{"max_header_bytes": 16 << 20}, {"max_frame_bytes": 4096}])
+async def test_small_limits_of_what_is_received_refuse_no_answer(
+    handlers: Handlers, limits: dict[str, int]
+) -> None:
+    """A consumer, which takes large headers from brokers, could not answer their questions."""
+    server = await serve("127.0.0.1:0", handlers, ChannelOptions(**limits))  # type: ignore[arg-type] # from a dict
+    try:
+        async with await RawClient.open(server.address) as client:
+            answer = await client.call(LARGE)
+            assert (answer.code, len(answer.body)) == (0, LARGE_BYTES)
+    finally:
+        await server.close()

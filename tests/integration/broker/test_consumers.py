@@ -1,0 +1,547 @@
+"""What consumers need of a broker, over real sockets: held pulls, filters, groups, locks, notifications."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rocketpy.protocol import fastjson
+from rocketpy.protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageQueue,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetConsumerListByGroupRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    PullMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    UnregisterClientRequestHeader,
+)
+from rocketpy.protocol.java import tags_code
+from rocketpy.protocol.message.batch import encode_batch
+from rocketpy.protocol.message.record import decode_all
+from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy_broker import Broker, EmbeddedCluster
+from tests.integration.broker.test_broker import SMALL
+from tests.integration.raw_client import RawClient
+from tests.waiting import until
+
+SUSPEND = 2
+WITH_SUBSCRIPTION = 4
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """One broker that filters by properties too."""
+    async with EmbeddedCluster(settings=SMALL | {"enablePropertyFilter": "true"}) as cluster:
+        yield cluster.brokers[0]
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[RawClient]:
+    """A connection to the broker."""
+    async with await RawClient.open(broker.address) as raw:
+        yield raw
+
+
+@pytest.fixture
+async def producer(broker: Broker) -> AsyncIterator[RawClient]:
+    """Another connection, for sends."""
+    async with await RawClient.open(broker.address) as raw:
+        yield raw
+
+
+async def send(client: RawClient, body: bytes, text: str = "", queue_id: int = 0) -> Command:
+    header = SendMessageRequestHeaderV2(
+        producer_group="p", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=queue_id,
+        sys_flag=0, born_timestamp=1, flag=0, properties=text,
+    )  # fmt: skip
+    return await client.call(RequestCode.SEND_MESSAGE_V2, header, body)
+
+
+def pull_request(
+    offset: int = 0,
+    *,
+    wait_ms: int = 0,
+    sub: str | None = "*",
+    kind: str = "TAG",
+    group: str = "c",
+    queue_id: int = 0,
+    version: int = 0,
+) -> Command:
+    """A pull that carries its subscription, unless that is None."""
+    header = PullMessageRequestHeader(
+        consumer_group=group, topic="T", queue_id=queue_id, queue_offset=offset, max_msg_nums=32,
+        sys_flag=SUSPEND * (wait_ms > 0) | WITH_SUBSCRIPTION * (sub is not None), commit_offset=0,
+        suspend_timeout_millis=wait_ms, sub_version=version, subscription=sub, expression_type=kind,
+    )  # fmt: skip
+    return Command.request(RequestCode.PULL_MESSAGE, header)
+
+
+async def pull(client: RawClient, offset: int = 0, **how: object) -> Command:
+    return await client.call_frame(encode_command(pull_request(offset, **how)))  # type: ignore[arg-type] # from a dict
+
+
+async def hold(broker: Broker, client: RawClient, offset: int, **how: object) -> None:
+    """Send a pull and wait until the broker holds it."""
+    count = len(broker.consumers.holds)
+    client.writer.write(encode_command(pull_request(offset, wait_ms=120_000, **how)))  # type: ignore[arg-type] # from a dict
+    await until(lambda: len(broker.consumers.holds) == count + 1)
+
+
+def bodies(answer: Command) -> list[bytes]:
+    return [record.body for record in decode_all(answer.body)]
+
+
+async def beat(
+    client: RawClient,
+    client_id: str = "c@1",
+    *,
+    sub: str = "*",
+    version: int = 1,
+    model: str = "CLUSTERING",
+    kind: str = "TAG",
+) -> Command:
+    codes = {tags_code(tag) for tag in sub.split("||")} if sub != "*" and kind == "TAG" else set()
+    wanted = SubscriptionData(
+        topic="T", sub_string=sub, sub_version=version, code_set=codes, expression_type=kind
+    )
+    data = HeartbeatData(
+        client_id=client_id,
+        consumer_data_set=[
+            ConsumerData(
+                group_name="c",
+                consume_type="CONSUME_PASSIVELY",
+                message_model=model,
+                consume_from_where="CONSUME_FROM_LAST_OFFSET",
+                subscription_data_set=[wanted],
+            )
+        ],
+    )
+    return await client.call(RequestCode.HEART_BEAT, body=data.encode())
+
+
+# -- long polling ---------------------------------------------------------------------------------
+
+
+async def test_a_held_pull_gets_the_next_message(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """Without this a consumer would hear of a message only when it asks again."""
+    await send(producer, b"first")
+    await hold(broker, client, 1)
+    await send(producer, b"second")
+    answer = await client.next()  # long before the time of the pull is over
+    assert (answer.code, answer.remark, bodies(answer)) == (0, "FOUND", [b"second"])
+    assert answer.ext_fields()["nextBeginOffset"] == "2"
+    assert len(broker.consumers.holds) == 0
+
+
+async def test_an_empty_pull_ends_with_its_time(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """Without this a consumer would run into its own time-out, and take the broker for dead."""
+    await send(producer, b"first")
+    answer = await pull(client, 1, wait_ms=150)
+    assert (answer.code, answer.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
+    assert answer.ext_fields()["nextBeginOffset"] == "1"
+    assert len(broker.consumers.holds) == 0
+
+
+async def test_a_pull_without_wish_to_wait_is_answered_at_once(
+    client: RawClient, producer: RawClient
+) -> None:
+    """Without this manual pulling would block."""
+    await send(producer, b"first")
+    assert (await pull(client, 1)).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_a_held_pull_waits_for_a_message_that_it_wants(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """Without this a consumer of a rare tag would be woken by every message."""
+    await send(producer, b"zero")
+    await hold(broker, client, 1, sub="rare")
+    await send(producer, b"often", "TAGS\x01often\x02")
+    await until(lambda: all(held.offset == 2 for held in broker.consumers.holds.waiting_below("T", 0, 99)))
+    assert len(broker.consumers.holds) == 1
+    await send(producer, b"rare", "TAGS\x01rare\x02")
+    answer = await client.next()
+    assert (bodies(answer), answer.ext_fields()["nextBeginOffset"]) == ([b"rare"], "3")
+
+
+async def test_what_a_held_pull_skipped_is_not_looked_at_again(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """Without this each pull would walk over all the messages that it does not want."""
+    await send(producer, b"zero")
+    client.writer.write(encode_command(pull_request(1, wait_ms=1500, sub="rare")))
+    await until(lambda: len(broker.consumers.holds) == 1)
+    await send(producer, b"often", "TAGS\x01often\x02")
+    answer = await client.next()
+    assert (answer.code, answer.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
+    assert answer.ext_fields()["nextBeginOffset"] == "2"
+
+
+async def test_a_closed_connection_leaves_no_pull_behind(broker: Broker, producer: RawClient) -> None:
+    """Without this a broker's memory would fill with the pulls of consumers that are gone."""
+    await send(producer, b"first")
+    async with await RawClient.open(broker.address) as client:
+        await hold(broker, client, 1)
+    await until(lambda: len(broker.consumers.holds) == 0)
+
+
+async def test_held_pulls_do_not_stop_a_connection(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """Without this a client with many queues could not send its heartbeats."""
+    await send(producer, b"first")
+    for _ in range(5000):
+        client.writer.write(encode_command(pull_request(1, wait_ms=20_000)))
+    await until(lambda: len(broker.consumers.holds) == 5000)
+    assert (await beat(client)).code == 0 or (await client.next()).code == 0
+    await send(producer, b"second")
+    answers = [await client.next() for _ in range(5000)]
+    assert {answer.code for answer in answers} <= {0, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+
+
+async def test_short_polling_holds_for_its_own_time() -> None:
+    """longPollingEnable=false: without this an operator could not bound how long pulls are held."""
+    settings = SMALL | {"longPollingEnable": "false", "shortPollingTimeMills": "50"}
+    async with (
+        EmbeddedCluster(settings=settings) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        await send(client, b"first")
+        assert (await pull(client, 1, wait_ms=60_000)).code == ResponseCode.PULL_NOT_FOUND
+
+
+# -- subscriptions and filters --------------------------------------------------------------------
+
+
+async def test_a_push_consumer_needs_its_heartbeat_first(client: RawClient, producer: RawClient) -> None:
+    """QUIRKS 32, 35: an expression that is not known yet would let messages through, or keep them away."""
+    await send(producer, b"a", "TAGS\x01a\x02")
+    await send(producer, b"b", "TAGS\x01b\x02")
+    assert (await pull(client, sub=None, version=5)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    assert (await beat(client, sub="b", version=5)).code in {0, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+    await drain(client)
+    assert bodies(await pull(client, sub=None, version=5)) == [b"b"]
+    newer = await pull(client, sub=None, version=6, kind="SQL92")
+    assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+
+async def test_newer_tags_than_the_broker_knows_hold_up_no_consumer(
+    client: RawClient, producer: RawClient
+) -> None:
+    """A client of 5.3.3 that drops a heartbeat would get no message for 20 s, or miss those of a new tag."""
+    await send(producer, b"a", "TAGS\x01a\x02")
+    await send(producer, b"b", "TAGS\x01b\x02")
+    await beat(client, sub="b", version=5)
+    await drain(client)
+    assert bodies(await pull(client, sub=None, version=6)) == [b"a", b"b"]  # consumers check tags, too
+    await beat(client, sub="b", version=7, kind="SQL92")
+    await drain(client)
+    newer = await pull(client, sub=None, version=8)
+    assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+
+async def drain(client: RawClient) -> None:
+    """Read what is on its way: the answer to one more request comes behind it."""
+    request = Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    request.opaque = 987_654
+    client.writer.write(encode_command(request))
+    while (await client.next()).opaque != 987_654:
+        pass
+
+
+async def test_properties_are_filtered_by_sql92(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """Without this a consumer with an expression would get everything, or nothing."""
+    for number in range(6):
+        await send(
+            producer, b"%d" % number, f"n\x01{number}\x02color\x01{'red' if number % 2 else 'blue'}\x02"
+        )
+    answer = await pull(client, sub="n > 2 AND color = 'red'", kind="SQL92")
+    assert (bodies(answer), answer.ext_fields()["nextBeginOffset"]) == ([b"3", b"5"], "6")
+    assert (await pull(client, sub="n > 99", kind="SQL92")).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    bad = await pull(client, sub="n >", kind="SQL92")
+    assert bad.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    await hold(broker, client, 6, sub="n = 7", kind="SQL92")
+    await send(producer, b"6", "n\x016\x02")
+    await send(producer, b"7", "n\x017\x02")
+    assert bodies(await client.next()) == [b"7"]
+
+
+async def check(client: RawClient, sub: str, kind: str = "SQL92") -> Command:
+    wanted = SubscriptionData(topic="T", sub_string=sub, expression_type=kind)
+    body = CheckClientRequestBody(client_id="c@1", group="c", subscription_data=wanted)
+    return await client.call(RequestCode.CHECK_CLIENT_CONFIG, body=body.encode())
+
+
+async def test_a_consumer_learns_at_its_start_that_its_filter_is_wrong(client: RawClient) -> None:
+    """Without this a consumer with a wrong expression would start and wait for ever."""
+    assert (await check(client, "a BETWEEN 1 AND 5")).code == 0
+    assert (await check(client, "whatever", "TAG")).code == 0
+    refused = await check(client, "a BETWEEN 1")
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "at 11" in (refused.remark or "")
+    assert (await check(client, "x", "XPATH")).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_sql92_is_off_unless_asked_for() -> None:
+    """enablePropertyFilter: without this any client could make the broker evaluate expressions."""
+    async with (
+        EmbeddedCluster(settings=SMALL) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        await send(client, b"x")
+        assert (await check(client, "a = 1")).code == ResponseCode.SYSTEM_ERROR
+        answer = await pull(client, sub="a = 1", kind="SQL92")
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            "The broker does not support consumer to filter message by SQL92",
+        )
+
+
+async def test_a_refused_expression_names_the_key_that_allows_it(caplog: pytest.LogCaptureFixture) -> None:
+    """RocketMQ's words, which clients get, tell an operator neither the key nor who wanted the filter."""
+    async with (
+        EmbeddedCluster(settings=SMALL) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        await send(client, b"x")
+        for _ in range(2):
+            await check(client, "a = 1")
+            await pull(client, sub="a = 1", kind="SQL92")
+    (line,) = (record for record in caplog.records if record.name == "rocketpy.broker.filter")
+    assert "'c' is refused its filter by SQL92; enablePropertyFilter=true" in line.getMessage()
+
+
+EXPRESSION = "n = 1"
+
+
+@pytest.fixture
+def slow_filters(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by which each look at the time, which follows each message that a filter sees, takes 1 ms."""
+    times_ms = itertools.count()
+    monkeypatch.setattr(broker.consumers._pull_handler, "_now_ms", lambda: float(next(times_ms)))
+
+
+async def send_many(client: RawClient, texts: list[bytes]) -> None:
+    header = SendMessageRequestHeaderV2(
+        producer_group="p", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+        sys_flag=0, born_timestamp=1, flag=0, properties="", batch=True,
+    )  # fmt: skip
+    body = encode_batch([(0, b"%d" % number, text) for number, text in enumerate(texts)])
+    assert (await client.call(RequestCode.SEND_MESSAGE_V2, header, body)).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.usefixtures("slow_filters")
+async def test_a_slow_filter_is_sent_on_in_pieces(client: RawClient, producer: RawClient) -> None:
+    """A pull with 600 terms kept the broker from everybody else for 1.7 s."""
+    await send_many(producer, [b"x\x012\x02"] * 70 + [b"n\x011\x02"])
+    offset, offsets = 0, []
+    while (answer := await pull(client, offset, sub=EXPRESSION, kind="SQL92")).code != ResponseCode.SUCCESS:
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        offsets.append(int(answer.ext_fields()["nextBeginOffset"]))
+        assert offsets[-1] > offset
+        offset = offsets[-1]
+    assert offsets == [10, 20, 30, 40, 50, 60, 70], "each pull looks at messages for 10 ms"
+    assert bodies(answer) == [b"70"]
+
+
+@pytest.mark.usefixtures("slow_filters")
+async def test_a_held_pull_with_a_slow_filter_is_sent_on(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """Its consumer would wait for messages that are there, until its pull's time is over."""
+    await send(producer, b"first")
+    await hold(broker, client, 1, sub=EXPRESSION, kind="SQL92")
+    await send_many(producer, [b"x\x012\x02"] * 70 + [b"n\x011\x02"])
+    answer = await client.next()
+    assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert 1 < int(answer.ext_fields()["nextBeginOffset"]) < 72
+
+
+@pytest.mark.usefixtures("slow_filters")
+async def test_held_pulls_share_the_time_for_filters(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """Many pulls held with slow filters would stop the broker at each message that arrives."""
+    await send(producer, b"first")
+    for _ in range(100):
+        await hold(broker, client, 1, sub=EXPRESSION, kind="SQL92")
+    await send_many(producer, [b"x\x012\x02"] * 100)
+    answers = [await client.next() for _ in range(100)]
+    assert {answer.code for answer in answers} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
+    offsets = [int(answer.ext_fields()["nextBeginOffset"]) for answer in answers]
+    assert offsets.count(1) >= 90, "the last ones are answered without a look at the messages"
+
+
+async def test_a_subscription_that_is_too_long_is_refused_with_the_reason(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """900 KB of tags cost 0.65 s each pull, whether they came in it or in a heartbeat."""
+    await send(producer, b"first")
+    tags = "||".join(f"t{number}" for number in range(3000))
+    assert (await check(client, tags, "TAG")).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    refused = await pull(client, sub=tags)
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "the limit is 16384" in (refused.remark or "")
+    assert (await beat(client, sub=tags)).code == ResponseCode.SUCCESS
+    refused = await pull(client, sub=None, version=1)
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "the limit is 16384" in (refused.remark or "")
+    kept = broker.consumers.clients.subscription("c", "T")
+    assert kept is not None
+    assert len(kept.sub_string or "") + len(kept.code_set) + len(kept.tags_set) < 20_000
+
+
+# -- groups ---------------------------------------------------------------------------------------
+
+
+async def consumer_ids(client: RawClient) -> list[str]:
+    header = GetConsumerListByGroupRequestHeader(consumer_group="c")
+    answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+    return list(fastjson.loads(answer.body)["consumerIdList"]) if answer.code == 0 else []
+
+
+async def notified(client: RawClient) -> None:
+    """The next frame is NOTIFY_CONSUMER_IDS_CHANGED of the group."""
+    news = await client.next()
+    assert (news.code, news.is_oneway) == (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, True)
+    assert news.ext_fields() == {"consumerGroup": "c"}
+
+
+async def test_members_of_a_group_hear_of_each_other(broker: Broker, client: RawClient) -> None:
+    """QUIRKS 38, 41: without this a consumer would leave the queues of one that is gone unread."""
+    assert await consumer_ids(client) == []
+    assert {(await beat(client, "c@1")).code, (await client.next()).code} == {0, 40}
+    async with await RawClient.open(broker.address) as other:
+        assert {(await beat(other, "c@2")).code, (await other.next()).code} == {0, 40}
+        await notified(client)
+        assert await consumer_ids(client) == ["c@1", "c@2"]
+        assert (await beat(other, "c@2")).code == 0  # nothing new, so no news
+    await notified(client)
+    assert await consumer_ids(client) == ["c@1"]
+    bye = UnregisterClientRequestHeader(client_id="c@1", consumer_group="c")
+    for _ in range(2):  # QUIRKS 10
+        assert (await client.call(RequestCode.UNREGISTER_CLIENT, bye)).code == 0
+    assert await consumer_ids(client) == []
+
+
+async def test_a_new_group_gets_a_topic_for_its_retries(broker: Broker, client: RawClient) -> None:
+    """QUIRKS 13: without this a consumer could not pull the messages that it gave back."""
+    await beat(client)
+    topic = broker.topics.get("%RETRY%c")
+    assert topic is not None
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
+
+
+async def update_group(client: RawClient, group: SubscriptionGroupConfig) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    assert (await client.call(code, body=group.encode())).code == 0
+
+
+async def test_a_group_may_be_forbidden_to_consume(client: RawClient, producer: RawClient) -> None:
+    """consumeEnable, consumeBroadcastEnable: without this an operator could not stop a group."""
+    await send(producer, b"x")
+    await update_group(client, SubscriptionGroupConfig(group_name="c", consume_broadcast_enable=False))
+    await beat(client, model="BROADCASTING")
+    await drain(client)
+    assert (await pull(client, sub=None)).code == ResponseCode.NO_PERMISSION
+    await update_group(client, SubscriptionGroupConfig(group_name="c", consume_enable=False))
+    assert (await pull(client)).code == ResponseCode.NO_PERMISSION
+
+
+async def test_groups_are_only_made_where_that_is_allowed(tmp_path: Path) -> None:
+    """autoCreateSubscriptionGroup=false: without this a typing error would make a new group."""
+    settings = SMALL | {"autoCreateSubscriptionGroup": "false"}
+    async with (
+        EmbeddedCluster(tmp_path, settings=settings) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        await send(client, b"x")
+        assert (await pull(client)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        await update_group(client, SubscriptionGroupConfig(group_name="c", retry_max_times=3))
+        assert bodies(await pull(client)) == [b"x"]
+    async with (
+        EmbeddedCluster(tmp_path, settings=settings) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        answer = await client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        table = SubscriptionGroupWrapper.decode(answer.body).subscription_group_table
+        assert table["c"].retry_max_times == 3
+        assert "TOOLS_CONSUMER" in table
+        one = GetSubscriptionGroupConfigRequestHeader(group="c")
+        answer = await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, one)
+        assert SubscriptionGroupConfig.decode(answer.body) == table["c"]
+        gone = DeleteSubscriptionGroupRequestHeader(group_name="c")
+        for _ in range(2):
+            assert (await client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone)).code == 0
+        assert (await pull(client)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        answer = await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, one)
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_a_queue_is_locked_for_one_member(client: RawClient) -> None:
+    """Without this two members of a group could consume one queue in order at the same time."""
+    queues = [MessageQueue("T", "broker-a", number) for number in range(2)]
+
+    async def lock(who: str, wanted: list[MessageQueue], code: int = RequestCode.LOCK_BATCH_MQ) -> bytes:
+        body = LockBatchRequestBody(consumer_group="c", client_id=who, mq_set=wanted)
+        answer = await client.call(code, body=body.encode())
+        assert answer.code == 0
+        return answer.body
+
+    assert LockBatchResponseBody.decode(await lock("one", queues[:1])).lock_ok_mq_set == queues[:1]
+    assert LockBatchResponseBody.decode(await lock("two", queues)).lock_ok_mq_set == queues[1:]
+    await lock("two", queues, RequestCode.UNLOCK_BATCH_MQ)
+    await lock("one", queues, RequestCode.UNLOCK_BATCH_MQ)
+    assert LockBatchResponseBody.decode(await lock("two", queues)).lock_ok_mq_set == queues
+
+
+async def test_a_pull_from_nowhere_leaves_an_event(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """QUIRKS 34, 50: without this an operator would not learn that a consumer lost its place."""
+    await send(producer, b"x")
+    moved = await pull(client, 7)
+    assert (moved.code, moved.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY")
+    assert moved.ext_fields()["nextBeginOffset"] == "0"
+    await until(lambda: broker.store.max_offset_in_queue("OFFSET_MOVED_EVENT", 0) == 1)
+    found = broker.store.get_message("OFFSET_MOVED_EVENT", 0, 0, 1)
+    (record,) = decode_all(b"".join(found.chunks))
+    assert record.properties == b"KEYS\x01c\x02DELAY\x010\x02TAGS\x01c\x02"
+    assert fastjson.loads(record.body) == {
+        "consumerGroup": "c",
+        "messageQueue": {"topic": "T", "brokerName": "broker-a", "queueId": 0},
+        "offsetNew": 0,
+        "offsetRequest": 7,
+    }
+
+
+async def test_many_consumers_of_one_queue_all_get_its_messages(broker: Broker, producer: RawClient) -> None:
+    """Broadcasting: without this only the first held pull would be answered."""
+    await send(producer, b"first")
+    clients = [await RawClient.open(broker.address) for _ in range(5)]
+    for client in clients:
+        await hold(broker, client, 1)
+    await send(producer, b"second")
+    for answer in await asyncio.gather(*(client.next() for client in clients)):
+        assert bodies(answer) == [b"second"]
+    for client in clients:
+        client.writer.close()

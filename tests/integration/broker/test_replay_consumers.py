@@ -1,0 +1,156 @@
+"""Replays what Java's consumers and mqadmin once asked a Java broker, and compares the answers of ours."""
+
+import asyncio
+import itertools
+from typing import Any, NamedTuple
+
+import pytest
+
+from rocketpy.protocol import fastjson
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy_broker import EmbeddedCluster
+from tests.golden_data import RecordedFrame, frames
+from tests.integration.broker.test_replay import BROKER_A, BROKER_B, COMMON, STRICT
+from tests.integration.raw_client import RawClient
+
+# Transactions cannot be replayed (their ends name physical offsets), so some queues have fewer messages.
+SHIFTED_STEPS = ("pull OFFSET at max", "pull block")
+COMPARED = frozenset({
+    RequestCode.GET_MIN_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.HEART_BEAT,
+    RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG, RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_CONSUME_STATS,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST, RequestCode.GET_PRODUCER_CONNECTION_LIST,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    RequestCode.QUERY_CONSUME_TIME_SPAN, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    RequestCode.CLONE_GROUP_OFFSET, RequestCode.VIEW_BROKER_STATS_DATA, RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.GET_BROKER_CONSUME_STATS,
+    RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.QUERY_CORRECTION_OFFSET,
+})  # fmt: skip
+"""Requests whose answers do not hang on the messages that are missing."""
+
+MAY_WAIT = frozenset({
+    RequestCode.PULL_MESSAGE, RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, RequestCode.CONSUME_MESSAGE_DIRECTLY,
+})  # fmt: skip
+"""Requests that are held, or passed on to a client that is not there in a replay."""
+
+
+UNKNOWN_CODE = 9999
+MARKS = itertools.count(1 << 30)
+"""Numbers of requests, above the recorded ones."""
+
+
+class Exchange(NamedTuple):
+    """A recorded request, our answer and the recorded one."""
+
+    request: RecordedFrame
+    ours: Command | None
+    theirs: RecordedFrame
+
+
+@pytest.fixture(scope="module")
+def exchanges() -> list[Exchange]:
+    """All scenarios that build upon each other, sent once."""
+    return asyncio.run(replay_all())
+
+
+async def replay_all() -> list[Exchange]:
+    settings = COMMON | {"enablePropertyFilter": "true"}
+    async with EmbeddedCluster(settings=settings) as a, EmbeddedCluster(settings=STRICT) as b:
+        addresses = {BROKER_A: a.brokers[0].address, BROKER_B: b.brokers[0].address}
+        done: list[Exchange] = []
+        for scenario in ("json-producer", "json-consumer", "json-push", "json-admin"):
+            done += await replay(scenario, addresses)
+        return done
+
+
+async def replay(scenario: str, addresses: dict[str, Any]) -> list[Exchange]:
+    """Send one scenario's requests in order; those that are held get no answer here."""
+    recording = frames(scenario)
+    by_number = {frame.info["n"]: frame for frame in recording}
+    clients: dict[tuple[str, str], RawClient] = {}
+    done = []
+    for frame in recording:
+        info = frame.info
+        if info["server"] not in addresses or info["dir"] != "c2s" or info["kind"] == "response":
+            continue
+        key = info["client"], info["server"]
+        if key not in clients:
+            clients[key] = await RawClient.open(addresses[info["server"]])
+        clients[key].writer.write(frame.data)
+        recorded = info.get("response")
+        if info["kind"] == "oneway" or recorded is None or recorded["scenario"] != scenario:
+            continue
+        ours = await answer(clients[key], info["opaque"], may_wait=info["code"] in MAY_WAIT)
+        done.append(Exchange(frame, ours, by_number[recorded["n"]]))
+    for client in clients.values():
+        client.writer.close()
+    return done
+
+
+async def answer(client: RawClient, opaque: int, *, may_wait: bool) -> Command | None:
+    """Our answer to a request; None when it is held. What the broker says unasked is skipped.
+
+    A request that no broker knows is answered at once, so it tells that the one before it is held.
+    """
+    mark = Command.request(UNKNOWN_CODE)
+    mark.opaque = next(MARKS)
+    if may_wait:
+        client.writer.write(encode_command(mark))
+    while True:
+        command = await client.next()
+        if command.is_response and command.opaque in (opaque, mark.opaque):
+            return command if command.opaque == opaque else None
+
+
+def shape(body: bytes) -> set[str]:
+    """The names of the fields of a JSON body; derived texts that no reader reads are left out."""
+    if not body:
+        return set()
+    value = fastjson.loads(body)
+    return set(value) if isinstance(value, dict) else set()
+
+
+def recorded_body(frame: RecordedFrame) -> bytes:
+    return frame.data[len(frame.data) - frame.info["bodyLength"] :] if frame.info["bodyLength"] else b""
+
+
+def test_consumers_and_operators_get_the_recorded_answers(exchanges: list[Exchange]) -> None:
+    """QUIRKS 8, 10, 38, 41: without this Java's consumers or mqadmin would see what they do not expect."""
+    compared = [
+        exchange
+        for exchange in exchanges
+        if exchange.request.info["code"] in COMPARED and exchange.request.info["server"] == BROKER_A
+    ]
+    different: list[tuple[object, ...]] = []
+    for request, ours, theirs in compared:
+        info = request.info
+        if ours is None:
+            different.append((info["n"], info["step"], "no answer"))
+            continue
+        mine = ours.code, set(ours.ext_fields()), shape(ours.body)
+        wanted = theirs.info["code"], set(theirs.info["extFields"] or {}), shape(recorded_body(theirs))
+        if mine != wanted:
+            different.append((info["n"], info["step"], mine, wanted))
+    assert different == []
+    assert len({exchange.request.info["code"] for exchange in compared}) >= 25
+
+
+def test_pulls_get_the_recorded_codes(exchanges: list[Exchange]) -> None:
+    """QUIRKS 32, 34, 35: without this a Java pull consumer would see other statuses."""
+    pulls = [
+        (request.info["step"], ours.code, theirs.info["code"], ours.remark, theirs.info["remark"])
+        for request, ours, theirs in exchanges
+        if request.info["code"] == RequestCode.PULL_MESSAGE
+        and request.info["step"].startswith("pull")
+        and not request.info["step"].startswith(SHIFTED_STEPS)
+        and ours is not None
+    ]
+    assert [pull for pull in pulls if pull[1] != pull[2]] == []
+    assert {pull[2] for pull in pulls} >= {0, 19, 20, 21}
+    assert [pull for pull in pulls if pull[2] in {0, 19, 20, 21} and pull[3] != pull[4]] == []

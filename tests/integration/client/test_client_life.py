@@ -1,0 +1,233 @@
+"""What clients leave behind when they end in an unlucky moment: connections, shares of a client, sends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rocketpy import AdminClient, ClientConfig, LitePullConsumer, MessageTraceConfig, Producer, ProducerConfig
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.lifecycle import Lifecycle
+from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound, TransportError
+from rocketpy.protocol.bodies import HeartbeatData
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.telemetry.message_trace import MessageTrace
+from rocketpy.transport import Channel
+from tests.integration.client.test_failures import MESSAGE, one_broker
+from tests.integration.client.test_links import links_that
+from tests.integration.sdk_peers import Names, Peer
+from tests.waiting import LIMIT_S, until
+
+
+async def test_a_link_that_somebody_waits_for_is_not_dropped() -> None:
+    """A refresh of routes in that moment would leave a connection that nobody ever closes."""
+    async with Peer() as peer, links_that(lambda _: None) as links:
+        link = links.to(peer.address)
+        opening = asyncio.ensure_future(link.open())
+        await asyncio.sleep(0)
+        links.drop(peer.address)
+        await opening
+        assert links.to(peer.address) is link
+        links.drop(peer.address)
+        await peer.until(lambda: peer.channels[0].is_closed)
+        assert links.all() == []
+
+
+async def test_a_question_for_a_route_has_its_own_error() -> None:
+    """A caller would be told that asking was stopped, and that the client is closed, which it is not."""
+    async with Names() as names:
+        client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
+        topic = client.topic("Nowhere")
+        again: list[RocketError | None] = []
+        client.when_asked(topic, lambda _: client.when_asked(topic, again.append))
+        with pytest.raises(RouteNotFound):
+            await client.route("Nowhere")
+        await until(lambda: bool(again))
+        await client.release()
+
+
+async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_slowly() -> None:
+    """What was held back while others were let go would be forgotten, and end with its time-out."""
+
+    def refuses_batches(_channel: Channel, request: Command) -> Command:
+        if request.code == RequestCode.SEND_BATCH_MESSAGE:
+            return request.reply(ResponseCode.MESSAGE_ILLEGAL)
+        return Peer.handle(quiet, _channel, request)  # type: ignore[return-value]
+
+    quiet = Peer()
+    async with one_broker(refuses_batches) as (producer, broker, names):
+        await asyncio.gather(*[producer.send(MESSAGE) for _ in range(5)])
+        engine: Any = producer._sends.engine  # type: ignore[union-attr] # what sockets cannot be made to do
+        assert engine._takers.refusing == ("a",)
+        client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
+        channel = client.links.to(broker.address).channel
+        assert channel is not None
+        channel.pause_writing()
+        refused_at = engine._takers._refused_at.copy()
+        engine._takers._refused_at.clear()  # as if the broker were asked while the batch is held
+        sends = [producer.send_nowait(MESSAGE, timeout_ms=60_000) for _ in range(3)]
+        await until(lambda: bool(engine._held))
+        engine._takers._refused_at.update(refused_at)
+        written = channel.write
+
+        def write_and_fill(frame: bytes) -> None:
+            written(frame)
+            channel.pause_writing()
+
+        channel.write = write_and_fill  # type: ignore[method-assign]
+        for _ in range(3):
+            channel.resume_writing()
+        channel.write = written  # type: ignore[method-assign]
+        channel.resume_writing()
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(*sends)
+        assert not engine._held
+        await client.release()
+
+
+async def test_a_producer_whose_start_is_cancelled_gives_its_client_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its connections and its group's heartbeats would go on until the process ends."""
+    started = asyncio.Event()
+
+    async def hang(_: MessageTrace, **_how: bool) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(MessageTrace, "start", hang)
+    async with Names() as names:
+        config = ProducerConfig(message_trace=MessageTraceConfig())
+        starting = asyncio.ensure_future(Producer("g", names.address, config=config).start())
+        await started.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await names.until(lambda: all(channel.is_closed for channel in names.channels))
+
+
+class BusyNames(Names):
+    """A name server that takes no more connections when it has `connections_max`."""
+
+    connections_max = 1
+
+    def channel_opened(self, channel: Channel) -> None:
+        super().channel_opened(channel)
+        if self.opened > self.connections_max:
+            channel.abort()
+
+
+async def test_a_producer_whose_start_failed_leaves_its_group() -> None:
+    """Brokers would ask a client about transactions of a producer that it does not have."""
+    client = ClientConfig(heartbeat_ms=20, namespace="ns")  # the trace's producer has a client of its own
+    config = ProducerConfig(message_trace=MessageTraceConfig())
+    async with Peer() as broker, BusyNames() as names:
+        names.routes["ns%T"] = {"a": broker.address}
+        async with Producer("other", names.address, client=client) as other:
+            await other.send(MESSAGE)
+            with pytest.raises(TransportError):
+                await Producer("g", names.address, config=config, client=client).start()
+            beats = len(broker.requests(RequestCode.HEART_BEAT))
+            await broker.until(lambda: len(broker.requests(RequestCode.HEART_BEAT)) >= beats + 2)
+        last = HeartbeatData.decode(broker.requests(RequestCode.HEART_BEAT)[-1].body)
+        assert [group.group_name for group in last.producer_data_set] == ["ns%other"]
+
+
+async def test_a_close_that_is_cancelled_goes_on() -> None:
+    """Connections would stay open, and a second close would say that all is done."""
+    async with Names() as names:
+        admin = AdminClient(names.address)
+        await admin.start()
+        closing = asyncio.ensure_future(admin.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with pytest.raises(ClientClosed, match="is closed"):
+            admin.health()
+        await admin.close()
+        await names.until(lambda: all(channel.is_closed for channel in names.channels))
+
+
+# -- clients that nobody closes -----------------------------------------------------------------------------
+
+
+async def test_a_client_that_was_never_closed_is_told_of() -> None:
+    """The messages that were on their way are lost in silence, and sockets stay until the process ends."""
+    async with Names() as names:
+        shared = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
+        for make in (lambda: Producer("g", names.address), lambda: AdminClient(names.address)):
+            client = make()
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                del client
+                gc.collect()
+                assert not seen, "it was never started"
+                client = make()
+                await client.start()
+                del client
+                gc.collect()
+            assert [warning.category for warning in seen] == [ResourceWarning]
+            assert "was not closed" in str(seen[0].message)
+            async with make():
+                pass
+        for _ in range(3):
+            await shared.release()
+
+
+UNCLOSED = """
+from rocketpy import Message
+from rocketpy.sync import Producer
+
+def hand_over():
+    producer = Producer("g", "{namesrv}")
+    producer.start()
+    for number in range(2000):
+        producer.send_async(Message("T", b"%d" % number))
+
+hand_over()
+"""
+
+
+async def test_a_blocking_producer_that_was_never_closed_is_closed_at_the_end() -> None:
+    """A script that ends right after its last `send_async` would lose messages without a word."""
+    async with Peer() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        script = UNCLOSED.format(namesrv=names.address)
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "always", "-c", script, stderr=subprocess.PIPE
+        )
+        _, said = await asyncio.wait_for(child.communicate(), LIMIT_S)
+        assert child.returncode == 0
+        assert b"ResourceWarning: producer g was not closed" in said
+        assert b"Traceback" not in said
+        bodies = b"".join(command.body for command in broker.sends)
+        assert all(b"%d" % number in bodies for number in range(2000))
+        assert broker.requests(RequestCode.UNREGISTER_CLIENT)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda address: Producer("g", address),
+        lambda address: LitePullConsumer("g", address),
+        AdminClient,
+    ],
+    ids=["producer", "consumer", "admin"],
+)
+async def test_of_two_starts_at_once_one_is_refused(make: Callable[[str], Lifecycle]) -> None:
+    """Both would get a client, and only one would be closed."""
+    async with Names() as names:
+        client = make(names.address)
+        results = await asyncio.gather(client.start(), client.start(), return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), ConfigInvalid]
+        await client.close()
+        await until(lambda: all(channel.is_closed for channel in names.channels))

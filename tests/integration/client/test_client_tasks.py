@@ -1,0 +1,241 @@
+"""Each background task of a client, ended by a bug: its user must see that, and must be able to close it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rocketpy import (
+    ClientConfig,
+    ConsumeFrom,
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    Producer,
+    PushConfig,
+    PushConsumer,
+)
+from rocketpy.consumer.group.member import GroupMember
+from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.background import Bug, assert_logged, kill, running
+from tests.waiting import LIMIT_S, until
+
+LOOPS = [
+    "route refresh",
+    "heartbeat",
+    "rebalance",
+    "offsets",
+    "rates",
+    "pull .*'T'.*queue_id=0.",
+    "handlers",
+    "look for work",
+]
+
+
+@asynccontextmanager
+async def consuming(cluster: EmbeddedCluster, **config: Any) -> AsyncIterator[PushConsumer]:
+    """A consumer that holds the queues of T and rests; closed at the end, whatever was done to it."""
+
+    async def handle(message: MessageExt) -> None:
+        if message.body == b"late":
+            raise ValueError
+
+    consumer = PushConsumer(
+        "g",
+        cluster.namesrv_address,
+        handle,
+        config=PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET, **config),
+        client=ClientConfig(instance_name="its own"),
+    )
+    consumer.subscribe("T")
+    await consumer.start()
+    owners = owners_of(consumer)
+    try:
+        await until(lambda: len(running("pull .*", *owners)) == 5)  # with its retry topic
+        yield consumer
+    finally:
+        async with asyncio.timeout(LIMIT_S):
+            await consumer.close()
+    assert running(".*", *owners) == []
+
+
+def owners_of(consumer: PushConsumer) -> tuple[Tasks, Tasks]:
+    """Where its tasks run."""
+    return consumer.member.tasks, consumer.member.client.tasks
+
+
+async def fails_visibly(consumer: PushConsumer, caplog: pytest.LogCaptureFixture) -> None:
+    """Wait until the consumer says that a task of it has failed; the log says the same."""
+    await until(lambda: not consumer.health().ok)
+    failure = consumer.member.tasks.failure or consumer.member.client.tasks.failure
+    assert str(failure) in consumer.health().problems
+    assert_logged(failure, caplog)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+async def test_a_loop_that_ends(
+    name: str, cluster: EmbeddedCluster, producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The consumer would be left without heartbeats, offsets or messages, and look well."""
+    async with consuming(cluster) as consumer:
+        await producer.send(Message("T", b"wakes a handler"))
+        await until(lambda: bool(running("handlers", *owners_of(consumer))))
+        await kill(name, *owners_of(consumer))
+        await fails_visibly(consumer, caplog)
+
+
+@pytest.mark.parametrize("name", ["locks", "handlers that take too long"])
+async def test_a_loop_of_some_consumers_that_ends(
+    name: str, cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Locks would run out, and queues go to members that handle messages at the same time."""
+    async with consuming(cluster, orderly=name == "locks", consume_timeout_ms=60_000) as consumer:
+        await kill(name, *owners_of(consumer))
+        await fails_visibly(consumer, caplog)
+
+
+async def _hand(_consumer: PushConsumer, producer: Producer) -> None:
+    await producer.send(Message("T", b"m"))
+
+
+async def _hand_late(_consumer: PushConsumer, producer: Producer) -> None:
+    await producer.send(Message("T", b"late"))
+
+
+async def _drop(consumer: PushConsumer, _producer: Producer) -> None:
+    member = consumer.member
+    member.drop(next(iter(member.pullers)))
+
+
+async def _leave_range(consumer: PushConsumer, _producer: Producer) -> None:
+    puller = next(iter(consumer.member.pullers.values()))
+    consumer.member.context.illegal(puller, 0)
+
+
+async def _subscribe(consumer: PushConsumer, _producer: Producer) -> None:
+    consumer.subscribe("T")
+
+
+async def _connect(consumer: PushConsumer, _producer: Producer) -> None:
+    consumer.member.client.links.to("127.0.0.1:1").when_open(lambda _: None)
+
+
+async def _ask(consumer: PushConsumer, _producer: Producer) -> None:
+    client = consumer.member.client
+    client.when_asked(client.topic("Other"), lambda _: None)
+
+
+Do = Callable[[PushConsumer, Producer], Awaitable[None]]
+Part = Callable[[GroupMember], Any]
+ONCE: list[tuple[str, Part, str, Do]] = [
+    ("send back", lambda member: member.consumption._send_back, "send_back", _hand_late),  # type: ignore[union-attr]
+    ("release", lambda member: member.consumption, "released", _drop),
+    ("reset", lambda member: member, "drop", _leave_range),
+    ("introduction", lambda member: member.client, "heartbeat", _subscribe),
+    ("connect", lambda member: member.client.links, "reached_at", _connect),
+    ("route of", lambda member: member.client._name_servers, "route", _ask),
+]
+
+
+@pytest.mark.parametrize(("name", "part", "method", "act"), ONCE, ids=[row[0] for row in ONCE])
+async def test_work_that_is_done_once(
+    name: str,
+    part: Part,
+    method: str,
+    act: Do,
+    cluster: EmbeddedCluster,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A message would not come back, a queue stay taken, a connection never be made, without a word."""
+
+    def fails(*_args: object, **_kwargs: object) -> Any:
+        raise Bug
+
+    async with consuming(cluster) as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr(part(consumer.member), method, fails)
+            await act(consumer, producer)
+            await fails_visibly(consumer, caplog)
+        failure = consumer.member.tasks.failure or consumer.member.client.tasks.failure
+        assert f"background task {name}" in str(failure)
+
+
+async def test_an_orderly_lane_that_ends(
+    cluster: EmbeddedCluster,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A queue would be held and locked, and none of its messages handled."""
+
+    def fails(*_args: object) -> Any:
+        raise Bug
+
+    async with consuming(cluster, orderly=True) as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer.member.consumption, "_may_handle", fails)
+            await _hand(consumer, producer)
+            await fails_visibly(consumer, caplog)
+
+
+@pytest.mark.parametrize("method", ["_look", "_flush"])
+async def test_a_callback_of_handlers_that_fails(
+    method: str,
+    cluster: EmbeddedCluster,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Messages would be handled and their offsets never stored."""
+
+    def fails() -> None:
+        raise Bug
+
+    async with consuming(cluster) as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer.member.consumption._runner, method, fails)  # type: ignore[union-attr]
+            await _hand(consumer, producer)
+            await fails_visibly(consumer, caplog)
+
+
+async def test_an_introduction_to_brokers_that_ends(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transaction checks would reach no producer, while health() says that all is well."""
+    producer = Producer("g", cluster.namesrv_address)
+    async with producer:
+
+        async def fails(*_args: object) -> Any:
+            raise Bug
+
+        client = producer.transactions._client
+        monkeypatch.setattr(client, "introduce", fails)
+        producer.check_transactions(lambda _: LocalTransactionState.COMMIT)
+        await until(lambda: not producer.health().ok)
+        assert_logged(client.tasks.failure, caplog)
+
+
+async def test_a_send_that_breaks_an_invariant(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The callers would get the bug as their error, and nobody else hear of it."""
+    async with Producer("g", cluster.namesrv_address) as producer:
+
+        def fails(*_args: object) -> Any:
+            raise Bug
+
+        await producer.send(Message("T", b"finds the route"))
+        engine = producer._sends.engine  # type: ignore[union-attr]
+        for method in ("alone", "gathered"):
+            monkeypatch.setattr(engine.preparer, method, fails)
+        with pytest.raises(Bug):
+            await asyncio.gather(*(producer.send(Message("T", b"x")) for _ in range(3)))
+        assert not producer.health().ok
+        assert_logged(producer._client.tasks.failure, caplog)  # type: ignore[union-attr]

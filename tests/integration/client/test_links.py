@@ -1,0 +1,112 @@
+"""Connections that end in the moment in which they were made, as while a broker restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rocketpy.client.connections import Link, Links
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.name_servers import NameServers
+from rocketpy.config import ClientConfig
+from rocketpy.errors import ConnectionLost, Outcome, Retry, RouteNotFound
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import ChannelOptions
+from tests.integration.sdk_peers import Names, Peer, cut
+
+QUESTION = RequestCode.GET_MAX_OFFSET
+
+
+@asynccontextmanager
+async def links_that(opened: Callable[[Link], None]) -> AsyncIterator[Links]:
+    tasks = Tasks("a client")
+    links = Links(tasks, ChannelOptions(), opened)
+    try:
+        yield links
+    finally:
+        await tasks.close()
+        await links.close()
+
+
+async def test_a_connection_that_ended_is_lost_not_closed() -> None:
+    """Its user would take it for a mistake of theirs, which no retry helps, and give up."""
+    async with Peer() as peer, links_that(cut(1)) as links:
+        with pytest.raises(ConnectionLost) as caught:
+            await links.to(peer.address).request(Command.request(QUESTION), 5000)
+        assert caught.value.outcome is Outcome.NOT_SENT
+        assert caught.value.retry is not Retry.NONE
+        assert not peer.seen
+        answer = await links.to(peer.address).request(Command.request(QUESTION), 5000)
+        assert answer.code == ResponseCode.SUCCESS
+
+
+async def test_another_name_server_is_asked() -> None:
+    """One name server that restarts would leave the client without routes, with others at hand."""
+    async with Peer() as first, Peer() as second, links_that(cut(9, first.address)) as links:
+        servers = NameServers((first.address, second.address), links, 5000)
+        await servers.ask(RequestCode.GET_ROUTEINTO_BY_TOPIC)
+        assert not first.seen
+        assert len(second.seen) == 1
+
+
+async def test_the_next_name_server_is_asked_for_a_topic_that_one_does_not_know() -> None:
+    """With a name server that was just started, sends would fail though the others know the topic."""
+    async with Names() as empty, Names(T={"b": "127.0.0.1:1"}) as full, links_that(lambda _: None) as links:
+        servers = NameServers((empty.address, full.address), links, 5000)
+        found = await servers.route("T")
+        assert [data.broker_name for data in found.broker_datas] == ["b"]
+        assert len(empty.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)) == 1
+        with pytest.raises(RouteNotFound, match="U"):
+            await servers.route("U")
+
+
+async def test_questions_that_fail_together_go_on_together() -> None:
+    """With one of two name servers down, every second topic of a start would have no route."""
+    async with Peer() as gone:
+        address = gone.address
+    async with Peer() as there, links_that(lambda _: None) as links:
+        servers = NameServers((address, there.address), links, 5000)
+        answers = await asyncio.gather(*[servers.ask(RequestCode.GET_ROUTEINTO_BY_TOPIC) for _ in range(4)])
+        assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+        assert servers.current.address == there.address
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_client_is_named_after_the_way_to_any_name_server(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All members that start while one name server is away would have loopback's address in their ids: in
+    containers, where each is process 1, brokers would take them for one, and queues would have nobody.
+    """
+    monkeypatch.setattr("random.randrange", lambda _: first)
+    async with Peer() as gone:
+        address = gone.address
+    there = Peer()
+    try:
+        await there.start("[::1]:0")
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    client = await ClientInstance.acquire(ClientConfig(namesrv=f"{address};{there.address}"))
+    try:
+        assert client.client_id.partition("@")[0] == "::1"
+    finally:
+        await client.release()
+        await there.close()
+
+
+async def test_a_question_is_put_a_second_time() -> None:
+    """A consumer or a Spark task would fail because a broker restarted, although it is back."""
+    client = await ClientInstance.acquire(ClientConfig(namesrv="127.0.0.1:1"), wait=False)
+    try:
+        client.links.opened = cut(1)
+        async with Peer() as peer:
+            answer = await client.ask(peer.address, Command.request(QUESTION), 5000)
+            assert answer.code == ResponseCode.SUCCESS
+            assert len(peer.seen) == 1
+    finally:
+        await client.release()

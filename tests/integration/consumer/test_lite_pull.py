@@ -1,0 +1,281 @@
+"""LitePullConsumer, and the blocking consumers, with our own name server and broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    ConsumeFrom,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    Sql,
+    sync,
+)
+from rocketpy.consumer.config import PushConfig
+from rocketpy.errors import ClientClosed, ConfigInvalid, RouteNotFound
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.sdk_groups import committed, of_topic, send, texts
+from tests.waiting import LIMIT_S, until
+
+QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
+
+
+def make(cluster: EmbeddedCluster, *, name: str = "", **config: Any) -> LitePullConsumer:
+    """A consumer that begins at the first message."""
+    return LitePullConsumer(
+        "g",
+        cluster.namesrv_address,
+        config=LitePullConfig(**{"consume_from": ConsumeFrom.FIRST_OFFSET} | config),
+        client=ClientConfig(instance_name=name),
+    )
+
+
+async def poll_until(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
+    """Poll so many messages."""
+    found: list[MessageExt] = []
+    async with asyncio.timeout(LIMIT_S):
+        while len(found) < count:
+            found += await consumer.poll()
+    return found
+
+
+async def test_a_listener_for_queues_that_raises_harms_nobody(cluster: EmbeddedCluster) -> None:
+    """A mistake of the application would fail the client, and keep others from a route's news."""
+    consumer = make(cluster)
+    heard: list[str] = []
+
+    def fail() -> None:
+        heard.append("failed")
+        raise ValueError("the application's")
+
+    async with consumer, AdminClient(cluster.namesrv_address) as admin:
+        consumer.when_queues_change("T", fail)
+        consumer.when_queues_change("T", lambda: heard.append("news"))
+        await consumer.fetch_queues("T")
+        del heard[:]
+        await admin.create_topic("T", 6)
+        assert len(await consumer.fetch_queues("T")) == 6
+        assert heard == ["failed", "news"]
+        assert consumer.health().ok
+
+
+async def test_subscribed_queues_are_polled(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A polling consumer would miss messages, get them twice, or get what it did not ask for."""
+    consumer = make(cluster)
+    consumer.subscribe("T", Sql("n < 8"))
+    async with consumer:
+        for number in range(12):
+            await producer.send(Message("T", b"%d" % number, properties={"n": str(number)}))
+        found = await poll_until(consumer, 8)
+        assert Counter(message.body for message in found) == Counter(b"%d" % number for number in range(8))
+        assert await consumer.poll(timeout_ms=50) == []
+        assert set(consumer.assignment) == set(QUEUES)
+
+
+async def test_messages_come_by_iteration(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """The loop over a consumer would end before it is closed, or not end then."""
+    sent = await send(producer, *texts("each", 40))
+    consumer = make(cluster)
+    consumer.subscribe("T")
+    seen: list[bytes] = []
+    async with consumer:
+        async for message in consumer:
+            seen.append(message.body)
+            if len(seen) == 40:
+                await consumer.close()
+    assert Counter(seen) == Counter(sent)
+    with pytest.raises(ClientClosed):
+        await consumer.poll()
+
+
+async def test_iteration_needs_a_start(cluster: EmbeddedCluster) -> None:
+    """A program that forgot the start would end at once, as if all had been consumed."""
+    with pytest.raises(ClientClosed, match="not started"):
+        await anext(aiter(make(cluster)))
+
+
+async def test_a_consumer_is_of_its_event_loop(cluster: EmbeddedCluster) -> None:
+    """A poll in another loop would hang or end in an error of asyncio's, an iteration without a word."""
+    consumer = make(cluster)
+    consumer.subscribe("T")
+
+    async def use() -> None:
+        for work in (consumer.poll(), anext(aiter(consumer)), consumer.close()):
+            with pytest.raises(ClientClosed, match="another one"):
+                await work
+
+    async with consumer:
+        await asyncio.to_thread(asyncio.run, use())
+        assert await consumer.poll(timeout_ms=1) == []
+
+
+async def test_what_was_polled_last_is_not_done_yet(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Messages in the hands of an application that dies would be lost."""
+    await send(producer, *texts("hand", 4))
+    first = make(cluster)
+    first.subscribe("T")
+    async with first:
+        assert len(await poll_until(first, 4)) == 4
+    again = make(cluster)
+    again.subscribe("T")
+    async with again:
+        left = await poll_until(again, 1)
+        assert {message.body for message in left} <= {text.encode() for text in texts("hand", 4)}
+        await poll_until(again, 0)
+        await again.commit()
+
+
+async def test_only_commit_stores_when_told_so(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """An application that commits with its own transaction would find offsets stored before."""
+    await send(producer, *texts("own", 8))
+    consumer = make(cluster, auto_commit=False, persist_interval_ms=20)
+    consumer.subscribe("T")
+    async with consumer:
+        await poll_until(consumer, 8)
+        await consumer.poll(timeout_ms=100)
+        assert committed(cluster) == 0
+        await consumer.commit()
+        assert committed(cluster) == 8
+        assert [await consumer.committed(queue) for queue in QUEUES] == [2, 2, 2, 2]
+        await consumer.commit({QUEUES[0]: 1})
+        assert committed(cluster) == 7
+
+
+async def test_assigned_queues_and_seeking(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """An application that manages places by itself would be moved by others, or land elsewhere."""
+    queue = QUEUES[1]
+    for text in texts("seek", 10):
+        await producer.send(Message("T", text.encode()), queue=queue)
+    consumer = make(cluster)
+    await consumer.assign([queue])
+    with pytest.raises(ConfigInvalid, match="assign"):
+        consumer.subscribe("T")
+    async with consumer:
+        assert consumer.assignment == (queue,)
+        assert await consumer.fetch_queues("T") == tuple(QUEUES)
+        assert len(await poll_until(consumer, 10)) == 10
+        await consumer.seek(queue, 7)
+        assert consumer.position(queue) == 7
+        assert [message.queue_offset for message in await poll_until(consumer, 3)] == [7, 8, 9]
+        await consumer.seek_to_begin(queue)
+        assert (await poll_until(consumer, 10))[0].queue_offset == 0
+        await consumer.seek_to_end(queue)
+        await producer.send(Message("T", b"new"), queue=queue)
+        assert [message.body for message in await poll_until(consumer, 1)] == [b"new"]
+        with pytest.raises(ConfigInvalid, match="0 to 11"):
+            await consumer.seek(queue, 12)
+        with pytest.raises(ConfigInvalid, match="not among"):
+            await consumer.seek(QUEUES[0], 0)
+        await consumer.assign([QUEUES[0]])
+        assert consumer.assignment == (QUEUES[0],)
+
+
+@pytest.mark.usefixtures("producer")  # which keeps the connections that they share
+async def test_a_start_that_cannot_have_its_queues_leaves_nothing_behind(cluster: EmbeddedCluster) -> None:
+    """A broker that was away for a moment would make every later start in this process fail."""
+    for _ in range(2):
+        consumer = make(cluster)
+        await consumer.assign([MessageQueue("T", "broker-z", 0)])
+        with pytest.raises(RouteNotFound, match="broker-z"):
+            await consumer.start()
+        assert cluster.brokers[0].consumers.clients.consumer_group("g") is None
+    with pytest.raises(ClientClosed):
+        await consumer.poll()
+
+
+@pytest.mark.parametrize("by_operator", [False, True])
+async def test_an_assigned_queue_is_kept_when_its_offset_is_reset(
+    cluster: EmbeddedCluster, producer: Producer, by_operator: bool
+) -> None:
+    """A consumer that was away for longer than the broker keeps messages would never get one again."""
+    queue = QUEUES[1]
+    for _ in range(3):
+        await producer.send(Message("T", b"old"), queue=queue)
+    async with PullConsumer("g", cluster.namesrv_address) as other:
+        await other.commit(queue, 3 if by_operator else 100)  # 100 is outside of the queue
+    consumer = make(cluster)
+    await consumer.assign([queue])
+    async with consumer:
+        if by_operator:
+            await consumer.member.reset("T", {queue: 2})
+            assert committed(cluster) == 2
+            assert [message.queue_offset for message in await poll_until(consumer, 1)] == [2]
+        await until(lambda: consumer.position(queue) == 3)
+        await producer.send(Message("T", b"new"), queue=queue)
+        assert [message.body for message in await poll_until(consumer, 1)] == [b"new"]
+
+
+async def test_paused_queues_wait(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A queue that an application has paused would keep coming, or hold up the others."""
+    consumer = make(cluster)
+    await consumer.assign(QUEUES[:2])
+    async with consumer:
+        consumer.pause([QUEUES[0]])
+        for queue in QUEUES[:2]:
+            await producer.send(Message("T", str(queue.queue_id).encode()), queue=queue)
+        assert [message.body for message in await poll_until(consumer, 1)] == [b"1"]
+        assert await consumer.poll(timeout_ms=100) == []
+        consumer.resume()
+        assert [message.body for message in await poll_until(consumer, 1)] == [b"0"]
+
+
+async def test_pollers_share_a_topic(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Two polling members of a group would get the same messages."""
+    one, two = make(cluster, name="one"), make(cluster, name="two")
+    for consumer in (one, two):
+        consumer.subscribe("T")
+    async with one, two:
+        await until(lambda: len(of_topic(one)) == len(of_topic(two)) == 2)
+        await one.poll(0)  # what was pulled while the queues were shared anew
+        sent = await send(producer, *texts("two", 8))
+        found = await poll_until(one, 4) + await poll_until(two, 4)
+        assert Counter(message.body for message in found) == Counter(sent)
+
+
+# -- blocking -----------------------------------------------------------------------------------
+
+
+async def test_blocking_consumers(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Programs without an event loop could only pull by hand."""
+    await send(producer, *texts("blocking", 8))
+
+    def work() -> tuple[list[bytes], list[bytes], int]:
+        seen: list[bytes] = []
+        config = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+        pushed = sync.PushConsumer(
+            "pushed", cluster.namesrv_address, lambda m: seen.append(m.body), config=config
+        )
+        pushed.subscribe("T")
+        with pushed:
+            lite = sync.LitePullConsumer(
+                "lite", cluster.namesrv_address, config=LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+            )
+            lite.subscribe("T")
+            polled: list[bytes] = []
+            with lite:
+                for message in lite:
+                    polled.append(message.body)
+                    if len(polled) == 8:
+                        break
+                lite.commit()
+                while len(seen) < 8:
+                    lite.poll(10)
+                stored = sum(lite.committed(queue) or 0 for queue in lite.fetch_queues("T"))
+            assert pushed.health().ok
+        return seen, polled, stored
+
+    seen, polled, stored = await asyncio.to_thread(work)
+    wanted = Counter(text.encode() for text in texts("blocking", 8))
+    assert Counter(seen) == Counter(polled) == wanted
+    assert stored == 8

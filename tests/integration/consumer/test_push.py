@@ -1,0 +1,552 @@
+"""Push consumers with our own name server and broker: handlers, retries, members that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    ConsumeFrom,
+    ConsumeResult,
+    Later,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    Sql,
+)
+from rocketpy.errors import BrokerError, ClientClosed, ConfigInvalid, RocketError
+from rocketpy.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo, GetConsumerStatusBody
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from rocketpy.protocol.message.sysflag import PullSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.raw_client import RawClient
+from tests.integration.sdk_groups import FIRST, Seen, committed, consuming, of_topic, send, texts
+from tests.mqconsumer.group import Requests
+from tests.waiting import LIMIT_S, until
+
+
+async def test_an_async_handler_gets_everything_once(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Messages would be lost or doubled, whether they were there before the consumer or came later."""
+    early = await send(producer, *texts("early", 50))
+    seen = Seen()
+    async with consuming(cluster, seen) as consumer:
+        late = await send(producer, *texts("late", 50))
+        await seen.until(100)
+        assert seen.bodies == Counter(early + late)
+        await until(lambda: len(consumer.assignment) == 5)  # that of its retries too
+        assert {queue.topic for queue in consumer.assignment} == {"T", "%RETRY%g"}
+        assert consumer.health().ok
+    assert committed(cluster) == 100
+    assert seen.messages[0].topic == "T"
+
+
+async def test_a_plain_function_runs_on_threads(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A handler that blocks would stop the whole application, or let one message through at a time."""
+    threads: set[str] = set()
+    barrier = threading.Barrier(8, timeout=LIMIT_S)
+    done: list[bytes] = []
+
+    def handle(message: MessageExt) -> None:
+        threads.add(threading.current_thread().name)
+        barrier.wait()  # ends only when eight run side by side
+        done.append(message.body)
+
+    sent = await send(producer, *texts("blocking", 16))
+    async with consuming(cluster, handle, concurrency=8):
+        await until(lambda: len(done) == 16)
+    assert sorted(done) == sorted(sent)
+    assert len(threads) == 8
+    assert threading.current_thread().name not in threads
+    assert committed(cluster) == 16
+
+
+async def test_slow_async_handlers_run_side_by_side_up_to_a_bound(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
+    """Handlers that wait would run one after the other, or all at once without a bound."""
+    running = most = 0
+    go = asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await go.wait()
+        running -= 1
+
+    await send(producer, *texts("slow", 30))
+    async with consuming(cluster, handle, concurrency=6) as consumer:
+        await until(lambda: running == 6)
+        go.set()
+        await until(lambda: sum(of for q, of in consumer.progress().items() if q.topic == "T") == 30)
+    assert most == 6
+    assert committed(cluster) == 30
+
+
+async def test_a_plain_function_in_the_event_loop(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """The cheapest way of handling would lose what a handler raises, or run elsewhere."""
+    threads: set[int] = set()
+    seen: Counter[bytes] = Counter()
+
+    def handle(message: MessageExt) -> None:
+        threads.add(threading.get_ident())
+        seen[message.body] += 1
+        if message.reconsume_times == 0 and message.body == b"once 3":
+            raise ValueError(message.body)
+
+    sent = await send(producer, *texts("once", 10))
+    async with consuming(cluster, handle, threads=False):
+        await until(lambda: seen.total() == 11)
+    assert seen == Counter([*sent, b"once 3"])
+    assert threads == {threading.get_ident()}
+
+
+async def test_batches(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A batch handler would get messages of several queues, too many of them, or failures of others."""
+    batches: list[list[MessageExt]] = []
+
+    async def handle(messages: Sequence[MessageExt]) -> Later | None:
+        batches.append(list(messages))
+        if messages[0].reconsume_times == 0 and len(messages) > 1:
+            return Later(done=1, delay_level=1)
+        return None
+
+    queue = MessageQueue("T", "broker-a", 0)
+    for text in texts("batch", 6):
+        await producer.send(Message("T", text.encode()), queue=queue)
+    consumer = PushConsumer(
+        "g",
+        cluster.namesrv_address,
+        batch_handler=handle,
+        config=PushConfig(consume_from=FIRST, batch_size=4),
+    )
+    consumer.subscribe("T")
+    async with consumer:
+        # Of each first batch the first message is done, the others come again.
+        await until(lambda: sum(len(batch) for batch in batches if batch[0].reconsume_times == 1) == 4)
+    assert max(map(len, batches)) <= 4
+    firsts = [batch for batch in batches if batch[0].reconsume_times == 0]
+    assert [len(batch) for batch in firsts] == [4, 2]
+    again = sorted(m.body for batch in batches for m in batch if m.reconsume_times == 1)
+    assert again == [b"batch 1", b"batch 2", b"batch 3", b"batch 5"]
+
+
+@pytest.mark.parametrize("how", [ConsumeResult.LATER, Later(delay_level=1), "raise"])
+async def test_what_fails_comes_again(
+    cluster: EmbeddedCluster, producer: Producer, how: ConsumeResult | Later | str
+) -> None:
+    """A message whose handler failed would be lost, come at once, or come under a topic nobody knows."""
+
+    def says(message: MessageExt) -> Any:
+        if message.body != b"bad 1" or message.reconsume_times:
+            return None
+        if how == "raise":
+            raise RuntimeError("no")
+        return how
+
+    seen = Seen(says)
+    async with consuming(cluster, seen):
+        sent = await send(producer, *texts("bad", 3), tags="TagA")
+        await until(lambda: seen.bodies.total() == 4)
+    assert seen.bodies == Counter([*sent, b"bad 1"])
+    first, again = (message for message in seen.messages if message.body == b"bad 1")
+    assert (again.topic, again.tags, again.reconsume_times) == ("T", "TagA", 1)
+    assert again.store_timestamp - first.store_timestamp >= 1000
+    assert committed(cluster) == 3
+
+
+async def test_the_dead_letters(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A message that no handler can take would come for ever, or vanish."""
+    seen = Seen(lambda message: Later(delay_level=-1) if message.body == b"now" else ConsumeResult.LATER)
+    async with consuming(cluster, seen, max_reconsume_times=1):
+        await send(producer, "now", "after one more time")
+        async with PullConsumer("graves", cluster.namesrv_address) as graves:
+            # Nobody may pull them, so their number has to do.
+            queue = MessageQueue("%DLQ%g", "broker-a", 0)
+
+            async def dead() -> int:
+                try:
+                    return await graves.max_offset(queue)
+                except RocketError:  # the topic is made with the first of them
+                    return 0
+
+            async with asyncio.timeout(LIMIT_S):
+                while await dead() < 2:  # noqa: ASYNC110 - the broker tells nobody
+                    await asyncio.sleep(0.05)
+    assert seen.bodies == Counter({b"now": 1, b"after one more time": 2})
+
+
+async def test_tags_and_sql(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A group would get what it did not ask for, or miss what it did."""
+    by_tag, by_sql = Seen(), Seen()
+    async with (
+        consuming(cluster, by_tag, "red || blue", group="tags"),
+        consuming(cluster, by_sql, Sql("size > 3 AND TAGS <> 'blue'"), group="sql"),
+    ):
+        await send(producer, "r1", tags="red", properties={"size": "1"})
+        await send(producer, "r5", tags="red", properties={"size": "5"})
+        await send(producer, "b5", tags="blue", properties={"size": "5"})
+        await send(producer, "g9", tags="green", properties={"size": "9"})
+        await by_tag.until(3)
+        await by_sql.until(2)
+    assert by_tag.bodies == Counter([b"r1", b"r5", b"b5"])
+    assert by_sql.bodies == Counter([b"r5", b"g9"])
+
+
+async def test_a_wrong_filter_is_refused(cluster: EmbeddedCluster) -> None:
+    """A mistake in an expression would look like a topic without messages."""
+    consumer = PushConsumer("g", cluster.namesrv_address, Seen())
+    consumer.subscribe("T", Sql("size >"))
+    with pytest.raises(BrokerError):
+        await consumer.start()
+    assert cluster.brokers[0].consumers.clients.consumer_group("g") is None
+
+
+async def test_a_wrong_filter_of_a_start_that_does_not_wait(cluster: EmbeddedCluster) -> None:
+    """Nobody would see it, or `health` would go on about a filter that has been put right."""
+    consumer = PushConsumer("g", cluster.namesrv_address, Seen())
+    consumer.subscribe("T", Sql("size >"))
+    await consumer.start(wait=False)
+    try:
+        await until(lambda: any("expression" in problem for problem in consumer.health().problems))
+        consumer.subscribe("T", Sql("size > 3"))
+        await until(lambda: consumer.health().ok)
+    finally:
+        await consumer.close()
+
+
+async def test_members_share_and_take_over(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Two members would do the same work, or a leaving one would leave its queues to nobody."""
+    one, two = Seen(), Seen()
+    async with consuming(cluster, one, name="one") as first:
+        await until(lambda: len(of_topic(first)) == 4)
+        async with consuming(cluster, two, name="two") as second:
+            await until(lambda: len(of_topic(first)) == len(of_topic(second)) == 2)
+            assert not set(of_topic(first)) & set(of_topic(second))
+            sent = await send(producer, *texts("shared", 40))
+            await until(lambda: (one.bodies + two.bodies).total() >= 40)
+            assert one.bodies + two.bodies == Counter(sent)
+            assert one.bodies
+            assert two.bodies
+        await until(lambda: len(of_topic(first)) == 4)
+        alone = await send(producer, *texts("alone", 20))
+        await until(lambda: (one.bodies + two.bodies).total() >= 60)
+    assert one.bodies + two.bodies == Counter(sent + alone)
+    assert committed(cluster) == 60
+
+
+async def test_a_second_member_in_one_client_is_refused(cluster: EmbeddedCluster) -> None:
+    """Brokers would take two members for one, and half of the queues would have nobody."""
+    async with consuming(cluster, Seen()):
+        second = PushConsumer("g", cluster.namesrv_address, Seen())
+        with pytest.raises(ConfigInvalid, match="instance_name"):
+            await second.start()
+        with pytest.raises(ClientClosed):
+            second.health()
+
+
+async def test_where_a_new_group_begins(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """QUIRKS 33: a new group would miss what a broker still has from the queue's first message on."""
+    sent = await send(producer, *texts("old", 8))
+    seen = Seen()
+    async with consuming(cluster, seen, consume_from=ConsumeFrom.LAST_OFFSET):
+        await seen.until(8)
+    assert seen.bodies == Counter(sent)
+
+
+async def test_back_pressure(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A stuck handler would let a whole topic into memory."""
+    go = asyncio.Event()
+    seen: list[bytes] = []
+
+    async def handle(message: MessageExt) -> None:
+        await go.wait()
+        seen.append(message.body)
+
+    queue = MessageQueue("T", "broker-a", 0)
+    for text in texts("held", 60):
+        await producer.send(Message("T", text.encode()), queue=queue)
+    async with consuming(cluster, handle, queue_messages_max=10, pull_batch_size=8) as consumer:
+        held = await _held(consumer, queue)
+        await until(lambda: held.count > 10)
+        await asyncio.sleep(0.1)
+        assert held.count == 16  # two pulls of eight
+        go.set()
+        await until(lambda: len(seen) == 60)
+    assert committed(cluster) == 60
+
+
+async def _held(consumer: PushConsumer, queue: MessageQueue) -> Any:
+    await until(lambda: queue in consumer.member.pullers)
+    return consumer.member.pullers[queue].held
+
+
+async def test_every_pull_says_the_same_of_its_consumer(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Pulls that leave ahead would ask for other messages, hold the broker longer, or store no offset."""
+    queue = MessageQueue("T", "broker-a", 0)
+    for number in range(5):
+        await producer.send(Message("T", b"%d" % number, tags="a"), queue=queue)
+    pulls = Requests(RequestCode.PULL_MESSAGE)
+    consumer = PushConsumer(
+        "g",
+        cluster.namesrv_address,
+        Seen(),
+        config=PushConfig(consume_from=FIRST, pull_batch_size=1, post_subscription=True),
+        client=ClientConfig(rpc_hooks=(pulls,)),
+    )
+    consumer.subscribe("T", "a || b")
+
+    def fields(offset: str) -> list[dict[str, str]]:
+        seen = [one.ext_fields() for one in pulls.seen]
+        return [
+            each
+            for each in seen
+            if (each["topic"], each["queueId"], each["queueOffset"]) == ("T", "0", offset)
+        ]
+
+    async with consumer:
+        await until(lambda: bool(fields("5")) and consumer.progress().get(queue) == 5)
+        await producer.send(Message("T", b"last", tags="a"), queue=queue)
+        await until(lambda: bool(fields("6")))
+    (first, *_), (last, *_) = fields("0"), fields("6")
+    assert first["subscription"] == "a || b"
+    assert int(last["sysFlag"]) == int(first["sysFlag"]) | PullSysFlag.COMMIT_OFFSET
+    assert last["commitOffset"] in {"5", "6"}
+    changing = {"queueOffset", "commitOffset", "sysFlag"}
+    assert {name: value for name, value in last.items() if name not in changing} == {
+        name: value for name, value in first.items() if name not in changing
+    }
+
+
+async def test_pause_and_resume(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A paused consumer would go on pulling, or never begin again."""
+    seen = Seen()
+    async with consuming(cluster, seen, suspend_timeout_ms=200) as consumer:
+        await send(producer, "before")
+        await seen.until(1)
+        consumer.pause()
+        await asyncio.sleep(0.3)  # pulls that the broker holds end
+        await send(producer, *texts("meanwhile", 8))
+        await asyncio.sleep(0.2)
+        assert len(seen.bodies) == 1
+        consumer.resume()
+        await seen.until(9)
+
+
+async def test_a_handler_that_takes_too_long(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A message whose handler hangs would hold up the group's offset for ever."""
+    never = asyncio.Event()
+
+    calls: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        calls.append(message.reconsume_times)
+        if message.reconsume_times == 0:
+            await never.wait()
+
+    async with consuming(cluster, handle, consume_timeout_ms=300, close_timeout_ms=100) as consumer:
+        await send(producer, "hangs")
+        await until(lambda: calls == [0, 1])
+        assert sum(offset for queue, offset in consumer.progress().items() if queue.topic == "T") == 1
+        assert await consumer.close() is False
+    assert committed(cluster) == 1
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_handler_that_ends_too_late(
+    cluster: EmbeddedCluster, producer: Producer, *, is_async: bool
+) -> None:
+    """Its message, which was sent back, would be done with twice, or its worker would do no more."""
+    late = threading.Event()
+    ended: list[tuple[bytes, int]] = []
+
+    def hang(message: MessageExt) -> None:
+        if message.body == b"hangs" and message.reconsume_times == 0:
+            late.wait(30)
+        ended.append((message.body, message.reconsume_times))
+
+    async def hang_async(message: MessageExt) -> None:
+        await asyncio.to_thread(hang, message)
+
+    handler = hang_async if is_async else hang
+    async with consuming(cluster, handler, consume_timeout_ms=300, concurrency=2):
+        await send(producer, "hangs")
+        await until(lambda: ended == [(b"hangs", 1)])
+        late.set()
+        await until(lambda: ended == [(b"hangs", 1), (b"hangs", 0)])
+        await send(producer, "next", "last")
+        await until(lambda: len(ended) == 4)
+    assert sorted(ended[2:]) == [(b"last", 0), (b"next", 0)]
+    assert committed(cluster) == 3
+
+
+async def test_closing_waits_for_handlers(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """What a handler was doing at the end would be done twice by the next start."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        began.set()
+        await asyncio.sleep(0.2)
+        ended.set()
+
+    async with consuming(cluster, handle) as consumer:
+        await send(producer, "last")
+        await began.wait()
+        assert await consumer.close()
+        assert ended.is_set()
+    assert committed(cluster) == 1
+    assert cluster.brokers[0].consumers.clients.consumer_group("g") is None
+    with pytest.raises(ClientClosed):
+        consumer.pause()
+
+
+async def test_a_close_whose_caller_has_no_time_goes_on(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Heartbeats would go on for a member that is gone, and nobody would get its share of the queues."""
+    began, ends = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        began.set()
+        await ends.wait()
+
+    async with consuming(cluster, handle) as consumer:  # `producer` keeps the connections that they share
+        await send(producer, "last")
+        await began.wait()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        ends.set()
+        assert await consumer.close()
+        assert committed(cluster) == 1
+        assert cluster.brokers[0].consumers.clients.consumer_group("g") is None
+    async with consuming(cluster, handle):
+        pass
+
+
+async def test_subscriptions_may_change(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A running consumer would keep to the topics that it began with."""
+    async with AdminClient(cluster.namesrv_address) as admin:
+        await admin.create_topic("U", 2)
+    seen = Seen()
+    async with consuming(cluster, seen, "red") as consumer:
+        consumer.subscribe("U")
+        await until(lambda: len(of_topic(consumer, "U")) == 2)
+        await send(producer, "u", topic="U")
+        await seen.until(1)
+        consumer.subscribe("T", "blue")
+        await until(lambda: len(of_topic(consumer, "T")) == 4)
+        consumer.unsubscribe("U")
+        await until(lambda: not of_topic(consumer, "U"))
+        await send(producer, "blue", tags="blue")
+        await seen.until(2)
+    assert seen.bodies == Counter([b"u", b"blue"])
+
+
+async def test_namespaces(cluster: EmbeddedCluster) -> None:
+    """A tenant would see its own prefix, or another tenant's messages; retries most of all."""
+    config = ClientConfig(namespace="tenant")
+    seen = Seen(lambda message: ConsumeResult.LATER if not message.reconsume_times else None)
+    async with Producer("senders", cluster.namesrv_address, client=config) as producer:
+        await producer.send(Message("Theirs", b"one"))
+        async with consuming(cluster, seen, topic="Theirs", namespace="tenant") as consumer:
+            await until(lambda: len(seen.messages) == 2)
+            assert {queue.topic for queue in consumer.assignment} == {"Theirs", "%RETRY%g"}
+    assert [message.topic for message in seen.messages] == ["Theirs", "Theirs"]
+    assert committed(cluster, "tenant%g", "tenant%Theirs") == 1
+
+
+# -- what operators ask ---------------------------------------------------------------------------
+
+
+async def ask(cluster: EmbeddedCluster, code: int, header: Any) -> Command:
+    async with await RawClient.open(cluster.brokers[0].address) as raw:
+        return await raw.call(code, header)
+
+
+async def test_resetting_offsets(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """An operator's reset would be overwritten by the consumer's next commit."""
+    sent = await send(producer, *texts("again", 12))
+    seen = Seen()
+    async with consuming(cluster, seen, persist_interval_ms=50):
+        await seen.until(12)
+        await until(lambda: committed(cluster) == 12)
+        header = ResetOffsetRequestHeader(topic="T", group="g", timestamp=0, is_force=True)
+        answer = await ask(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        assert answer.code == ResponseCode.SUCCESS
+        await until(lambda: seen.bodies.total() == 24)
+    assert seen.bodies == Counter(sent * 2)
+    assert committed(cluster) == 12
+
+
+async def test_status_and_running_info(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """The consumerStatus of mqadmin would show nothing of a member of ours."""
+    seen = Seen()
+    async with consuming(cluster, seen, name="shown") as consumer:
+        await send(producer, *texts("status", 8))
+        await seen.until(8)
+        await until(lambda: len(consumer.assignment) == 5)
+        client_id = consumer.member.client.client_id
+        info_header = GetConsumerRunningInfoRequestHeader(
+            consumer_group="g", client_id=client_id, jstack_enable=True
+        )
+        answer = await ask(cluster, RequestCode.GET_CONSUMER_RUNNING_INFO, info_header)
+        info = ConsumerRunningInfo.decode(answer.body)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert set(info.mq_table) == set(consumer.member.pullers)
+        assert info.status_table["T"].consume_ok_tps
+        assert {sub.topic for sub in info.subscription_set} == {"T", "%RETRY%g"}
+        assert "MainThread" in (info.jstack or "")
+        status_header = GetConsumerStatusRequestHeader(topic="T", group="g")
+        answer = await ask(cluster, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, status_header)
+        table = GetConsumerStatusBody.decode(answer.body).consumer_table[client_id]
+        assert sum(table.values()) == 8
+
+
+@pytest.mark.parametrize(("said", "kind"), [(None, "CR_SUCCESS"), (ConsumeResult.LATER, "CR_LATER")])
+async def test_a_message_tried_by_an_operator(
+    cluster: EmbeddedCluster, producer: Producer, said: Any, kind: str
+) -> None:
+    """The consumeMessage of mqadmin would not reach the handler, or would move the group's offset."""
+    result = await producer.send(Message("T", b"try me"))
+    seen = Seen(lambda _: said)
+    async with consuming(cluster, seen, "nothing of that", name="tried") as consumer:
+        header = ConsumeMessageDirectlyResultRequestHeader(
+            consumer_group="g",
+            client_id=consumer.member.client.client_id,
+            msg_id=result.offset_message_id,
+            broker_name="broker-a",
+        )
+        answer = await ask(cluster, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        assert answer.code == ResponseCode.SUCCESS
+        told = ConsumeMessageDirectlyResult.decode(answer.body)
+        assert (told.consume_result, told.order) == (kind, False)
+        assert [message.body for message in seen.messages] == [b"try me"]
+
+
+async def test_a_held_pull_brings_its_message(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A message for an idle consumer would wait until its pull's time is over, 15 s."""
+    seen = Seen()
+    async with consuming(cluster, seen) as consumer:
+        await until(lambda: len(of_topic(consumer)) == 4)
+        await until(lambda: len(cluster.brokers[0].consumers.holds) >= 4)
+        await send(producer, "quick")
+        await seen.until(1)  # in less

@@ -1,0 +1,190 @@
+"""Messages that cannot be decoded, with our own servers; the cases are in tests/mqconsumer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rocketpy import MessageQueue, PullConsumer, PushConfig, PushConsumer
+from rocketpy.consumer.dispatch import concurrent as consuming
+from rocketpy.protocol.bodies import (
+    GetConsumerListByGroupResponseBody,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetResponseHeader,
+    SendMessageRequestHeaderV2,
+)
+from rocketpy.protocol.message.record import encode_record, host_bytes
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.raw_client import RawClient
+from tests.integration.sdk_peers import Names, Peer, stored
+from tests.mqconsumer import undecodable
+from tests.mqconsumer.group import BROKER_SETTINGS, Seen, group, pushing, until
+from tests.mqproducer.place import Place
+
+HOST = host_bytes("127.0.0.1", 10911)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """The broker's store."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+async def place(store: Path) -> AsyncIterator[Place]:
+    """Our servers."""
+    async with EmbeddedCluster(store, settings=BROKER_SETTINGS) as cluster:
+        yield Place(cluster.namesrv_address)
+
+
+globals().update(undecodable.CASES)
+
+
+class Damaged(Peer):
+    """A broker whose only queue has two good records and one that has lost its magic number.
+
+    heal: gives that back. pulls: when and from where it was pulled, in s.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self.answer)
+        self.client_id = ""
+        self.pulls: list[tuple[float, int]] = []
+        self.records = [
+            encode_record(b"T", 0, 0, at, 1000 + at, 0, 1, HOST, 2, HOST, 0, 0, b"message %d" % at, b"")
+            for at in range(3)
+        ]
+        self.good = self.records[2]
+        self.records[2] = self.good[:4] + bytes(4) + self.good[8:]
+
+    def heal(self) -> None:
+        self.records[2] = self.good
+
+    def answer(self, channel: Channel, request: Command) -> Command | None:
+        if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            members = GetConsumerListByGroupResponseBody(consumer_id_list=[self.client_id])
+            return request.reply(body=members.encode())
+        if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            return request.reply(header=QueryConsumerOffsetResponseHeader(offset=0))
+        if request.code == RequestCode.PULL_MESSAGE:
+            return self.pulled(channel, request)
+        return request.reply()
+
+    def pulled(self, channel: Channel, request: Command) -> Command | None:
+        header = request.header_as(PullMessageRequestHeader)
+        if header.topic != "T" or header.queue_offset >= len(self.records):
+            channel.park()
+            return None
+        self.pulls.append((time.monotonic(), header.queue_offset))
+        answer = PullMessageResponseHeader(
+            suggest_which_broker_id=0, next_begin_offset=len(self.records), min_offset=0, max_offset=3
+        )
+        return request.reply(header=answer, body=b"".join(self.records[header.queue_offset :]))
+
+    def pauses(self) -> list[float]:
+        """Between the pulls that began at the damaged record, in s."""
+        times = [at for at, offset in self.pulls if offset == 2]
+        return [after - before for before, after in pairwise(times)]
+
+
+async def test_a_record_without_a_length(caplog: pytest.LogCaptureFixture) -> None:
+    """A queue would stand still in silence, or be pulled without a pause, or lose good messages."""
+    seen = Seen()
+    async with Damaged() as broker, Names(T={"a": broker.address}) as names:
+        names.queues = 1
+        consumer = PushConsumer("g", names.address, seen, config=PushConfig(rebalance_interval_ms=10))
+        consumer.subscribe("T")
+        async with consumer:
+            broker.client_id = consumer.health().client_id
+            await until(lambda: len(broker.pauses()) >= 3)
+            assert seen.bodies == [b"message 0", b"message 1"]
+            (problem,) = consumer.health().problems
+            assert "cannot be read from offset 2: record at 0: magic 0x00000000" in problem
+            broker.heal()
+            await seen.until(b"message 2")
+            await until(lambda: consumer.health().ok)
+            await until(lambda: consumer.progress()[MessageQueue("T", "a", 0)] == 3)
+    assert all(pause >= 0.1 * 2**number for number, pause in enumerate(broker.pauses()[:3]))
+    told = [record for record in caplog.records if "cannot be read from offset 2" in record.getMessage()]
+    assert [record.levelno for record in told] == [logging.ERROR]
+
+
+class Refusing(Damaged):
+    """A broker with one message that cannot be decompressed.
+
+    It takes nothing back, and a copy only when it is sent for the second time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records = [
+            encode_record(b"T", 0, 0, 0, 1000, 0x101, 1, HOST, 2, HOST, 0, 0, b"not LZ4", b"TAGS\x01t\x02")
+        ]
+
+    def answer(self, channel: Channel, request: Command) -> Command | None:
+        if request.code == RequestCode.CONSUMER_SEND_MSG_BACK or self.sends == [request]:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark="no")
+        if request.code == RequestCode.SEND_MESSAGE_V2:
+            return stored(request)
+        if request.code == RequestCode.LOCK_BATCH_MQ:
+            wanted = LockBatchRequestBody.decode(request.body).mq_set
+            return request.reply(body=LockBatchResponseBody(lock_ok_mq_set=wanted).encode())
+        return super().answer(channel, request)
+
+
+async def test_an_operator_tries_such_a_message(place: Place) -> None:
+    """The consumeMessage of mqadmin would hand raw bytes to the handler."""
+    topic = await undecodable.mixed(place, "direct", {b"not zlib": 1})
+    seen, name = Seen(), group("direct")
+    async with (
+        PullConsumer(group("direct"), place.namesrv) as reader,
+        pushing(place, topic, seen, "no such tag", name=name) as consumer,
+    ):
+        (queue,) = await reader.fetch_queues(topic)
+        (message,) = (await reader.pull(queue, 3, 1)).messages
+        header = ConsumeMessageDirectlyResultRequestHeader(
+            consumer_group=name,
+            client_id=consumer.member.client.client_id,
+            msg_id=message.offset_message_id,
+            broker_name=queue.broker_name,
+        )
+        address = "{}:{}".format(*message.store_host)
+        async with await RawClient.open(address) as client:
+            answer = await client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+    assert (answer.code, seen.bodies) == (ResponseCode.SYSTEM_ERROR, [])
+    assert "the message cannot be decoded: 8 bytes are not a zlib stream" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_copy_stays_what_it_was(monkeypatch: pytest.MonkeyPatch, orderly: bool) -> None:
+    """A message that a broker does not take back would be copied as a good one, or handed to the handler."""
+    monkeypatch.setattr(consuming, "_AGAIN_S", 0.05)
+    seen = Seen()
+    async with Refusing() as broker, Names(T={"a": broker.address}) as names:
+        names.routes["%RETRY%g"] = {"a": broker.address}
+        names.queues = 1
+        config = PushConfig(rebalance_interval_ms=10, orderly=orderly, suspend_ms=10)
+        consumer = PushConsumer("g", names.address, seen, config=config)
+        consumer.subscribe("T")
+        async with consumer:
+            broker.client_id = consumer.health().client_id
+            await until(lambda: len(broker.sends) == 2)
+            await until(lambda: consumer.progress()[MessageQueue("T", "a", 0)] == 1)
+    for copy in broker.sends:
+        header = copy.header_as(SendMessageRequestHeaderV2)
+        assert (header.sys_flag, copy.body, header.topic) == (0x101, b"not LZ4", "%RETRY%g")
+    assert seen.bodies == []

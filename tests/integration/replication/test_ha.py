@@ -1,0 +1,555 @@
+"""A master and its slaves on sockets: what is copied, who is refused, what comes back after a stop."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from rocketpy import (
+    AdminClient,
+    ConsumeFrom,
+    Message,
+    MessageQueue,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    SendStatus,
+)
+from rocketpy.errors import TransportError
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+)
+from rocketpy.protocol.message.record import decode_all
+from rocketpy.protocol.message.sysflag import PullSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect, register_transport
+from rocketpy.transport.tcp import TcpTransport
+from rocketpy_broker.broker.broker import Broker
+from rocketpy_broker.replication.ha.client import HaClientState
+from rocketpy_broker.store import MessageStore
+from tests.integration.ha_pair import Pair, caught_up, log_bytes, pair
+from tests.integration.sdk_peers import Peer
+from tests.waiting import LIMIT_S, until
+
+PATIENT = ProducerConfig(send_timeout_ms=60_000)
+"""Machines that stand still for seconds make no difference."""
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with pair(tmp_path) as it:
+        yield it
+
+
+async def send(brokers: Pair, count: int, size: int = 500, topic: str = "HaTopic") -> None:
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
+        await asyncio.gather(
+            *(
+                producer.send(Message(topic, f"{n} ".encode() * (size // 5), keys=[f"k{n}"]))
+                for n in range(count)
+            )
+        )
+
+
+async def test_a_slave_finds_its_master_and_copies_everything(brokers: Pair) -> None:
+    """Without this a master's messages are gone with its machine."""
+    master = await brokers.master()
+    await send(brokers, 300)
+    slave = await brokers.slave()
+    await send(brokers, 200)
+    await caught_up(master, slave)
+    assert len(master.store.commit_log.files.segments) > 3
+    assert log_bytes(slave) == log_bytes(master)
+    assert slave.store.min_physical_offset == 0
+    await until(lambda: slave.store.dispatch_behind_bytes == 0)
+    for queue_id in range(4):
+        ours, theirs = (b.store.queues.queues["HaTopic", queue_id] for b in (slave, master))
+        assert list(ours.units()) == list(theirs.units())
+    states = master.replication.progress.states(master.store.max_physical_offset)
+    await until(lambda: master.replication.progress.acked == master.store.max_physical_offset)
+    assert [state.broker_id for state in states] == [1]
+
+
+class Carrier(TcpTransport):
+    """A transport as a user brings one: remembers where it connected to."""
+
+    def __init__(self) -> None:
+        self.connected: set[Address] = set()
+
+    async def connect(
+        self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
+    ) -> None:
+        self.connected.add(address)
+        await super().connect(address, protocol, options)
+
+
+async def test_replication_uses_a_registered_transport(brokers: Pair) -> None:
+    """Clients would reach a broker by QUIC, say, and its slave would ask by TCP, where nobody listens."""
+    carrier = Carrier()
+    register_transport("carrier", carrier)
+    listen = "carrier://127.0.0.1:0"
+    master = await brokers.master(listen=listen)
+    slave = await brokers.slave(listen=listen)
+    await send(brokers, 100)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    ha_address = Address.parse(master.replication.advertised_address)
+    assert ha_address.scheme == "carrier"
+    assert carrier.connected >= {ha_address, master.address}
+
+
+async def test_a_slave_goes_on_where_it_was(brokers: Pair) -> None:
+    """Without this a restarted slave would copy everything again, or miss what came meanwhile."""
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await send(brokers, 100)
+    await caught_up(master, slave)
+    await brokers.stop(slave)
+    await send(brokers, 100)
+    slave = await brokers.slave()
+    await caught_up(master, slave)
+    assert log_bytes(slave) == log_bytes(master)
+    assert not (brokers.root / "slave" / "cut").exists()
+
+
+async def test_a_slave_that_stops_while_it_catches_up(brokers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this what a slave copied in a rush would be in no queue after a stop that was clean."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._RUSH_S", 3600)
+    master = await brokers.master()
+    await send(brokers, 400, size=2000)
+    slave = await brokers.slave()
+    await caught_up(master, slave)
+    assert slave.store.dispatch_behind_bytes > 0
+    await brokers.stop(slave)
+    with MessageStore(slave.store.config) as store:
+        queues = [(queue.topic, queue.queue_id) for queue in master.store.queues.queues.values()]
+        ends = [[one.max_offset_in_queue(*queue) for queue in queues] for one in (store, master.store)]
+        assert ends[0] == ends[1]
+        assert sum(ends[0]) == 400
+
+
+async def test_what_a_slave_copied_in_a_rush_is_dispatched_when_it_is_over(brokers: Pair) -> None:
+    """Consumers of a slave that was away would not get what came meanwhile before its master says more."""
+    master = await brokers.master(haSendHeartbeatInterval="19000")
+    await send(brokers, 1000, size=3000)
+    slave = await brokers.slave()
+    await caught_up(master, slave)
+    await until(lambda: slave.store.dispatch_behind_bytes == 0)
+    assert sum(slave.store.max_offset_in_queue("HaTopic", queue_id) for queue_id in range(4)) == 1000
+
+
+async def test_slaves_of_slaves(brokers: Pair) -> None:
+    """Without this many slaves would all load the master."""
+    master = await brokers.master()
+    first = await brokers.slave("first", 1)
+    second = await brokers.slave("second", 2, haMasterAddress=first.replication.advertised_address)
+    await send(brokers, 100)
+    await caught_up(master, first, second)
+    assert log_bytes(second) == log_bytes(master)
+    assert first.replication.progress.connections == master.replication.progress.connections == 1
+
+
+async def test_a_slave_refuses_sends(brokers: Pair) -> None:
+    """Without this the slave's log would part from its master's (QUIRKS 39)."""
+    await brokers.master()
+    slave = await brokers.slave()
+    before = slave.topics.names
+    channel = await connect(slave.address, Peer())
+    for topic in ("TBW102", "BenchmarkTest", "New"):
+        header = SendMessageRequestHeaderV2(
+            producer_group="g", topic=topic, default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+            sys_flag=0, born_timestamp=0, flag=0, properties="", reconsume_times=0,
+        )  # fmt: skip
+        answer = await channel.request(Command.request(RequestCode.SEND_MESSAGE_V2, header, b"x"), 60_000)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "slave" in (answer.remark or "")
+    channel.close()
+    assert slave.store.max_physical_offset == 0
+    assert slave.topics.names == before
+
+
+async def test_consumers_read_from_the_slave_when_the_master_is_gone(brokers: Pair) -> None:
+    """Without this a dead master would stop consumers, though everything is on its slave."""
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await send(brokers, 50)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    await brokers.stop(master)
+    bodies = set()
+    async with PullConsumer("readers", namesrv=brokers.namesrv_address) as consumer:
+        for queue in await consumer.fetch_queues("HaTopic"):
+            offset = 0
+            while offset < await consumer.max_offset(queue):
+                result = await consumer.pull(queue, offset, max_count=32)
+                bodies |= {message.body for message in result.messages}
+                offset = result.next_offset
+    assert len(bodies) == 50
+
+
+async def _put(broker: Broker, count: int) -> None:
+    """Store so many messages in queue 0."""
+    header = SendMessageRequestHeaderV2(
+        producer_group="g", topic="HaTopic", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+        sys_flag=0, born_timestamp=0, flag=0, properties="WAIT\x01true\x02", reconsume_times=0,
+    )  # fmt: skip
+    channel = await connect(broker.address, Peer())
+    for number in range(count):
+        request = Command.request(RequestCode.SEND_MESSAGE_V2, header, b"%d" % number)
+        assert (await channel.request(request, 60_000)).code == 0
+    channel.close()
+
+
+async def _pull_at(
+    broker: Broker, offset: int, *, suspend: bool = False, topic: str = "HaTopic", commit: int | None = None
+) -> Command:
+    """A consumer's pull, of queue 0. commit: the offset that it asks to store."""
+    header = PullMessageRequestHeader(
+        consumer_group="readers", topic=topic, queue_id=0, queue_offset=offset, max_msg_nums=32,
+        sys_flag=PullSysFlag.build(commit_offset=commit is not None, suspend=suspend, subscription=True),
+        commit_offset=commit or 0, suspend_timeout_millis=20_000, sub_version=0, subscription="*",
+        expression_type="TAG",
+    )  # fmt: skip
+    channel = await connect(broker.address, Peer())
+    answer = await channel.request(Command.request(RequestCode.PULL_MESSAGE, header), 60_000)
+    channel.close()
+    return answer
+
+
+async def test_a_slave_stores_no_offset_that_comes_with_a_pull(brokers: Pair) -> None:
+    """Its offsets are its master's: a reader would begin again at an older one, or skip messages."""
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await _put(master, 5)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    assert (await _pull_at(master, 3, commit=2)).code == ResponseCode.SUCCESS
+    assert master.consumers.offsets.get("readers", "HaTopic", 0) == 2
+    await until(lambda: slave.consumers.offsets.get("readers", "HaTopic", 0) == 2)
+    await brokers.stop(master)
+    assert (await _pull_at(slave, 3, commit=4)).code == ResponseCode.SUCCESS
+    assert slave.consumers.offsets.get("readers", "HaTopic", 0) == 2
+
+
+@pytest.mark.parametrize("suspend", [False, True])
+async def test_a_slave_moves_no_consumer(brokers: Pair, *, suspend: bool) -> None:
+    """Without this a slave that is a little behind would send the readers of a dead master back to what they
+    have handled, or to the queue's first message (PullMessageProcessor, offsetCheckInSlave=false).
+    """
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await _put(master, 5)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    await brokers.stop(master)
+    for offset in (6, 10**9, -1):
+        answer = await _pull_at(slave, offset, suspend=suspend)
+        found = answer.header_as(PullMessageResponseHeader)
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert (found.next_begin_offset, found.suggest_which_broker_id) == (offset, 0)
+    assert (await _pull_at(slave, 5)).code == ResponseCode.PULL_NOT_FOUND
+    assert (await _pull_at(slave, 0)).code == ResponseCode.SUCCESS
+    assert slave.store.max_offset_in_queue("OFFSET_MOVED_EVENT", 0) == 0
+
+
+async def test_a_reader_behind_whom_a_slave_is_gets_what_comes(brokers: Pair) -> None:
+    """Without this a reader that was further than the slave would ask it without a pause, or lose what its
+    master still had when it is back.
+    """
+    master = await brokers.master()
+    slave = await brokers.slave(shortPollingTimeMills="600000")
+    await _put(master, 5)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    waiting = asyncio.create_task(_pull_at(slave, 6, suspend=True))
+    await until(lambda: ("HaTopic", 0) in slave.consumers.holds.queues)
+    await _put(master, 2)
+    answer = await waiting
+    assert answer.code == ResponseCode.SUCCESS
+    assert [record.body for record in decode_all(answer.body)] == [b"1"]
+
+
+@pytest.mark.parametrize(("percent", "chosen"), [("0", 1), ("40", 0)])
+async def test_readers_far_behind_are_sent_to_the_slave(brokers: Pair, percent: str, chosen: int) -> None:
+    """Without this old messages, read from the master's disk, would slow down everybody's sends; or a slave
+    would do its master's work.
+    """
+    master = await brokers.master(slaveReadEnable="true", accessMessageInMemoryMaxRatio=percent)
+    slave = await brokers.slave(slaveReadEnable="true")
+    await send(brokers, 50)
+    await caught_up(master, slave)
+    await until(lambda: slave.topics.get("HaTopic") is not None)
+    async with PullConsumer("readers", namesrv=brokers.namesrv_address) as reader:
+        ends = {queue: await reader.max_offset(queue) for queue in await reader.fetch_queues("HaTopic")}
+        found = await reader.pull(max(ends, key=lambda queue: ends[queue]), 0, max_count=1)
+    assert found.suggested_broker_id == chosen
+    seen: list[bytes] = []
+    consumer = PushConsumer(
+        "g",
+        brokers.namesrv_address,
+        lambda message: seen.append(message.body),
+        config=PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET, pull_batch_size=1),
+    )
+    consumer.subscribe("HaTopic")
+    async with consumer:
+        await until(lambda: len(seen) == 50)
+    assert (slave.consumers.stats.got_total > 0) == (chosen == 1)
+
+
+async def test_a_look_up_by_id_finds_a_replica(brokers: Pair) -> None:
+    """A message could not be looked up while its master is away, or another's came instead (QUIRKS 69)."""
+    master = await brokers.master()
+    slave = await brokers.slave()
+    other = await brokers.start("other", brokerName="other")
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
+        queues = [MessageQueue("HaTopic", name, 0) for name in ("pair", "other")]
+        sends = [(Message("HaTopic", body), queue) for queue in queues for body in (b"first", b"second")]
+        ids = [(await producer.send(one, queue=queue)).offset_message_id for one, queue in sends]
+    await caught_up(master, slave)
+    await brokers.stop(master)
+    await brokers.stop(other)
+    async with (
+        PullConsumer("readers", namesrv=brokers.namesrv_address) as consumer,
+        AdminClient(brokers.namesrv_address) as admin,
+    ):
+        for look_up in (consumer.view_message, admin.view_message):
+            found = [await look_up(message_id) for message_id in ids[:2]]
+            assert [message.body for message in found] == [b"first", b"second"]
+            assert {message.queue.broker_name for message in found} == {"pair"}
+            with pytest.raises(TransportError):
+                await look_up(ids[2])
+        assert (await admin.view_message(ids[1], "HaTopic")).body == b"second"
+
+
+async def test_the_masters_crash_begins_an_epoch_and_a_slave_follows(brokers: Pair) -> None:
+    """Without this a slave would keep what its master lost, and copy what follows to the wrong place."""
+    master = await brokers.master()
+    slave = await brokers.slave()
+    await send(brokers, 40)
+    await caught_up(master, slave)
+    await brokers.stop(slave)
+    await brokers.stop(master)
+    assert len(master.replication.epochs.state.epochs) == 1
+    (brokers.root / "master" / "abort").touch()
+    cut = master.store.commit_log.files
+    with (brokers.root / "master" / "commitlog" / cut.segments[-1].path.name).open("r+b") as file:
+        file.seek(cut.max_offset - cut.segments[-1].start - 100)
+        file.write(bytes(100))
+    (brokers.root / "master" / "checkpoint").unlink()
+    lost = log_bytes_of(brokers.root / "slave")
+    master = await brokers.master()
+    end = master.store.max_physical_offset
+    await send(brokers, 10)
+    slave = await brokers.slave()
+    await until(lambda: slave.replication.client.state is HaClientState.COPIES)
+    await caught_up(master, slave)
+    assert log_bytes(slave) == log_bytes(master)
+    assert [epoch.start for epoch in slave.replication.epochs.state.epochs] == [0, end]
+    (aside,) = (brokers.root / "slave" / "cut").iterdir()
+    assert lost.find(aside.read_bytes()) == end
+
+
+def log_bytes_of(root: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
+
+
+async def test_a_slave_with_other_file_sizes_says_what_to_do(brokers: Pair) -> None:
+    """Without this it would reconnect for ever and nobody would know why."""
+    await brokers.master(fileReservedTime="1")
+    await send(brokers, 300)
+    master = brokers.running[0]
+    while master.store.min_physical_offset == 0:
+        master.store.commit_log.files.take_first().delete()
+    slave = await brokers.slave(mappedFileSizeCommitLog="131072")
+    await until(lambda: "mappedFileSizeCommitLog" in slave.replication.client.problem)
+
+
+@pytest.mark.parametrize("secret", ["", "other"])
+async def test_a_slave_without_the_secret_gets_nothing(brokers: Pair, secret: str) -> None:
+    """Without this whoever reaches the HA port could read every message."""
+    await brokers.master(haSecret="known")
+    await send(brokers, 10)
+    slave = await brokers.slave(haSecret=secret) if secret else await brokers.slave()
+    await until(lambda: slave.replication.client.problem != "")
+    assert slave.store.max_physical_offset == 0
+
+
+@pytest.mark.parametrize("idle", [64, 300])
+async def test_idle_connections_keep_no_slave_out(brokers: Pair, idle: int) -> None:
+    """Connections that say nothing would leave a SYNC_MASTER without its slave."""
+    master = await brokers.master()
+    await send(brokers, 10)
+    port = master.replication.server.address
+    assert port is not None
+    with contextlib.ExitStack() as opened:
+        for _ in range(idle):
+            opened.enter_context(socket.create_connection((port.host, port.port)))
+        slave = await brokers.slave()
+        await caught_up(master, slave)
+        assert [state.broker_id for state in master.replication.slaves()] == [1]
+
+
+async def test_slaves_over_memory(brokers: Pair) -> None:
+    """Without this a replicated broker could not be tried inside one process."""
+    master = await brokers.start("master", listen="memory://ha-master")
+    slave = await brokers.start("slave", listen="memory://ha-slave", brokerRole="SLAVE", brokerId="1")
+    await send(brokers, 20)
+    await caught_up(master, slave)
+    assert log_bytes(slave) == log_bytes(master)
+
+
+async def test_a_slave_copies_topics_groups_and_offsets(brokers: Pair) -> None:
+    """Without this a promoted slave would not know the topics whose messages it has (QUIRKS 56, 68)."""
+    master = await brokers.master()
+    master.consumers.groups.find("old")
+    slave = await brokers.slave()
+    await send(brokers, 1, topic="Late")
+    master.consumers.groups.find("made")
+    await master.consumers.groups.delete("old")
+    master.consumers.offsets.commit("made", "Late", 0, 7)
+    await until(lambda: slave.consumers.offsets.get("made", "Late", 0) == 7)
+    await until(lambda: slave.consumers.groups.get("made") is not None)
+    await until(lambda: slave.topics.snapshot() == master.topics.snapshot())
+    await until(lambda: slave.consumers.groups.snapshot() == master.consumers.groups.snapshot())
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
+        await producer.send(Message("Late", b"soon", delay_level=1))
+    await until((brokers.root / "slave" / "config" / "delayOffset.json").exists)
+    await until(lambda: slave.deferred.delay.offsets() == {1: 1})
+    await master.topics.delete("Late")
+    await until(lambda: slave.topics.get("Late") is None)
+
+
+async def test_a_sync_master_answers_when_a_slave_has_it(brokers: Pair) -> None:
+    """Without this SEND_OK of a SYNC_MASTER would not survive the loss of its machine (recorded: ha3)."""
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        settings = {"flushDiskType": flush, "syncFlushTimeout": "700"}
+        master = await brokers.start(f"m-{flush}", brokerName=flush, brokerRole="SYNC_MASTER", **settings)
+        async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
+            alone = await producer.send(Message("BenchmarkTest", b"0"), queue=_queue(flush))
+            assert alone.status is SendStatus.SLAVE_NOT_AVAILABLE
+            slave = await brokers.slave(f"s-{flush}", 1, brokerName=flush, **settings)
+            await until(lambda master=master: master.replication.progress.is_slave_ok(1 << 20))  # type: ignore[misc]
+            for number in range(30):
+                result = await producer.send(Message("BenchmarkTest", b"%d" % number), queue=_queue(flush))
+                assert result.status is SendStatus.SEND_OK
+                end = master.store.max_physical_offset
+                assert slave.store.max_physical_offset == end
+                assert flush == "ASYNC_FLUSH" or slave.store.flushed_offset == end
+            results = await asyncio.gather(
+                *(
+                    producer.send(Message("BenchmarkTest", bytes(9000)), queue=_queue(flush))
+                    for _ in range(50)
+                )
+            )
+            assert {result.status for result in results} == {SendStatus.SEND_OK}
+
+
+async def time_out(master: Broker) -> None:
+    """Let the time of a send that waits for a slave be over, once there is one."""
+    waiters = master.replication._waiters
+    assert waiters is not None
+    await until(lambda: waiters._waiting.ends_ms is not None)
+    waiters._waiting._groups[0].ends_ms = 0
+    waiters._expire_later(asyncio.get_running_loop())
+
+
+async def test_a_slave_that_does_not_answer_costs_the_time_out(brokers: Pair) -> None:
+    """Without this a sender would wait for ever, or believe that a slave has the message (recorded: ha3)."""
+    master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="600000")
+    wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
+    wire[1].write(bytes(8))
+    await until(lambda: master.replication.progress.is_slave_ok(1))
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
+        sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
+        await until(lambda: master.store.max_physical_offset > 0)
+        assert master.store.max_offset_in_queue("BenchmarkTest", 0) == 0  # nobody may read it yet
+        await time_out(master)
+        assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        await until(lambda: master.store.max_offset_in_queue("BenchmarkTest", 0) == 1)
+        message = Message("BenchmarkTest", b"y", wait_store=False)
+        assert (await producer.send(message, queue=_queue("pair"))).status is SendStatus.SEND_OK
+        await time_out(master)  # else the stop waits for the slave
+    wire[1].close()
+
+
+async def test_a_master_that_stops_waits_for_its_slave(brokers: Pair) -> None:
+    """Each restart of a SYNC_MASTER would tell senders that messages are uncertain which its slave has."""
+    master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="60000")
+    wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
+    wire[1].write(bytes(8))
+    await until(lambda: master.replication.progress.is_slave_ok(1))
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
+        sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
+        await until(lambda: master.store.max_physical_offset > 0)
+        closing = asyncio.create_task(master.close())
+        await until(lambda: master.phase == "stopping: replication")
+        wire[1].write(master.store.max_physical_offset.to_bytes(8, "big"))
+        assert (await sending).status is SendStatus.SEND_OK
+        await closing
+    wire[1].close()
+
+
+async def test_what_waits_for_disk_and_slave_is_read_by_nobody(
+    brokers: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that another asked for would show a message that no slave has: gone with its master (#8239)."""
+    master = await brokers.master(
+        brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH", syncFlushTimeout="600000"
+    )
+    wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
+    wire[1].write(bytes(8))
+    await until(lambda: master.replication.progress.is_slave_ok(1))
+    driver, gate = master.replication._driver, asyncio.Event()
+    original = driver.flush
+
+    async def flush() -> int:
+        flushed = await original()
+        await gate.wait()
+        return flushed
+
+    monkeypatch.setattr(driver, "flush", flush)
+    async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
+        sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
+        await until(lambda: master.store.flushed_offset == master.store.max_physical_offset > 0)
+        master.store.dispatch()
+        shown = master.store.max_offset_in_queue("BenchmarkTest", 0)
+        gate.set()
+        assert shown == 0
+        await time_out(master)
+        assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        await until(lambda: master.store.max_offset_in_queue("BenchmarkTest", 0) == 1)
+    wire[1].close()
+
+
+def _queue(broker: str) -> MessageQueue:
+    return MessageQueue("BenchmarkTest", broker, 0)
+
+
+async def test_access_control_holds_at_the_ha_port(brokers: Pair) -> None:
+    """Eight zero bytes would bring every message to a program that has no account."""
+    rules = brokers.root / "plain_acl.yml"
+    rules.write_text("globalWhiteRemoteAddresses: [127.0.0.1]\n")
+    acl = {"aclEnable": "true", "rocketmq.acl.plain.file": str(rules)}
+    master = await brokers.master(**acl)
+    await send(brokers, 10)
+    port = master.replication.server.address
+    assert port is not None
+    reader, writer = await asyncio.open_connection(port.host, port.port)
+    writer.write(bytes(8))
+    async with asyncio.timeout(LIMIT_S):
+        assert await reader.read() == b""
+    writer.close()
+    stranger = await brokers.slave("stranger", 2)
+    await until(lambda: "haSecret" in stranger.replication.client.problem)
+    await brokers.stop(master)
+    master = await brokers.master(**acl, haSecret="known")
+    slave = await brokers.slave("slave", 1, **acl, haSecret="known")
+    await caught_up(master, slave)

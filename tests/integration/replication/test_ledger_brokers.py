@@ -1,0 +1,431 @@
+"""Brokers of a DLedger group: what is acknowledged stays, whoever leads."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rocketpy import (
+    ClientConfig,
+    ConsumeFrom,
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    RetryConfig,
+    SendStatus,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import SendMessageRequestHeaderV2
+from rocketpy.protocol.message.record import decode
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.telemetry import Measured
+from rocketpy.transport import Address, AskingEnd, connect
+from rocketpy_broker import EmbeddedCluster, cli
+from rocketpy_broker.broker.broker import Broker
+from rocketpy_broker.handlers.send.commit_wait import PC_BUSY
+from rocketpy_broker.replication.ha_status import find_places
+from tests.integration.ledger_group import ledger_group
+from tests.waiting import LIMIT_S, until
+
+
+def bodies_of(broker: Broker, topic: str = "T") -> set[bytes]:
+    """What a broker's queues of a topic hold."""
+    store = broker.store
+    store.dispatch()
+    found = set()
+    for queue_id in (queue_id for name, queue_id in list(store.queues.queues) if name == topic):
+        offset = 0
+        while units := store.units(topic, queue_id, offset, 1000):
+            offset += len(units)
+            for physical, size, _ in units:
+                data = store.look_message(physical, size)
+                assert data is not None
+                found.add(decode(data).body)
+    return found
+
+
+async def send(producer: Producer, *bodies: bytes) -> None:
+    results = await asyncio.gather(*(producer.send(Message("T", body)) for body in bodies))
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
+
+
+async def test_messages_are_on_every_broker(tmp_path: Path) -> None:
+    """A broker that is gone would take its messages with it."""
+    async with ledger_group(tmp_path) as group, group.producer() as producer:
+        await group.master()
+        bodies = {b"%d" % number for number in range(300)}
+        await send(producer, *bodies)
+        await until(lambda: all(bodies_of(broker) == bodies for broker in group.running.values()))
+
+
+async def test_the_first_message_of_a_topic_is_answered_when_it_is_committed(tmp_path: Path) -> None:
+    """It was committed before its sender waited for that: an error came, and the message was stored twice."""
+    async with ledger_group(tmp_path, 1) as group, group.producer() as producer:
+        master = await group.master()
+        topics = [f"New{number}" for number in range(10)]
+        for topic in topics:
+            assert (await producer.send(Message(topic, b"first"))).status is SendStatus.SEND_OK
+        stored = [
+            unit for topic in topics for queue in range(4) for unit in master.store.units(topic, queue, 0, 9)
+        ]
+        assert len(stored) == len(topics)
+
+
+async def test_a_leader_that_stops_waits_for_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stop of a leader would tell senders that messages are uncertain which its group has."""
+    async with ledger_group(tmp_path, 1, commit_wait_ms=500) as group, group.producer() as producer:
+        master = await group.master()
+        await send(producer, b"before")
+        ledger, held = master.ledger, list[int]()
+        assert ledger._waiters is not None
+        monkeypatch.setattr(ledger._waiters, "_timeout_s", LIMIT_S)
+        committed = ledger.committed
+        monkeypatch.setattr(ledger, "committed", held.append)
+        sending = asyncio.create_task(send(producer, b"last"))
+        await until(lambda: bool(held))
+        closing = asyncio.create_task(group.stop("n0"))
+        await until(lambda: master.phase == "stopping: replication")
+        monkeypatch.setattr(ledger, "committed", committed)
+        committed(held[-1])
+        await sending
+        await closing
+
+
+async def test_the_next_master_has_what_was_acknowledged_and_takes_more(tmp_path: Path) -> None:
+    """Every stop of a master would lose messages, or stop those who send (I1)."""
+    async with ledger_group(tmp_path) as group, group.producer() as producer:
+        first = await group.master()
+        old = {b"%d" % number for number in range(100)}
+        await send(producer, *old)
+        name = group.name_of(first)
+        await group.stop(name)
+        second = await group.master()
+        assert second is not first
+        assert bodies_of(second) == old
+        new = {b"new %d" % number for number in range(100)}
+        await send(producer, *new)
+        again = await group.start(name)
+        await until(lambda: bodies_of(again) == old | new)
+        assert again.ledger.broker_id in (1, 2, 3)
+
+
+def header(topic: str = "T", **fields: object) -> SendMessageRequestHeaderV2:
+    given = {
+        "producer_group": "g", "topic": topic, "default_topic": "TBW102", "default_topic_queue_nums": 4,
+        "queue_id": 0, "sys_flag": 0, "born_timestamp": 0, "flag": 0, "properties": "", "reconsume_times": 0,
+        **fields,
+    }  # fmt: skip
+    return SendMessageRequestHeaderV2(**given)  # type: ignore[arg-type]
+
+
+async def ask(broker: Broker, request: Command) -> Command:
+    channel = await connect(broker.address, AskingEnd())
+    try:
+        return await channel.request(request, 10_000)
+    finally:
+        channel.close()
+
+
+async def test_a_follower_refuses_as_a_slave_does(tmp_path: Path) -> None:
+    """A producer with an old route would be told nothing that helps."""
+    async with ledger_group(tmp_path) as group:
+        await group.master()
+        for broker in group.slaves():
+            answer = await ask(broker, Command.request(RequestCode.SEND_MESSAGE_V2, header(), b"x"))
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "does not lead" in (answer.remark or "")
+
+
+async def test_without_a_majority_sends_end_in_time_with_a_code_to_try_again(tmp_path: Path) -> None:
+    """A producer would wait for its own time-out, and not know that another broker may do (4.6.0's codes)."""
+    settings = {"dLegerPendingMax": "3"}
+    async with ledger_group(tmp_path, settings=settings, commit_wait_ms=500) as group:
+        master = await group.master()
+        await ask(master, Command.request(RequestCode.SEND_MESSAGE_V2, header(), b"x"))
+        for broker in group.slaves():
+            await group.stop(group.name_of(broker))
+        answers = await asyncio.gather(
+            *(ask(master, Command.request(RequestCode.SEND_MESSAGE_V2, header(), b"x")) for _ in range(4))
+        )
+        assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_ERROR}
+        assert {answer.remark for answer in answers} == {PC_BUSY}
+        # Not even those that do not wait for a flush or a slave (WAIT=false) are answered earlier.
+        one = header(properties="WAIT\x01false\x02")
+        answer = await ask(master, Command.request(RequestCode.SEND_MESSAGE_V2, one, b"x"))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_roles_reach_the_name_server(tmp_path: Path) -> None:
+    """Clients would send to a follower, or to a leader that is gone (QUIRKS 65)."""
+    async with ledger_group(tmp_path) as group:
+        master = await group.master()
+        own = {name: broker.advertised_address for name, broker in group.running.items()}
+        wanted = {0: own.pop(group.name_of(master))} | {int(name[1:]) + 1: own[name] for name in own}
+        namesrv = [Address.parse(group.namesrv_address)]
+        async with asyncio.timeout(LIMIT_S):
+            for pause_s in itertools.repeat(0.05):
+                found = {id_: address for _, id_, address in await find_places(namesrv)}
+                if found == wanted:
+                    break
+                await asyncio.sleep(pause_s)
+
+
+async def addresses(namesrv: str) -> dict[int, str]:
+    """The members of the group by their ids, as the name server tells them."""
+    return {id_: address for _, id_, address in await find_places([Address.parse(namesrv)])}
+
+
+def contains(part: dict[int, str], told: dict[int, str]) -> bool:
+    return part.items() <= told.items()
+
+
+async def until_told(namesrv: str, condition: Callable[[dict[int, str]], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        for pause_s in itertools.repeat(0.02):
+            if condition(await addresses(namesrv)):
+                return
+            await asyncio.sleep(pause_s)
+
+
+async def test_consumers_find_survivors_that_restarted_without_a_majority(tmp_path: Path) -> None:
+    """What is stored could not be read until most of the group is back (4.6.0 registers them with id -1)."""
+    async with ledger_group(tmp_path, 5, roleless_ms=200) as group:
+        namesrv = group.namesrv_address
+        bodies = {b"%d" % number for number in range(20)}
+        async with group.producer() as producer:
+            await group.master()
+            await send(producer, *bodies)
+        await until(lambda: all(bodies_of(broker) == bodies for broker in group.running.values()))
+        first, second, *others = (group.name_of(broker) for broker in group.slaves())
+        for name in (*others, group.name_of(await group.master())):
+            await group.stop(name)
+        for name in (first, second):
+            await group.stop(name)
+            again = {-1: (await group.start(name)).advertised_address}
+            await until_told(namesrv, partial(contains, again))
+        assert await addresses(namesrv) == again
+        async with PullConsumer("readers", namesrv=namesrv) as consumer:
+            queues = await consumer.fetch_queues("T")
+            found = {m.body for queue in queues for m in (await consumer.pull(queue, 0)).messages}
+        assert found == bodies
+        await group.start(others[0])
+        await until_told(namesrv, lambda told: 0 in told and len(told) == 3 and -1 not in told)
+
+
+async def test_a_broker_without_a_role_leaves_no_trace(tmp_path: Path) -> None:
+    """Clients would go on to ask a broker that said goodbye."""
+    async with ledger_group(tmp_path, 3, roleless_ms=10) as group:
+        await group.master()
+        for name in list(group.running):
+            await group.stop(name)
+        alone = await group.start("n1")
+        await until_told(group.namesrv_address, lambda told: told == {-1: alone.advertised_address})
+        await group.stop("n1")
+        await until_told(group.namesrv_address, lambda told: not told)
+
+
+async def test_a_new_topic_is_known_to_the_next_master(tmp_path: Path) -> None:
+    """Its messages would be there, and sends to it refused: TOPIC_NOT_EXIST (QUIRKS 68)."""
+    settings = {"autoCreateTopicEnable": "true"}
+    async with ledger_group(tmp_path, settings=settings) as group:
+        first = await group.master()
+        answer = await ask(first, Command.request(RequestCode.SEND_MESSAGE_V2, header("New"), b"x"))
+        assert answer.code == 0
+        # Its tables were not copied yet: followers do that every 10 s.
+        assert all(broker.topics.get("New") is None for broker in group.slaves())
+        await group.stop(group.name_of(first))
+        second = await group.master()
+        topic = second.topics.get("New")
+        assert topic is not None
+        assert topic.write_queue_nums == 4
+        last = header("New", default_topic="NotThere")
+        answer = await ask(second, Command.request(RequestCode.SEND_MESSAGE_V2, last, b"x"))
+        assert answer.code == 0
+
+
+async def test_batches_delays_and_transactions(tmp_path: Path) -> None:
+    """4.6.0 with DLedger refuses batches; delayed and half messages would be lost with their master."""
+    settings = {"messageDelayLevel": "1s 2s", "transactionTimeOut": "200", "transactionCheckInterval": "300"}
+    async with ledger_group(tmp_path, settings=settings) as group:
+        first = await group.master()
+        async with group.producer() as producer:
+            batch = [Message("T", b"batch %d" % number) for number in range(5)]
+            await producer.send_batch(batch)
+            delayed = [Message("T", b"delayed %d" % number, delay_level=2) for number in range(5)]
+            await asyncio.gather(*(producer.send(message) for message in delayed))
+            await group.stop(group.name_of(first))
+            second = await group.master()
+            wanted = {message.body for message in (*batch, *delayed)}
+            await until(lambda: bodies_of(second) == wanted)
+
+
+async def test_who_led_and_stops_tells_of_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator would look for lost delays and transactions, which the next leader goes on with."""
+    settings = {"messageDelayLevel": "1s 1h", "transactionCheckInterval": "100000"}
+    async with ledger_group(tmp_path, settings=settings) as group:
+        master = await group.master()
+        async with group.producer() as producer:
+            await producer.send(Message("T", b"late", delay_level=1))
+            await until(lambda: master.deferred.delay.waiting() == {1: 0})
+        for name in [name for name, broker in group.running.items() if broker is not master]:
+            await group.stop(name)
+        group.end_silence()
+        await until(lambda: not master.is_master)
+        await group.stop(group.name_of(master))
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [text for text in told if "not saved" in text or "not noted" in text] == []
+
+
+async def test_consumers_go_on_with_the_next_master(tmp_path: Path) -> None:
+    """A group of consumers would start anew, or stop, at each change."""
+    async with ledger_group(tmp_path) as group, group.producer() as producer:
+        seen: list[bytes] = []
+
+        async def handle(message: MessageExt) -> None:
+            seen.append(message.body)
+
+        first = await group.master()
+        await send(producer, b"a")
+        config = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+        consumer = PushConsumer("readers", group.namesrv_address, handle, config=config)
+        consumer.subscribe("T")
+        async with consumer:
+            await until(lambda: b"a" in seen)
+            await group.stop(group.name_of(first))
+            await group.master()
+            await send(producer, b"b")
+            await until(lambda: b"b" in seen)
+
+
+async def test_offsets_and_groups_are_the_next_masters_too(tmp_path: Path) -> None:
+    """Consumers would begin anew at each change of masters."""
+    async with ledger_group(tmp_path, sync_ms=50) as group:
+        first = await group.master()
+        first.consumers.offsets.commit("readers", "T", 0, 7)
+        first.consumers.groups.find("readers")
+        await until(
+            lambda: all(
+                slave.consumers.offsets.get("readers", "T", 0) == 7 and slave.consumers.groups.get("readers")
+                for slave in group.slaves()
+            )
+        )
+        await group.stop(group.name_of(first))
+        second = await group.master()
+        assert second.consumers.offsets.get("readers", "T", 0) == 7
+        second.consumers.offsets.commit("readers", "T", 0, 8)
+        await until(
+            lambda: all(slave.consumers.offsets.get("readers", "T", 0) == 8 for slave in group.slaves())
+        )
+
+
+async def test_the_next_master_asks_about_open_transactions(tmp_path: Path) -> None:
+    """A transaction whose master is gone would stay open for ever."""
+    settings = {"transactionTimeOut": "1000", "transactionCheckInterval": "200"}
+    client = ClientConfig(route_refresh_ms=200, heartbeat_ms=200)
+    async with ledger_group(tmp_path, settings=settings) as group:
+        first = await group.master()
+        async with group.producer(client) as producer:
+            await producer.send_in_transaction(
+                Message("T", b"half"),
+                local_transaction=lambda _: LocalTransactionState.UNKNOWN,
+                check=lambda _: LocalTransactionState.COMMIT,
+            )
+            await group.stop(group.name_of(first))
+            second = await group.master()
+            await until(lambda: bodies_of(second) == {b"half"})
+
+
+async def test_an_embedded_cluster_with_replicas() -> None:
+    """An application could not be tested against a change of masters without machines."""
+    # A machine that stands still changes the master here, too: its times are those that applications get.
+    config = ProducerConfig(send_timeout_ms=60_000, retry=RetryConfig(times=1000))
+    async with EmbeddedCluster(transport="memory", replicas=3) as cluster:
+        assert len(cluster.brokers) == 3
+        async with Producer("g", namesrv=cluster.namesrv_address, config=config) as producer:
+            await send(producer, *(b"%d" % number for number in range(50)))
+            master = await master_of(cluster)
+            await master.close()
+            cluster.brokers.remove(master)
+            await master_of(cluster)
+            await send(producer, b"more")
+        assert len(bodies_of(await master_of(cluster))) == 51
+
+
+async def master_of(cluster: EmbeddedCluster) -> Broker:
+    """The master, once there is one."""
+    await until(lambda: any(broker.is_master for broker in cluster.brokers))
+    return next(broker for broker in cluster.brokers if broker.is_master)
+
+
+async def run(*arguments: str) -> int:
+    """The exit status of a command of rocketpy-broker."""
+    return await asyncio.to_thread(cli.main, arguments)
+
+
+async def test_the_command_tells_of_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator could not tell who leads, or that a peer is away."""
+    async with ledger_group(tmp_path) as group:
+        name = group.name_of(await group.master())
+        await until(lambda: all(broker.ledger.broker_id >= 0 for broker in group.running.values()))
+        status = "dledger", "status", "--namesrv", group.namesrv_address
+        assert await run(*status) == 0
+        rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+        assert {row[0] for row in rows} == {"raft"}
+        assert {row[1]: row[4] for row in rows}[name] == "leader"
+        assert {row[6] for row in rows} == {name}
+        assert await run(*status, "--json") == 0
+        reports = [msgspec.json.decode(line) for line in capsys.readouterr().out.splitlines()]
+        assert {report["peer"]: report["role"] for report in reports}[name] == "leader"
+        for other in [other for other in group.running if other != name]:
+            await group.stop(other)
+        group.end_silence()
+        await until(lambda: group.running[name].ledger.is_slave)
+        assert await run(*status) == 1
+        assert await run("dledger", "transfer") == 2
+        assert "cannot transfer leadership" in capsys.readouterr().err
+
+
+async def test_the_command_tells_that_there_is_no_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator would read an empty table, and not whether the cluster has groups at all."""
+    async with EmbeddedCluster() as cluster:
+        namesrv = cluster.namesrv_address
+        assert await run("dledger", "status", "--namesrv", namesrv) == 1
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert f"no broker at {namesrv} tells of a DLedger group" in errors
+
+
+def measure(broker: Broker) -> Sequence[Measured]:
+    assert broker.metrics is not None
+    return broker.metrics.collect_from_anywhere()
+
+
+async def test_metrics_of_a_group(tmp_path: Path) -> None:
+    """Nobody would be woken by a group that has no leader, or a peer that falls behind."""
+    async with ledger_group(tmp_path) as group:
+        master = await group.master()
+        (slave, _) = group.slaves()
+        found = {measured.metric.name: dict(measured.values) for measured in measure(master)}
+        place = ("DefaultCluster", "raft")
+        assert found["rocketmq_dledger_term"] == {place: master.ledger.peer.state.term}
+        assert found["rocketmq_dledger_role"][*place, "leader"] == 1
+        assert set(found["rocketmq_dledger_peer_lag_entries"]) == {
+            (*place, name) for name, broker in group.running.items() if broker is not master
+        }
+        found = {measured.metric.name: dict(measured.values) for measured in measure(slave)}
+        assert found["rocketmq_dledger_role"][*place, "follower"] == 1
+        assert found["rocketmq_dledger_peer_lag_entries"] == {}

@@ -1,0 +1,109 @@
+"""Each background task and callback of a DLedger peer, ended by a bug: the peer stops, and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketpy.errors import FlushFailed, InvariantError, NotLeader
+from rocketpy_broker.replication.dledger import peer_transport as links
+from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.peer import Peer
+from tests.background import Bug
+from tests.integration.raft_group import Group, Member, group
+from tests.waiting import until
+
+
+def fails(*_args: object, **_kwargs: object) -> Any:
+    """Stands for a function with a bug."""
+    raise Bug
+
+
+async def stops(running: Group, member: Member, caplog: pytest.LogCaptureFixture) -> None:
+    """Wait until a leader has stopped for good: its owner is told once, its health says why, others go on."""
+    peer = member.peer
+    assert peer is not None
+    await until(lambda: bool(member.failures))
+    assert len(member.failures) == 1
+    assert peer.health().problem == (str(member.failures[0]) or "Bug()")
+    assert any(record.exc_info and "stops" in record.msg for record in caplog.records)
+    with pytest.raises(NotLeader):
+        peer.append(b"more")
+    others = [other for other in running.running if other is not member]
+    await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
+
+
+Act = Callable[[Peer], object]
+WORK: list[tuple[str, Callable[[Peer], Any], str, Act]] = [
+    ("tick", lambda peer: peer._node, "step", bool),
+    ("turn", lambda peer: peer._node, "push", lambda peer: peer.append(b"b")),
+    ("write", lambda peer: peer._ledger, "apply", lambda peer: peer.append(b"b")),
+    ("plan of a flush", lambda peer: peer._ledger, "plan_flush", lambda peer: peer.append(b"b")),
+    ("checkpoint", lambda peer: peer._files, "save_checkpoint", lambda peer: peer._save_checkpoint()),
+    ("room ahead", lambda peer: peer._ledger, "wants_room", lambda peer: peer.append(b"b")),
+    ("owner", lambda peer: peer._listener, "committed", lambda peer: peer.append(b"b")),
+]
+
+
+@pytest.mark.parametrize(("part", "method", "act"), [row[1:] for row in WORK], ids=[row[0] for row in WORK])
+async def test_work_of_a_peer_that_fails(
+    part: Callable[[Peer], Any],
+    method: str,
+    act: Act,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A peer would lead on and store nothing, or follow and never answer, and nobody would know."""
+    async with group(tmp_path, no_op=lambda _: b"no-op") as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        with monkeypatch.context() as patch:
+            patch.setattr(part(peer), method, fails)
+            act(peer)
+            await stops(running, member, caplog)
+
+
+async def test_a_connection_that_is_made_with_a_bug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader would never reach that peer again."""
+    async with group(tmp_path) as running:
+        member, peer = await running.leader()
+        other = next(name for name in running.members if name != member.name)
+        await running.stop(other)
+        with monkeypatch.context() as patch:
+            patch.setattr(links, "connect", fails)
+            await until(lambda: bool(member.failures))
+        assert "connect to peer" in str(member.failures[0])
+        assert any(record.exc_info and "stops" in record.msg for record in caplog.records)
+        assert peer.health().problem
+
+
+@pytest.mark.parametrize("with_files", [False, True])
+async def test_a_flush_that_fails_in_an_unknown_way_ends_a_peer(
+    with_files: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was not flushed would be counted as flushed, and the ledger take more entries."""
+
+    def fail(_plan: object) -> None:
+        raise ValueError("not an OSError")
+
+    async with group(tmp_path, with_files=with_files, no_op=lambda _: b"no-op") as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        ledger = member.files or member.ledger
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger, "run_flush", fail)
+            peer.append(b"b")
+            await stops(running, member, caplog)
+        assert isinstance(member.failures[0], FlushFailed | InvariantError)
+        assert "not an OSError" in str(member.failures[0])
+        if member.files is not None:
+            assert isinstance(member.files.failure, FlushFailed)

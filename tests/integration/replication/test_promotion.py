@@ -1,0 +1,147 @@
+"""A slave made master by hand, with processes as an operator runs them."""
+
+import asyncio
+import signal
+from asyncio.subprocess import Process
+from pathlib import Path
+
+import pytest
+
+from rocketpy import Message, MessageQueue, Producer, ProducerConfig, PullConsumer, SendStatus
+from rocketpy_broker.replication.ha_status import ask_broker
+from tests.integration.processes import output_of, start, stop
+from tests.waiting import LIMIT_S
+
+_CONF = """brokerName=pair
+brokerRole={role}
+brokerId={broker_id}
+storePathRootDir={root}
+listenPort=0
+mappedFileSizeCommitLog=65536
+syncFlushTimeout=20000
+"""
+
+
+class Machine:
+    """One broker of the name, with its file and its store."""
+
+    def __init__(self, root: Path, name: str, namesrv: str, role: str, broker_id: int) -> None:
+        self.store = root / name
+        self.conf = root / f"{name}.conf"
+        self.conf.write_text(_CONF.format(role=role, broker_id=broker_id, root=self.store))
+        self.namesrv = namesrv
+        self.process: Process | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        arguments = ("broker", "-c", str(self.conf), "--listen", "127.0.0.1:0", "--namesrv", self.namesrv)
+        self.process, self.address = await start(*arguments)
+
+    async def stop(self, number: int = signal.SIGTERM) -> None:
+        assert self.process is not None
+        await stop(self.process, number)
+        self.process = None
+
+    async def promote(self, *arguments: str) -> tuple[int | None, str]:
+        command = ("promote", "-c", str(self.conf), "--role", "SYNC_MASTER", *arguments)
+        return await output_of(*command, NAMESRV_ADDR=self.namesrv)
+
+    def log(self) -> bytes:
+        return b"".join(path.read_bytes() for path in sorted((self.store / "commitlog").iterdir()))
+
+
+async def send(namesrv: str, bodies: list[bytes]) -> set[SendStatus]:
+    config = ProducerConfig(send_timeout_ms=20_000)
+    async with Producer("ha", namesrv=namesrv, config=config) as producer:
+        queue = MessageQueue("BenchmarkTest", "pair", 0)
+        messages = [Message("BenchmarkTest", body) for body in bodies]
+        results = [await producer.send(message, queue=queue) for message in messages]
+    return {result.status for result in results}
+
+
+async def read(namesrv: str) -> list[bytes]:
+    bodies: list[bytes] = []
+    async with PullConsumer("readers", namesrv=namesrv) as consumer:
+        queue, offset = MessageQueue("BenchmarkTest", "pair", 0), 0
+        while offset < await consumer.max_offset(queue):
+            result = await consumer.pull(queue, offset, max_count=32)
+            bodies += [message.body for message in result.messages]
+            offset = result.next_offset
+    return bodies
+
+
+async def counts(machine: Machine, slaves: int) -> None:
+    """Wait until so many slaves have all that the master has."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            told = await ask_broker(machine.address)
+            if sum(slave.received == told.max_offset for slave in told.slaves) == slaves:
+                return
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.slow
+async def test_the_furthest_slave_takes_over_and_the_old_master_follows(tmp_path: Path) -> None:
+    """Without this a dead master's messages would be on its slaves and nobody could send any more; or a slave
+    that lacks acknowledged ones is promoted, or the old master's own ones come back among them.
+    """
+    process, namesrv = await start("namesrv", "--listen", "127.0.0.1:0")
+    old = Machine(tmp_path, "old", namesrv, "SYNC_MASTER", 0)
+    near, far = (Machine(tmp_path, f"slave{n}", namesrv, "SLAVE", n) for n in (1, 2))
+    try:
+        await old.start()
+        await asyncio.gather(near.start(), far.start())
+        await counts(old, 2)
+        first = [b"first %d" % n for n in range(20)]
+        assert await send(namesrv, first) == {SendStatus.SEND_OK}
+        await counts(old, 2)
+        await far.stop()
+        status, output = await far.promote()
+        assert (status, "still serves" in output) == (1, True)
+        second = [b"second %d" % n for n in range(20)]
+        assert await send(namesrv, second) == {SendStatus.SEND_OK}
+        await near.stop()
+        await send(namesrv, [b"nobody else has this"])
+        await old.stop(signal.SIGKILL)
+
+        await near.start()
+        before = far.conf.read_text()
+        status, output = await far.promote()
+        assert (status, "slave 1 at" in output and "has more" in output) == (1, True)
+        assert far.conf.read_text() == before
+        await near.stop()
+        assert (await near.promote())[0] == 0
+        assert "brokerRole=SYNC_MASTER\nbrokerId=0\n" in near.conf.read_text()
+        await near.start()
+        old.conf.write_text(_CONF.format(role="SLAVE", broker_id=3, root=old.store))
+        await asyncio.gather(old.start(), far.start())
+        await counts(near, 2)
+        assert await send(namesrv, [b"third"]) == {SendStatus.SEND_OK}
+        assert await read(namesrv) == [*first, *second, b"third"]
+        await counts(near, 2)
+        (aside,) = (old.store / "cut").iterdir()
+        assert b"nobody else has this" in aside.read_bytes()
+        assert not (far.store / "cut").exists()
+        assert near.log() == old.log() == far.log()
+    finally:
+        for machine in (old, near, far):
+            if machine.process is not None:
+                await machine.stop()
+        await stop(process)
+
+
+async def test_what_promote_refuses_without_force(tmp_path: Path) -> None:
+    """Without this a typing error would make an empty store, or one nobody knows of, the master."""
+    machine = Machine(tmp_path, "alone", "127.0.0.1:1", "SLAVE", 1)
+    status, output = await machine.promote()
+    assert (status, "is no store" in output) == (1, True)
+    assert not machine.store.exists()
+    (machine.store / "commitlog").mkdir(parents=True)
+    status, output = await machine.promote()
+    assert status == 1
+    assert "never followed" in output
+    assert "no name server" in output
+    assert (await machine.promote("--force"))[0] == 0
+    assert "brokerId=0" in machine.conf.read_text()
+    status, output = await machine.promote("--force")
+    assert (status, "file of a master" in output) == (1, True)

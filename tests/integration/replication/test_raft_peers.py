@@ -1,0 +1,442 @@
+"""DLedger peers over sockets: a group elects, replicates, and survives what becomes of its peers."""
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import DiskFull, FlushFailed, NotEnoughReplicas, NotLeader, StoreDamaged
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Channel, ChannelOptions, serve
+from rocketpy_broker.replication.dledger import peer as peer_module
+from rocketpy_broker.replication.dledger import peer_transport as links
+from rocketpy_broker.replication.dledger.core.codes import RaftRequestCode, RaftResponseCode
+from rocketpy_broker.replication.dledger.core.events import Call
+from rocketpy_broker.replication.dledger.core.messages import (
+    AppendEntryRequest,
+    AppendEntryResponse,
+    MetadataRequest,
+    MetadataResponse,
+    RaftMessage,
+    read_response,
+    to_request,
+)
+from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.peer import PeerState
+from rocketpy_broker.replication.dledger.peer_transport import PeerLinks
+from rocketpy_broker.store.log.flush import FlushPlan
+from tests.integration.raft_group import Group, Member, group
+from tests.integration.raw_client import RawClient
+from tests.waiting import until
+
+
+async def ask(member: Member, message: RaftMessage) -> RaftMessage:
+    assert member.peer is not None
+    message.group, message.remote_id = "g", member.name
+    request = to_request(message)
+    async with await RawClient.open(member.peer.address) as client:
+        return read_response(await client.call_frame(encode_command(request)), request.code)
+
+
+async def all_have(running: Group, bodies: list[bytes]) -> None:
+    await until(lambda: all(member.bodies() == bodies for member in running.running))
+
+
+async def test_a_group_elects_one_leader_and_replicates(tmp_path: Path) -> None:
+    """Without this there is no group: nothing that is acknowledged would be anywhere else."""
+    async with group(tmp_path) as running:
+        _, peer = await running.leader()
+        bodies = [b"%d" % number for number in range(500)]
+        entry = await running.append(peer, *bodies)
+        assert (entry.index, entry.term) == (499, peer.state.term)
+        await all_have(running, bodies)
+        assert [member.peer.state.role for member in running.running if member.peer].count(Role.LEADER) == 1
+        assert peer.lags == {name: 0 for name in running.members if name != peer.settings.self_id}
+
+
+async def test_many_entries_share_a_flush(tmp_path: Path) -> None:
+    """A group would be as slow as its disk is, once for each message."""
+    async with group(tmp_path) as running:
+        member, peer = await running.leader()
+        before = member.ledger.flushes
+        await running.append(peer, *[b"x"] * 300)
+        assert member.ledger.flushes - before < 10
+
+
+async def test_the_next_leader_has_what_was_acknowledged(tmp_path: Path) -> None:
+    """A leader that is gone would take acknowledged messages with it (I1)."""
+    async with group(tmp_path, no_op=lambda _: b"no-op") as running:
+        old, peer = await running.leader()
+        await running.append(peer, b"a", b"b")
+        await running.stop(old.name)
+        new, peer = await running.leader()
+        assert new is not old
+        await running.append(peer, b"c")
+        await running.start(old.name)
+        await all_have(running, [b"no-op", b"a", b"b", b"no-op", b"c"])
+        terms = [entry.term for entry in new.ledger.entries]
+        assert terms == sorted(terms)
+
+
+async def test_a_follower_that_was_away_catches_up(tmp_path: Path) -> None:
+    """Each restart would leave the group with one peer fewer."""
+    async with group(tmp_path, heartbeats_missed_max=100) as running:
+        member, peer = await running.leader()
+        away = next(name for name in running.members if name != member.name)
+        await running.append(peer, b"a")
+        await running.stop(away)
+        bodies = [b"%d" % number for number in range(2500)]
+        await running.append(peer, *bodies)
+        term = peer.state.term
+        await running.start(away)
+        await all_have(running, [b"a", *bodies])
+        assert peer.state == PeerState(Role.LEADER, term, member.name), "its restart cost the leader its term"
+
+
+async def test_a_minority_acknowledges_nothing(tmp_path: Path) -> None:
+    """A leader on its own would promise what the next one does not know."""
+    async with group(tmp_path) as running:
+        member, peer = await running.leader()
+        for name in running.members:
+            if name != member.name:
+                await running.stop(name)
+        entry = peer.append(b"alone")
+        await until(lambda: peer.state.role is not Role.LEADER)
+        assert peer.committed_index < entry.index
+        with pytest.raises(NotLeader):
+            peer.append(b"more")
+
+
+async def test_a_single_peer_leads_itself(tmp_path: Path) -> None:
+    """A group of one, for a first try, would wait for others for ever."""
+    async with group(tmp_path, size=1) as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        assert member.bodies() == [b"a"]
+
+
+async def test_too_much_that_waits_is_refused(tmp_path: Path) -> None:
+    """Without a majority a leader would fill its memory."""
+    async with group(tmp_path, pending_max=5) as running:
+        member, peer = await running.leader()
+        for name in running.members:
+            if name != member.name:
+                await running.stop(name)
+        for _ in range(5):
+            peer.append(b"x")
+        with pytest.raises(NotEnoughReplicas, match="5 entries wait"):
+            peer.append(b"x")
+
+
+async def test_nothing_is_acknowledged_before_it_is_durable_on_a_majority(tmp_path: Path) -> None:
+    """Power loss of all peers would lose acknowledged messages, as it does with 0.1."""
+    async with group(tmp_path) as running:
+        _, peer = await running.leader()
+        await running.append(peer, b"a")
+        gate = threading.Event()
+        for other in running.running:
+            other.ledger.on_flush = lambda: gate.wait(20)
+        try:
+            entry = peer.append(b"b")
+            await until(lambda: all(len(member.ledger.entries) == 2 for member in running.running))
+            assert peer.committed_index < entry.index
+        finally:
+            gate.set()
+        await until(lambda: peer.committed_index == entry.index)
+
+
+async def test_without_flush_nothing_waits_for_the_disk(tmp_path: Path) -> None:
+    """dLegerFlush=async would be as slow as the disk all the same."""
+    async with group(tmp_path, flush=False) as running:
+        _, peer = await running.leader()
+        gate = threading.Event()
+        for other in running.running:
+            other.ledger.on_flush = lambda: gate.wait(20)
+        try:
+            await running.append(peer, b"a", b"b")
+            await all_have(running, [b"a", b"b"])
+        finally:
+            gate.set()
+        await until(lambda: all(other.ledger.flushes > 0 for other in running.running))
+
+
+async def test_a_failed_flush_ends_a_peer(tmp_path: Path) -> None:
+    """After a flush that failed nobody knows what is on the disk; a second one proves nothing (#2706)."""
+
+    def fail() -> None:
+        raise FlushFailed("no")
+
+    async with group(tmp_path, no_op=lambda _: b"no-op") as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        member.ledger.on_flush = fail
+        peer.append(b"b")
+        await until(lambda: bool(member.failures))
+        with pytest.raises(NotLeader):
+            peer.append(b"c")
+        others = [other for other in running.running if other is not member]
+        await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
+
+
+async def test_a_slow_disk_does_not_hold_up_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker would answer nobody, not even its group, while its disk flushes."""
+    async with group(tmp_path, 1, with_files=True) as running:
+        leader, peer = await running.leader()
+        files = leader.files
+        assert files is not None
+        run_flush, threads = files.run_flush, list[int]()
+
+        def slowly(plan: FlushPlan) -> None:
+            threads.append(threading.get_ident())
+            time.sleep(0.02)
+            run_flush(plan)
+
+        monkeypatch.setattr(files, "run_flush", slowly)
+        for number in range(30):
+            await running.append(peer, b"%d" % number)
+            assert len(threads) > number
+        assert threads.count(threading.get_ident()) < len(threads) // 3
+
+
+async def test_lone_entries_are_flushed_in_the_loop_while_the_disk_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each send would wait for two changes of threads; or one slow flush would cost that for ever."""
+
+    class Clock:
+        """Stands still but for flushes."""
+
+        now = 1e9
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock, costs_s, threads = Clock(), 0.001, list[int]()
+    async with group(tmp_path, 1, with_files=True) as running:
+        leader, peer = await running.leader()
+        await running.append(peer, b"its file is made")
+        files = leader.files
+        assert files is not None
+        run_flush = files.run_flush
+
+        def flush(plan: FlushPlan) -> None:
+            threads.append(threading.get_ident())
+            clock.now += costs_s
+            run_flush(plan)
+
+        async def is_in_loop() -> bool:
+            await running.append(peer, b"x")
+            return threads[-1] == threading.get_ident()
+
+        monkeypatch.setattr(files, "run_flush", flush)
+        monkeypatch.setattr(peer_module, "time", clock)
+        assert [await is_in_loop() for _ in range(5)] == [True] * 5
+        costs_s = 0.01
+        assert await is_in_loop()
+        costs_s = 0.001
+        assert [await is_in_loop() for _ in range(3)] == [False] * 3
+        clock.now += 0.2
+        assert [await is_in_loop() for _ in range(3)] == [True] * 3
+
+
+async def test_a_leader_with_a_slow_disk_commits_what_the_others_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each send would wait for the slowest disk, or for the clock, though a majority has it."""
+    done = threading.Event()
+    async with group(tmp_path) as running:
+        leader, peer = await running.leader()
+        await running.append(peer, b"first")
+        await until(lambda: set(peer.lags.values()) == {0})
+        monkeypatch.setattr(peer_module, "_TICK_S", 3600.0)
+        later = asyncio.get_running_loop().time() + 60
+        await until(lambda: peer._timers["tick"].when() > later)  # no more ticks
+        leader.ledger.on_flush = done.wait
+        try:
+            await running.append(peer, b"second")
+            assert not done.is_set()
+        finally:
+            done.set()
+
+
+async def test_a_closed_peer_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Its timers would go on: a peer that was closed would write its checkpoint over that of the next one."""
+    async with group(tmp_path, 1) as running:
+        leader, peer = await running.leader()
+        closed = weakref.ref(peer)
+        del peer
+        await running.stop(leader.name)
+        gc.collect()
+        assert closed() is None
+
+
+async def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
+    """A follower without room would be lost to its group until somebody started it again."""
+    full = True
+
+    def refuse(_: object) -> None:
+        if full:
+            raise DiskFull("full")
+
+    async with group(tmp_path) as running:
+        member, peer = await running.leader()
+        follower = next(other for other in running.running if other is not member)
+        follower.ledger.on_apply = refuse
+        await running.append(peer, b"a")
+        await until(lambda: follower.peer is not None and follower.peer.disk_full is not None)
+        await running.append(peer, b"b")
+        full = False
+        await until(lambda: follower.bodies() == [b"a", b"b"])
+        assert follower.peer is not None
+        assert follower.peer.disk_full is None
+
+
+@pytest.mark.slow
+async def test_a_leader_without_room_hears_that_another_leads(tmp_path: Path) -> None:
+    """Its broker would go on as a master beside the new one."""
+
+    def refuse(_: object) -> None:
+        raise DiskFull("full")
+
+    async with group(tmp_path, no_op=lambda _: b"no-op") as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        member.ledger.on_apply = refuse
+        peer.append(b"b")
+        others = [other for other in running.running if other is not member]
+        await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
+        await until(lambda: member.states[-1].role is Role.FOLLOWER)
+        with pytest.raises(DiskFull):
+            peer.append(b"c")
+
+
+async def test_what_a_leader_has_sent_before_its_disk_was_full_is_there_once(tmp_path: Path) -> None:
+    """Pushes leave before the leader writes: what is tried again there would be sent, or be lost, again."""
+    full = True
+
+    def refuse(_: object) -> None:
+        if full:
+            raise DiskFull("full")
+
+    async with group(tmp_path, no_op=lambda _: b"no-op") as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        member.ledger.on_apply = refuse
+        entry = peer.append(b"b")
+        others = [other for other in running.running if other is not member]
+        await until(lambda: all(other.ledger.end_index >= entry.index for other in others))
+        assert member.ledger.end_index < entry.index
+        full = False
+        await until(lambda: all(other.bodies().count(b"b") == 1 for other in running.running))
+
+
+async def test_clients_of_dledger_are_served(tmp_path: Path) -> None:
+    """DLedger's own tools would not get along with a group of ours."""
+    async with group(tmp_path) as running:
+        member, _ = await running.leader()
+        found = await ask(running.members["n1"], MetadataRequest())
+        assert isinstance(found, MetadataResponse)
+        assert (found.leader_id, found.peers) == (member.name, running.addresses)
+        answer = await ask(member, AppendEntryRequest(body=b"a"))
+        assert isinstance(answer, AppendEntryResponse)
+        assert (answer.code, answer.index, answer.pos) == (RaftResponseCode.SUCCESS, 0, 0)
+        other = next(other for other in running.running if other is not member)
+        answer = await ask(other, AppendEntryRequest(body=b"a"))
+        assert (answer.code, answer.leader_id) == (RaftResponseCode.NOT_LEADER, member.name)
+
+
+class HangingEnd:
+    """An Endpoint that takes requests and answers none."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+    def channel_opened(self, channel: Channel) -> None:
+        self.opened += 1
+
+    def handle(self, channel: Channel, request: Command) -> None:
+        pass
+
+    def end_of_buffer(self) -> None:
+        pass
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        pass
+
+
+async def test_a_peer_that_hangs_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a leader pushes to it again and again would fill the leader's memory, for as long as it hangs."""
+    monkeypatch.setattr(links, "CALL_TIMEOUT_MS", 50)
+    end, failed = HangingEnd(), list[int]()
+    server = await serve("127.0.0.1:0", end)
+    peers = PeerLinks(
+        {"n1": server.address},
+        ChannelOptions(),
+        lambda call, _: failed.append(call),
+        lambda: None,
+        Tasks("a peer"),
+    )
+    peers.send(Call(1, "n1", MetadataRequest(group="g")))
+    peers.send(Call(2, "n1", MetadataRequest(group="g")))
+    await until(lambda: not server.channels and end.opened == 1)
+    await until(lambda: sorted(failed) == [1, 2])
+    peers.send(Call(3, "n1", MetadataRequest(group="g")))
+    await until(lambda: end.opened == 2)
+    peers.close()
+    await server.close()
+
+
+async def test_garbage_is_refused(tmp_path: Path) -> None:
+    """A stranger's request to the raft port would take a peer down."""
+    async with group(tmp_path, size=1) as running:
+        member, peer = await running.leader()
+        async with await RawClient.open(peer.address) as client:
+            for code, body in (
+                (RaftRequestCode.VOTE, b"{"),
+                (RaftRequestCode.PUSH, b'{"entry":{"body":"?"}}'),
+                (10, b""),
+            ):
+                answer = await client.call(code, body=body)
+                assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert not member.failures
+        await running.append(peer, b"a")
+
+
+async def test_a_lost_vote_refuses_the_start(tmp_path: Path) -> None:
+    """A peer that forgot whom it voted for could vote again, and make two leaders of one term."""
+    async with group(tmp_path, size=1) as running:
+        member, peer = await running.leader()
+        await running.append(peer, b"a")
+        await running.stop("n0")
+        path = member.root / "currterm"
+        saved = await asyncio.to_thread(path.read_bytes)
+        await asyncio.to_thread(path.write_bytes, saved.replace(b"n0", b"n1"))
+        with pytest.raises(StoreDamaged, match="crc"):
+            await running.start("n0")
+        await running.stop("n0")
+        await asyncio.to_thread(path.unlink)
+        with pytest.raises(StoreDamaged, match="missing"):
+            await running.start("n0")
+        await running.stop("n0")
+
+
+async def test_peers_with_files_come_back_with_them(tmp_path: Path) -> None:
+    """A group that was stopped would have to begin anew."""
+    async with group(tmp_path, with_files=True, no_op=lambda _: b"no-op") as running:
+        _, peer = await running.leader()
+        bodies = [b"%d" % number * 50 for number in range(200)]
+        await running.append(peer, *bodies)
+        await all_have(running, [b"no-op", *bodies])
+        for name in running.members:
+            await running.stop(name)
+        for name in running.members:
+            await running.start(name)
+        _, peer = await running.leader()
+        await running.append(peer, b"more")
+        await all_have(running, [b"no-op", *bodies, b"no-op", b"more"])

@@ -1,0 +1,250 @@
+"""A DLedger group with a secret: who is let in at a peer's port, and what everybody else hears."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy.transport import AskingEnd, Channel, connect, serve
+from rocketpy_broker.replication.dledger import gate
+from rocketpy_broker.replication.dledger.core.messages import (
+    GetEntriesRequest,
+    HeartBeatRequest,
+    MetadataRequest,
+    PushEntryRequest,
+    RaftMessage,
+    VoteRequest,
+    read_response,
+    to_request,
+)
+from rocketpy_broker.replication.dledger.handshake import (
+    HandshakeCode,
+    Introduction,
+    PeerRefused,
+    introduce,
+    proof,
+)
+from rocketpy_broker.replication.dledger_status import ask_peers
+from tests.integration.raft_group import Group, group
+from tests.integration.raw_client import RawClient
+from tests.waiting import LIMIT_S, until
+
+KNOWN = "a long random text"
+TERM = 1 << 40
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Group]:
+    async with group(tmp_path, secret=KNOWN) as it:
+        yield it
+
+
+def port(running: Group, name: str = "n1") -> str:
+    return running.addresses[name]
+
+
+def hello(caller: str = "n0", callee: str = "n1", name: str = "g") -> Command:
+    request = Command.request(HandshakeCode.HELLO)
+    request.ext = {"group": name, "localId": caller, "remoteId": callee, "nonce": "n"}
+    return request
+
+
+async def ask(client: RawClient, request: Command) -> Command:
+    return await client.call_frame(encode_command(request))
+
+
+async def is_closed(client: RawClient) -> bool:
+    async with asyncio.timeout(LIMIT_S):
+        while await client.reader.read(65536):
+            pass
+    return True
+
+
+async def test_a_group_with_a_secret_replicates(running: Group) -> None:
+    """Whoever sets a secret would have no group any more."""
+    _, peer = await running.leader()
+    bodies = [b"%d" % number for number in range(100)]
+    await running.append(peer, *bodies)
+    await until(lambda: all(member.bodies() == bodies for member in running.running))
+    await running.stop("n1")
+    await running.start("n1")
+    await until(lambda: running.members["n1"].bodies() == bodies)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        MetadataRequest(),
+        GetEntriesRequest(begin_index=0),
+        VoteRequest(local_id="n0", leader_id="n0", term=TERM),
+        HeartBeatRequest(local_id="n0", leader_id="n0", term=TERM),
+        PushEntryRequest(local_id="n0", leader_id="n0", term=TERM),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+async def test_a_stranger_learns_and_changes_nothing(running: Group, message: RaftMessage) -> None:
+    """Whoever reaches the port could read every message, or depose the leader with a newer term."""
+    _, peer = await running.leader()
+    await running.append(peer, b"a")
+    message.group, message.remote_id = "g", "n1"
+    async with await RawClient.open(port(running)) as client:
+        answer = await ask(client, to_request(message))
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert "dLegerSecret" in str(answer.remark)
+        assert not answer.body
+        assert await is_closed(client)
+    assert peer.state.term < TERM
+    assert (await running.leader())[1] is peer
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (hello(name="other"), "group 'other'"),
+        (hello(callee="n2"), "looks for peer 'n2'"),
+        (hello(caller="n9"), "not a peer of this group"),
+        (Command.request(HandshakeCode.HELLO), "without group"),
+        (Command.request(HandshakeCode.PROVE), "without the handshake"),
+    ],
+    ids=["group", "callee", "caller", "nothing", "proof first"],
+)
+async def test_a_handshake_for_somebody_else_is_refused(running: Group, said: Command, reason: str) -> None:
+    """A peer of another group with the same secret would vote in this one."""
+    async with await RawClient.open(port(running)) as client:
+        answer = await ask(client, said)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert reason in str(answer.remark)
+        assert await is_closed(client)
+
+
+async def proven(client: RawClient, side: str = "caller", key: str = KNOWN) -> tuple[Command, Command]:
+    """Introduce a client as n0; the request that was the proof, and its answer."""
+    said = await ask(client, hello())
+    proves = Command.request(HandshakeCode.PROVE)
+    introduction = Introduction("g", "n0", "n1", "n", said.ext_fields()["nonce"])
+    proves.ext = {"proof": proof(key, side, introduction)}
+    return proves, await ask(client, proves)
+
+
+@pytest.mark.parametrize(("side", "key"), [("caller", "guessed"), ("callee", KNOWN), ("caller", "é")])
+async def test_a_wrong_proof_is_refused(running: Group, side: str, key: str) -> None:
+    """The secret would be no more than a request; or a peer's own proof could be sent back to it."""
+    async with await RawClient.open(port(running)) as client:
+        _, answer = await proven(client, side, key)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert await is_closed(client)
+
+
+async def test_a_proof_that_is_no_ascii_does_no_harm(
+    running: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stranger could fill the log with tracebacks."""
+    async with await RawClient.open(port(running)) as client:
+        await ask(client, hello())
+        proves = Command.request(HandshakeCode.PROVE)
+        proves.ext = {"proof": "é" * 64}
+        assert (await ask(client, proves)).code == ResponseCode.NO_PERMISSION
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_recorded_handshake_cannot_be_sent_again(running: Group) -> None:
+    """Whoever once saw a peer connect could take part from then on."""
+    async with await RawClient.open(port(running)) as first:
+        recorded, answer = await proven(first)
+        assert answer.code == ResponseCode.SUCCESS
+    async with await RawClient.open(port(running)) as second:
+        await ask(second, hello())
+        assert (await ask(second, recorded)).code == ResponseCode.NO_PERMISSION
+
+
+async def test_a_peer_speaks_for_itself_only(running: Group) -> None:
+    """One peer that was taken over could vote for all others."""
+    _, leader = await running.leader()
+    message = VoteRequest(group="g", local_id="n0", remote_id="n1", leader_id="n2", term=TERM)
+    async with await RawClient.open(port(running)) as client:
+        await proven(client)
+        metadata = MetadataRequest(group="g", remote_id="n1")
+        assert read_response(await ask(client, to_request(metadata)), 50000).code == 200
+        assert "speaks for another" in str((await ask(client, to_request(message))).remark)
+        assert await is_closed(client)
+    assert leader.state.term < TERM
+
+
+class Liar(AskingEnd):
+    """Answers a handshake without knowing the secret."""
+
+    def handle(self, channel: Channel, request: Command) -> Command:
+        answer = request.reply(ResponseCode.SUCCESS)
+        answer.ext = {"nonce": "m", "proof": "0" * 64}
+        return answer
+
+
+async def test_a_peer_that_was_connected_to_has_to_know_the_secret_too() -> None:
+    """Whoever takes over a peer's address could feed a follower, or count as a vote."""
+    server = await serve("127.0.0.1:0", Liar())
+    channel = await connect(server.address, AskingEnd())
+    with pytest.raises(PeerRefused, match="peer n1 does not know the secret"):
+        await introduce(channel, KNOWN, "g", "n0", "n1")
+    channel.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("said", [[], [hello()]], ids=["nothing", "half"])
+async def test_who_does_not_finish_the_handshake_is_disconnected(
+    running: Group, monkeypatch: pytest.MonkeyPatch, said: list[Command]
+) -> None:
+    """A stranger could hold connections for as long as he likes."""
+    monkeypatch.setattr(gate, "_HANDSHAKE_S", 0.1)
+    async with await RawClient.open(port(running)) as client:
+        for request in said:
+            assert (await ask(client, request)).code == ResponseCode.SUCCESS
+        assert await is_closed(client)
+
+
+async def test_idle_connections_keep_no_peer_out(running: Group) -> None:
+    """A peer that was restarted would find no place among connections that say nothing."""
+    _, peer = await running.leader()
+    name = next(name for name in running.members if name != peer.settings.self_id)
+    await running.stop(name)
+    async with AsyncExitStack() as opened:
+        for other in running.members:
+            for _ in range(80 if other != name else 0):
+                await opened.enter_async_context(await RawClient.open(port(running, other)))
+        await running.start(name)
+        await running.append(peer, b"a")
+        await until(lambda: running.members[name].bodies() == [b"a"])
+
+
+@pytest.mark.parametrize("theirs", ["", "other"])
+async def test_a_peer_without_the_secret_stays_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, theirs: str
+) -> None:
+    """One of three that was set up wrongly would be missed in silence."""
+    caplog.set_level(logging.WARNING)
+    async with group(tmp_path, secret=KNOWN) as running:
+        _, peer = await running.leader()
+        name = next(name for name in running.members if name != peer.settings.self_id)
+        await running.stop(name)
+        running.settings["secret"] = theirs
+        await running.start(name)
+        await running.append(peer, b"a")
+        await until(lambda: f"peer {peer.settings.self_id}: " in caplog.text)
+        await until(lambda: "dLegerSecret" in caplog.text)
+        assert running.members[name].bodies() == []
+
+
+async def test_who_has_the_file_may_ask(running: Group) -> None:
+    """`dledger status -c` would tell nothing of a group with a secret."""
+    await running.leader()
+    addresses = {name: member.peer.address for name, member in running.members.items() if member.peer}
+    reports = await ask_peers("g", addresses, secret=KNOWN, self_id="n0")
+    assert [report.role for report in reports].count("leader") == 1
+    reports = await ask_peers("g", addresses)
+    assert all("dLegerSecret" in report.problem for report in reports)

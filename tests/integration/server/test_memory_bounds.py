@@ -1,0 +1,332 @@
+"""What servers keep for connections is counted, and the greediest connection pays for too much of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import struct
+import weakref
+from asyncio.sslproto import SSLProtocol
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+import trustme
+
+from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
+from rocketpy.protocol.java import tags_code
+from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy.transport import (
+    Address,
+    Channel,
+    ChannelOptions,
+    MemoryBudget,
+    TlsFiles,
+    connect,
+    serve,
+)
+from rocketpy.transport.memory_budget import ConnectionMemory
+from rocketpy_broker import Broker, EmbeddedCluster
+from rocketpy_broker.metrics.catalog import CONNECTION_BYTES, CONNECTION_REFUSALS
+from rocketpy_broker.services.metadata.long_polling import HELD_BYTES
+from tests.integration.broker.test_broker import SMALL, send
+from tests.integration.broker.test_consumers import pull_request
+from tests.integration.raw_client import RawClient
+from tests.integration.server.test_embedded import Silent
+from tests.waiting import LIMIT_S, until
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[Broker]:
+    async with EmbeddedCluster(settings=SMALL | settings) as cluster:
+        yield cluster.brokers[0]
+
+
+@asynccontextmanager
+async def hostile(address: Address | str) -> AsyncIterator[RawClient]:
+    """A client that a server may cut off."""
+    client = await RawClient.open(address)
+    yield client
+    client.writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await client.writer.wait_closed()
+
+
+def memory_of(broker: Broker) -> MemoryBudget:
+    assert broker.metrics is not None
+    return broker._servers[0].memory
+
+
+def figures(broker: Broker) -> dict[str, float]:
+    """What an operator sees: bytes by kind, and refusals."""
+    assert broker.metrics is not None
+    measured = {one.metric.name: one.values for one in broker.metrics.collect_from_anywhere()}
+    kinds = {labels[-1]: value for labels, value in measured[CONNECTION_BYTES.name]}
+    return kinds | {"refusals": measured[CONNECTION_REFUSALS.name][0][1]}
+
+
+def half_frame(size: int, announced: int = 15 * MIB) -> bytes:
+    """The first `size` bytes of a frame that never ends."""
+    return struct.pack(">iI", announced, 100) + bytes(size - 8)
+
+
+def beat(client: str, text: str, *, groups: int = 1) -> bytes:
+    wanted = SubscriptionData(topic="T", sub_string=text, code_set={tags_code(text)}, tags_set={text})
+    return HeartbeatData(
+        client_id=client,
+        producer_data_set=[ProducerData(group_name="p")],
+        consumer_data_set=[
+            ConsumerData(group_name=f"g{number}", subscription_data_set=[wanted]) for number in range(groups)
+        ],
+    ).encode()
+
+
+async def is_closed(client: RawClient) -> bool:
+    async with asyncio.timeout(LIMIT_S):
+        try:
+            while await client.reader.read(MIB):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+
+async def test_half_read_frames_are_bounded_in_total() -> None:
+    """Sixty connections with 12 MiB of an unfinished frame each took 763 MB."""
+    async with serving(maxTotalBytes=8 * MIB) as broker, AsyncExitStack() as stack:
+        good = await stack.enter_async_context(await RawClient.open(broker.address))
+        assert (await send(good, b"first")).code == 0
+        greedy = [await stack.enter_async_context(hostile(broker.address)) for _ in range(6)]
+        good.writer.write(half_frame(300 * KIB))  # a client in the middle of a large send, say
+        await until(lambda: figures(broker)["frame"] == 300 * KIB)
+        for client in greedy:
+            client.writer.write(half_frame(3 * MIB))
+        await until(lambda: figures(broker)["refusals"] >= 4)
+        assert figures(broker)["frame"] <= 8 * MIB
+        await until(lambda: broker.health().connections == 7 - figures(broker)["refusals"])
+        await until(lambda: figures(broker)["frame"] >= 6 * MIB)
+        assert not good.reader.at_eof()
+        other = await stack.enter_async_context(await RawClient.open(broker.address))
+        assert (await send(other, b"second")).code == 0
+
+
+async def test_a_connection_with_too_much_of_everything_is_closed() -> None:
+    """One connection could take the memory of all."""
+    async with serving(maxConnectionBytes=2 * MIB) as broker:
+        async with hostile(broker.address) as greedy:
+            greedy.writer.write(half_frame(3 * MIB))
+            assert await is_closed(greedy)
+        assert figures(broker)["refusals"] == 1
+        await until(lambda: memory_of(broker).total == 0)
+
+
+async def test_held_pulls_of_one_connection_are_bounded_and_answered_at_once() -> None:
+    """One connection took 2.5 GB by 1,441 held pulls with 900 KB subscriptions."""
+    async with serving(maxConnectionBytes=200 * KIB) as broker:
+        async with (
+            await RawClient.open(broker.address) as good,
+            await RawClient.open(broker.address) as greedy,
+        ):
+            assert (await send(good, b"x", queue_id=1)).code == 0
+            good.writer.write(encode_command(pull_request(wait_ms=60_000)))
+            await until(lambda: figures(broker)["pulls"] == HELD_BYTES)
+            for number in range(20):
+                tags = "||".join(f"tag-{number}-{index}" for index in range(1000))
+                greedy.writer.write(
+                    encode_command(pull_request(wait_ms=60_000, sub=tags, group=f"g{number}"))
+                )
+            answer = await greedy.next()
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+            await until(lambda: figures(broker)["refusals"] >= 16)
+            assert figures(broker)["pulls"] <= 200 * KIB + HELD_BYTES
+            assert (await send(good, b"wakes the good one", queue_id=0)).code == 0
+            assert (await good.next()).code == 0
+        await until(lambda: memory_of(broker).total == 0)
+
+
+async def test_held_pulls_with_the_same_subscription_share_it() -> None:
+    """A consumer with a long subscription and many queues would seem greedy, and be so."""
+    tags = "||".join(f"tag-{index}" for index in range(1000))
+    async with serving() as broker, await RawClient.open(broker.address) as client:
+        assert (await send(client, b"x", queue_id=3)).code == 0
+        for _ in range(2):
+            client.writer.write(encode_command(pull_request(wait_ms=60_000, sub=tags)))
+        await until(lambda: len(broker.consumers.holds) == 2)
+        held = broker.consumers.holds.waiting_below("T", 0, 1)
+        assert held[0].filtered_by is held[1].filtered_by
+        assert figures(broker)["pulls"] == 2 * HELD_BYTES + held[0].filter_bytes
+        assert held[0].filter_bytes >= 1000 * 28
+
+
+async def test_unsent_answers_are_bounded_in_total() -> None:
+    """Clients that ask for much and read nothing took 8 MiB each, however many there were."""
+    async with serving(maxTotalBytes=6 * MIB) as broker, AsyncExitStack() as stack:
+        good = await stack.enter_async_context(await RawClient.open(broker.address))
+        assert (await send(good, bytes(256 * KIB))).code == 0
+        pulls = b"".join([encode_command(pull_request(0)) for _ in range(40)])
+        greedy = [await stack.enter_async_context(hostile(broker.address)) for _ in range(8)]
+        for client in greedy:
+            cast(asyncio.Transport, client.writer.transport).pause_reading()
+            client.writer.write(pulls)
+        await until(lambda: figures(broker)["refusals"] >= 1)
+        assert figures(broker)["answers"] <= 6 * MIB
+        assert (await good.call_frame(encode_command(pull_request(0)))).code == 0
+
+
+async def test_subscriptions_are_bounded_and_given_back() -> None:
+    """A heartbeat with long subscriptions for thousands of groups would stay in memory."""
+    async with serving(maxConnectionBytes=400 * KIB) as broker:
+        async with (
+            await RawClient.open(broker.address) as client,
+            await RawClient.open(broker.address) as good,
+        ):
+            assert (await client.call(RequestCode.HEART_BEAT, body=beat("c", "a" * 1000))).code == 0
+            first = figures(broker)["subscriptions"]
+            assert 1000 < first < 8000
+            assert (await client.call(RequestCode.HEART_BEAT, body=beat("c", "a" * 1000))).code == 0
+            assert figures(broker)["subscriptions"] == first
+            answer = await client.call(RequestCode.HEART_BEAT, body=beat("c", "a" * 30_000, groups=8))
+            assert answer.code == ResponseCode.SYSTEM_BUSY
+            assert answer.remark is not None
+            assert "maxConnectionBytes" in answer.remark
+            assert figures(broker)["subscriptions"] == first
+            assert (await good.call(RequestCode.HEART_BEAT, body=beat("d", "b"))).code == 0
+            for group in ("g0", "p"):
+                header = UnregisterClientRequestHeader(
+                    client_id="c", consumer_group=group, producer_group=group
+                )
+                await client.call(RequestCode.UNREGISTER_CLIENT, header)
+            assert figures(broker)["subscriptions"] < first
+        await until(lambda: memory_of(broker).total == 0)
+
+
+async def test_a_name_server_has_the_same_bounds() -> None:
+    """Half frames to a name server would end the registry of the whole cluster."""
+    async with EmbeddedCluster(settings=SMALL) as cluster:
+        assert cluster.namesrv is not None
+        budget = cluster.namesrv.memory
+        budget.total_bytes_max = 4 * MIB
+        async with AsyncExitStack() as stack:
+            for _ in range(4):
+                client = await stack.enter_async_context(hostile(cluster.namesrv_address))
+                client.writer.write(half_frame(3 * MIB))
+            await until(lambda: budget.refusals >= 3)
+            assert budget.by_kind()["frame"] <= 4 * MIB
+            good = await stack.enter_async_context(await RawClient.open(cluster.namesrv_address))
+            header = GetRouteInfoRequestHeader(topic="TBW102")
+            assert (await good.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, header)).code == 0
+
+
+def test_a_large_request_does_not_close_clients_that_keep_little() -> None:
+    """One subscription of 8 MB would disconnect more than a hundred usual consumers."""
+    budget = MemoryBudget(100, 145)
+    closed: list[int] = []
+    usual = [ConnectionMemory(budget, lambda: 0, lambda _, n=n: closed.append(n)) for n in range(10)]  # type: ignore[misc]
+    assert all(one.add("pulls", 14) for one in usual)
+    greedy = ConnectionMemory(budget, lambda: 0, lambda _: closed.append(-1))
+    assert not greedy.add("subscriptions", 50)
+    assert closed == []
+    assert greedy.add("subscriptions", 5)
+
+
+@pytest.mark.parametrize("asking_keeps_most", [True, False])
+def test_who_asks_is_refused_only_if_it_keeps_most(asking_keeps_most: bool) -> None:
+    """A client that keeps little would be refused because of others; or one that asks politely be closed."""
+    budget = MemoryBudget(100, 145)
+    closed: list[str] = []
+    one = ConnectionMemory(budget, lambda: 0, lambda _error: closed.append("one"))
+    two = ConnectionMemory(budget, lambda: 0, lambda _error: closed.append("two"))
+    assert one.add("pulls", 90)
+    assert two.add("pulls", 50)
+    asking = one if asking_keeps_most else two
+    assert asking.add("pulls", 10 if asking_keeps_most else 20) is not asking_keeps_most
+    assert closed == ([] if asking_keeps_most else ["one"])
+    assert budget.refusals == 1
+    assert budget.total == (140 if asking_keeps_most else 70)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Nothing in a cycle is freed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+@pytest.mark.parametrize("served", [True, False])
+@pytest.mark.parametrize("transport", ["tcp", "memory"])
+async def test_a_connection_that_ends_frees_its_memory_at_once(
+    served: bool, transport: Literal["tcp", "memory"]
+) -> None:
+    """Half frames of closed connections stayed until a garbage collection: 12 MiB each, without a limit."""
+    async with EmbeddedCluster(transport=transport, settings=SMALL) as cluster:
+        broker = cluster.brokers[0]
+        ours = await connect(broker.address, Silent())
+        ours.write(half_frame(MIB))
+        await until(lambda: memory_of(broker).by_kind()["frame"] > 0)
+        freed = weakref.ref(next(iter(broker._servers[0].channels)) if served else ours)
+        ours.abort()
+        await ours.wait_closed()
+        del ours
+        await until(lambda: freed() is None)
+
+
+@pytest.mark.usefixtures("no_collection")
+async def test_a_connection_that_sends_garbage_frees_its_memory_at_once() -> None:
+    """Each left 49 objects for a garbage collection, which stops the server for a while."""
+    server = await serve("127.0.0.1:0", Silent(), ChannelOptions())
+    before = count_of(Channel)
+    for _ in range(3):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+    await until(lambda: count_of(Channel) == before)
+    await server.close()
+
+
+@pytest.mark.usefixtures("no_collection")
+async def test_a_failed_handshake_frees_its_memory_at_once(tmp_path: Path) -> None:
+    """Each takes 256 KiB: with many at once a server would be killed between two garbage collections."""
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "all.pem")
+    options = ChannelOptions(ssl=TlsFiles(cert_path=tmp_path / "all.pem", server=True))
+    server = await serve("tls://127.0.0.1:0", Silent(), options)
+    before = count_of(SSLProtocol, Channel)
+    for _ in range(3):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+        writer.write(b"\x16\x03\x01\x00\x05hello")
+        await reader.read()
+        writer.close()
+    await until(lambda: count_of(SSLProtocol, Channel) == before)
+    await server.close()
+
+
+def count_of(*classes: type) -> int:
+    return sum(type(one) in classes for one in gc.get_objects())
+
+
+async def test_a_client_that_never_reads_is_gone_in_the_end() -> None:
+    """Each such connection would keep its place and its answers for as long as its client lives."""
+
+    class Talkative(Silent):
+        def handle(self, channel: Channel, request: Command) -> Command:
+            return request.reply(body=bytes(6 * MIB))
+
+    server = await serve("127.0.0.1:0", Talkative(), ChannelOptions(idle_timeout_ms=400))
+    _, writer = await asyncio.open_connection("127.0.0.1", server.address.port, limit=1024)
+    writer.write(encode_command(Command.request(RequestCode.GET_MAX_OFFSET)))
+    await until(lambda: server.memory.total > 0)
+    await until(lambda: not server.channels)
+    assert server.memory.total == 0
+    writer.transport.abort()
+    await server.close()

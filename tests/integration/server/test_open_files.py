@@ -1,0 +1,158 @@
+"""Few file descriptors: servers share them out, and a flood of connections neither stops nor deafens them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import resource
+import socket
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy_broker.broker.open_files import shares_of
+from rocketpy_broker.store.files.disk import OsDisk, spare_descriptors
+from tests.integration.broker.test_broker import SMALL, send
+from tests.integration.processes import COMMAND
+from tests.integration.raw_client import RawClient
+from tests.waiting import LIMIT_S, until
+
+FLOOD = 1500
+
+
+@asynccontextmanager
+async def limited(
+    limit: int, store: Path, more: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[Process, str, Path]]:
+    """A broker's process that may have so many files open, its address and its log. more: settings."""
+    log = store / "stderr.txt"
+    given = SMALL | {"flushDiskType": "SYNC_FLUSH"} | dict(more or {})
+    settings = [f"--set={key}={value}" for key, value in given.items()]
+
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    with log.open("w") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "broker", "--listen=127.0.0.1:0", f"--store={store / 'store'}", *settings,
+            stdout=PIPE, stderr=errors, preexec_fn=lower,
+        )  # fmt: skip
+    assert process.stdout is not None
+    async with asyncio.timeout(LIMIT_S):
+        line = (await process.stdout.readline()).decode()
+    assert " ready at " in line, log.read_text()
+    try:
+        yield process, line.split()[-1], log
+    finally:
+        process.terminate()
+        async with asyncio.timeout(LIMIT_S):
+            await process.communicate()
+    assert process.returncode == 0
+
+
+def flood(address: str, sockets: list[socket.socket], count: int, said: bytes = b"") -> None:
+    """Open connections, most of which nobody will serve."""
+    host, _, port = address.rpartition(":")
+    for _ in range(count):
+        one = socket.socket()
+        one.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            one.connect((host, int(port)))
+        sockets.append(one)
+        if said:
+            with contextlib.suppress(OSError):
+                one.send(said)
+
+
+def open_files(process: Process) -> int:
+    return len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+
+
+async def served(address: str, body: bytes) -> None:
+    """A client that has just come is served in the end: others than it hold most descriptors."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            with contextlib.suppress(ConnectionError):
+                async with await RawClient.open(address) as client:
+                    assert (await send(client, body)).code == 0
+                    return
+
+
+@pytest.mark.parametrize("limit", [64, 1024])
+async def test_a_flood_of_connections_leaves_descriptors_for_others(limit: int, tmp_path: Path) -> None:
+    """At 1,024 descriptors 2,649 tracebacks were logged in seconds; at 64 the broker never recovered."""
+    async with limited(limit, tmp_path) as (process, address, log):
+        async with await RawClient.open(address) as good:
+            assert (await send(good, b"before")).code == 0
+            crowd: list[socket.socket] = []
+            try:
+                for number in range(10):
+                    flood(address, crowd, FLOOD // 10, b"\0\0" if number % 2 else b"")
+                    assert (
+                        await send(good, bytes(200_000))
+                    ).code == 0  # log files are filled and made meanwhile
+                    await served(address, b"one more")
+                assert open_files(process) < limit
+            finally:
+                for one in crowd:
+                    one.close()
+            for _ in range(10):
+                await served(address, b"afterwards")
+            assert (await send(good, b"after")).code == 0
+        text = log.read_text()
+    assert "Traceback" not in text, text[:4000]
+    assert len(text.splitlines()) < 30, text[:4000]
+    assert len(re.findall("limit of open files is", text)) == 1
+    assert f"{shares_of(limit).connections} connections instead of maxConnections=8192" in text
+
+
+async def test_more_new_queues_than_descriptors_are_flushed(tmp_path: Path) -> None:
+    """At 64 descriptors 55 new topics ended the flushes of queues, new connections and the clean stop."""
+    async with limited(64, tmp_path, {"autoCreateTopicEnable": "true"}) as (_, address, _log):
+        async with await RawClient.open(address) as client, asyncio.timeout(LIMIT_S):
+            for number in range(200):
+                while (await send(client, b"m", topic=f"New{number}")).code:
+                    pass  # for a moment the table of topics finds no descriptor, either
+        files = tmp_path / "store" / "consumequeue"
+        await until(lambda: len(list(files.glob("New*/0/*"))) == 200)
+        await served(address, b"afterwards")
+
+
+def test_shares_leave_the_store_its_own() -> None:
+    """Clients would get descriptors that a flush needs; or a large limit would change the defaults."""
+    for limit in (64, 100, 256, 1024, 4096, 20_000, 1 << 20):
+        shares = shares_of(limit)
+        assert shares.connections >= 10
+        assert shares.connections * 3 // 2 + 2 * shares.queue_files + 32 <= limit
+    assert shares_of(20_000).connections >= 8192
+    assert shares_of(20_000).queue_files == 512
+    with pytest.raises(ConfigInvalid, match="limit of open files is 40"):
+        shares_of(40)
+
+
+def test_the_store_opens_files_when_no_descriptor_is_left(tmp_path: Path) -> None:
+    """A flush that fails is final: the broker would stop."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    disk, taken = OsDisk(), []
+    spare_descriptors.hold()
+    try:
+        used = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 10, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        handle = disk.create(tmp_path / "one", 100)
+        disk.fsync_dir(tmp_path)
+        disk.close(disk.open(tmp_path / "one"))
+        disk.close(handle)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
+        spare_descriptors.release()

@@ -1,0 +1,188 @@
+"""SIGTERM to real servers: nothing acknowledged is lost, and the process ends within its bound."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rocketpy import Message, Producer
+from rocketpy.errors import RocketError
+from rocketpy.protocol.message.record import decode_all
+from rocketpy_broker.config.file import load_broker_config
+from rocketpy_broker.store import MessageStore
+from tests.integration.processes import start, stop
+from tests.interop.processes import free_port
+from tests.waiting import LIMIT_S
+
+SIZES = {"mappedFileSizeCommitLog": "1048576", "mappedFileSizeConsumeQueue": "20000"}
+STORE = [option for key, value in SIZES.items() for option in ("--set", f"{key}={value}")]
+
+HANGING = """
+import os, sys, time
+from rocketpy_broker.cli import main
+
+def hang(call):
+    real = getattr(os, call)
+    def hanging(*given):
+        while os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+        return real(*given)
+    setattr(os, call, hanging)
+
+hang(sys.argv[2])
+sys.exit(main(sys.argv[3:]))
+"""
+"""A server on a disk whose calls do not return while a file exists, as with a network disk that is gone."""
+
+
+async def hanging_broker(tmp_path: Path, call: str, *arguments: str) -> tuple[Process, Path]:
+    """A broker that has stored a message, and the file that makes `call` hang."""
+    marker = tmp_path / "hang"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HANGING, str(marker), call, "broker", "--listen", "127.0.0.1:0",
+        "--store", str(tmp_path / "store"), *STORE, *arguments, stdout=PIPE, stderr=PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    async with asyncio.timeout(LIMIT_S):
+        assert b" ready at " in await process.stdout.readline()
+    return process, marker
+
+
+async def probe(port: int, path: str) -> tuple[int, str]:
+    """Status and text of a probe."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    return int(answer.split()[1]), answer.partition("\r\n\r\n")[2]
+
+
+def bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
+    """What a queue holds."""
+    found: list[bytes] = []
+    while chunks := store.get_message(topic, queue_id, len(found), 32).chunks:
+        found += [record.body for chunk in chunks for record in decode_all(chunk)]
+    return found
+
+
+async def ended(process: Process) -> tuple[int | None, str]:
+    async with asyncio.timeout(LIMIT_S):
+        _, errors = await process.communicate()
+    return process.returncode, errors.decode()
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_sigterm_under_load_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> None:
+    """Each restart for an update would lose messages that producers were told are stored."""
+    namesrv, namesrv_address = await start("namesrv", "--listen", "127.0.0.1:0")
+    broker, _ = await start(
+        "broker", "--listen", "127.0.0.1:0", "--namesrv", namesrv_address, "--store", str(tmp_path / "store"),
+        *STORE, "--set", f"flushDiskType={flush}", "--stop-timeout", "60",
+    )  # fmt: skip
+    acknowledged: set[bytes] = set()
+    stopping = asyncio.Event()
+
+    async def send(producer: Producer, number: int) -> None:
+        sent = 0
+        while not stopping.is_set():
+            body = b"%d-%d" % (number, sent)
+            sent += 1
+            with suppress(RocketError):  # a busy disk, or the end
+                await producer.send(Message("T", body))
+                acknowledged.add(body)
+
+    async with Producer("g", namesrv_address) as producer:
+        await producer.create_topic("T", 4)
+        async with asyncio.TaskGroup() as group:
+            for number in range(16):
+                group.create_task(send(producer, number))
+            while len(acknowledged) < 500:  # noqa: ASYNC110 - the senders have no event in common
+                await asyncio.sleep(0.01)
+            before = len(acknowledged)
+            broker.send_signal(signal.SIGTERM)
+            try:
+                status, errors = await ended(broker)
+            finally:
+                stopping.set()
+    assert status == 0, errors
+    assert len(acknowledged) >= before
+    assert await stop(namesrv) == 0
+    store = MessageStore(load_broker_config(None, {"storePathRootDir": f"{tmp_path}/store", **SIZES}).store)
+    report = store.open()
+    try:
+        assert report.clean
+        found = {body for queue_id in range(4) for body in bodies(store, "T", queue_id)}
+    finally:
+        store.close()
+    assert acknowledged - found == set()
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "pwrite"])
+async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, call: str) -> None:
+    """A supervisor would wait for ever for a process that cannot end. pwrite blocks the event loop, too."""
+    process, marker = await hanging_broker(tmp_path, call, "--stop-timeout", "1")
+    marker.touch()
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    status, errors = await ended(process)
+    assert status == 3
+    assert time.monotonic() - begin >= 1
+    (line,) = [line for line in errors.splitlines() if "not stopped cleanly" in line]
+    assert "the stop took 1 s" in line
+    assert "stopping: " in line
+
+
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """An operator in a hurry would have to look for kill -9."""
+    port = free_port()
+    arguments = ("--stop-timeout", "3600", "--set", f"metricsPort={port}")
+    process, marker = await hanging_broker(tmp_path, "fdatasync", *arguments)
+    assert (await probe(port, "/readyz"))[0] == 200
+    marker.touch()
+    process.send_signal(signal.SIGTERM)
+    last = "stopping: the last flush of the store"
+    async with asyncio.timeout(LIMIT_S):
+        while last not in (await probe(port, "/readyz"))[1]:
+            pass
+    assert (await probe(port, "/readyz"))[0] == 503
+    assert (await probe(port, "/livez"))[0] == 200  # it must not be killed for that
+    process.send_signal(signal.SIGINT)
+    status, errors = await ended(process)
+    assert status == 3
+    assert f"SIGINT came again; it was still {last}" in errors
+
+
+async def test_a_disk_that_recovers_within_the_bound_is_waited_for(tmp_path: Path) -> None:
+    """A slow flush would cost the next start a recovery."""
+    process, marker = await hanging_broker(tmp_path, "fdatasync", "--stop-timeout", "3600")
+    marker.touch()
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(process.wait(), 0.5)
+    marker.unlink()
+    status, errors = await ended(process)
+    assert (status, "not stopped cleanly" in errors) == (0, False)
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+async def test_systemd_is_told_when_it_is_ready_and_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_abstract: bool
+) -> None:
+    """Units that need the broker would start before it recovered its store."""
+    path = f"@rocketpy-{tmp_path.name}" if is_abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(f"\0{path[1:]}" if is_abstract else path)
+        notified.settimeout(LIMIT_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        process, _ = await start("namesrv", "--listen", "127.0.0.1:0")
+        assert await asyncio.to_thread(notified.recv, 100) == b"READY=1"
+        assert await stop(process) == 0
+        assert await asyncio.to_thread(notified.recv, 100) == b"STOPPING=1"

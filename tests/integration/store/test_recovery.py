@@ -1,0 +1,479 @@
+"""Damaged stores: what can be rebuilt is, a torn tail is cut, anything else is refused with its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import MessageInvalid, StoreDamaged
+from rocketpy.protocol.message.batch import BatchColumns
+from rocketpy_broker.store import (
+    CommitLogConfig,
+    IndexConfig,
+    MessageInner,
+    MessageStore,
+    RecoveryConfig,
+    StoreConfig,
+)
+from rocketpy_broker.store.files.checkpoint import Checkpoint
+from rocketpy_broker.store.inspect.checker import check_store
+from rocketpy_broker.store.log.mapped_file import segment_name
+from rocketpy_broker.store.queue.consume_queue import UNIT
+from tests.unit.store.helpers import bodies, cutting, kill, log_content, put, small_config
+
+COUNT = 900  # two and a half commit log files, four files a queue, seven index files
+
+
+def filled(root: Path, *, clean: bool = True, count: int = COUNT) -> MessageStore:
+    """A store with messages in three queues, closed or killed."""
+    store = MessageStore(small_config(root))
+    store.open()
+    for number in range(count):
+        put(store, number, queue_id=number % 3)
+    if clean:
+        store.close()
+    else:
+        kill(store)
+    return store
+
+
+def expect_all(config: StoreConfig, count: int = COUNT) -> MessageStore:
+    """Open, check that all is there, close."""
+    store = MessageStore(config)
+    store.open()
+    for queue_id in range(3):
+        assert bodies(store, queue_id=queue_id) == [b"body %d" % n for n in range(queue_id, count, 3)]
+    assert check_store(store).problems == []
+    for number in range(0, count, 97):
+        assert len(store.query_message("T", f"k{number}", 5, 0, 1 << 62).records) == 1
+    store.close()
+    return store
+
+
+def flip(path: Path, position: int, mask: int = 0xFF) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ mask]))
+
+
+def files_below(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "lost",
+    ["consumequeue", "consumequeue/T", "consumequeue/T/1", "consumequeue/T/1/00000000000000000000",
+     "consumequeue/T/1/00000000000000002000", "consumequeue/T/1/00000000000000005000", "index",
+     "checkpoint", "lock"],
+)  # fmt: skip
+def test_what_was_lost_is_built_again(tmp_path: Path, lost: str, clean: bool) -> None:
+    """An operator who lost a queue or the index would lose messages with it."""
+    filled(tmp_path, clean=clean)
+    path = tmp_path / lost
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    store = expect_all(small_config(tmp_path))
+    assert store.index is not None
+    assert sum(file.inserts for file in store.index.files) == 3 * COUNT, "no record is indexed twice"
+
+
+@pytest.mark.parametrize("stop", ["clean", "clean, no checksums", "killed"])
+@pytest.mark.parametrize("start", [0, 2000, 4000])
+def test_a_queue_that_lacks_one_file_is_complete_after_a_start(tmp_path: Path, stop: str, start: int) -> None:
+    """A group would skip the messages of that file, or read those behind it as if they were its own."""
+    count = 2 * COUNT  # a start reads the end of so long a log only
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    for number in range(count):
+        put(store, number, queue_id=number % 3)
+    if stop == "killed":
+        store.flush(thorough=True)
+        kill(store)
+    else:
+        store.close()
+    if stop == "clean, no checksums":
+        (tmp_path / "queuesums").unlink()
+    (tmp_path / "consumequeue" / "T" / "1" / segment_name(start)).unlink()
+    expect_all(small_config(tmp_path), count)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_last_unit_that_leads_to_another_message_is_replaced(tmp_path: Path, clean: bool) -> None:
+    """A consumer would be given a message of another queue, left there by a longer log (QUIRKS 48)."""
+    filled(tmp_path)
+    if not clean:
+        (tmp_path / "abort").touch()
+    (last,) = (tmp_path / "consumequeue" / "T" / "1").glob("*5000")
+    other = (tmp_path / "consumequeue" / "T" / "2" / last.name).read_bytes()
+    last.write_bytes(last.read_bytes()[:960] + other[960:])
+    store = expect_all(small_config(tmp_path))
+    assert store.max_offset_in_queue("T", 1) == COUNT // 3
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_queue_of_expired_units_only_goes_on_with_the_log(tmp_path: Path, torn: bool) -> None:
+    """A unit that points below the log's start can be torn or lack its followers, and nobody would know."""
+    filled(tmp_path, clean=False)
+    (tmp_path / "commitlog" / segment_name(0)).unlink()
+    checkpoint = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
+    checkpoint.min_offset = checkpoint.flushed_offset = small_config(tmp_path).commit_log.segment_bytes
+    (tmp_path / "checkpoint").write_bytes(checkpoint.encode())
+    shutil.copytree(tmp_path, whole := tmp_path.with_name(f"{tmp_path.name}-whole"))
+    with MessageStore(small_config(whole)) as store:
+        kept = [record["queueOffset"] for record in log_content(store) if record["queueId"] == 0]
+    first, expected = kept[0], [b"body %d" % (3 * number) for number in kept]
+    assert len(expected) > 100
+    files = sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())
+    for path in files[first // 50 + torn :]:
+        path.unlink()
+    if torn:  # a unit for a message that is kept, of which only the last byte of the size was not zeroed
+        last = files[first // 50]
+        units = last.read_bytes()[: (first % 50 + 1) * 20]
+        last.write_bytes((units[:-20] + UNIT.pack(0, 181, 0)).ljust(1000, b"\0"))
+    for again in (False, True):
+        store = MessageStore(small_config(tmp_path))
+        assert (store.open().rebuilt == 0) is again
+        assert store.min_offset_in_queue("T", 0) == first
+        assert bodies(store) == expected
+        assert check_store(store).problems == []
+        kill(store)
+
+
+def test_rebuilt_files_are_those_written_live(tmp_path: Path) -> None:
+    """Queues and index would differ from node to node, and no checker could compare them."""
+    filled(tmp_path)
+    live = files_below(tmp_path / "consumequeue"), [*files_below(tmp_path / "index").values()]
+    shutil.rmtree(tmp_path / "consumequeue")
+    shutil.rmtree(tmp_path / "index")
+    store = MessageStore(small_config(tmp_path))
+    assert store.open().rebuilt == COUNT
+    store.close()
+    names = sorted((tmp_path / "index").iterdir())
+    assert files_below(tmp_path / "consumequeue") == live[0]
+    assert sorted(path.read_bytes() for path in names) == sorted(live[1])
+
+
+def test_store_without_its_commit_log_starts_empty_only_if_told_to(tmp_path: Path) -> None:
+    """A disk that is not mounted would cost the queues, as with 4.6.0, and numbers would be given twice."""
+    filled(tmp_path)
+    queues = files_below(tmp_path / "consumequeue")
+    shutil.rmtree(tmp_path / "commitlog")
+    with pytest.raises(StoreDamaged, match=r"commitlog has no files, but .* remove its file `checkpoint`"):
+        MessageStore(small_config(tmp_path)).open()
+    assert files_below(tmp_path / "consumequeue") == queues
+    (tmp_path / "checkpoint").unlink()
+    store = MessageStore(small_config(tmp_path))
+    report = store.open()
+    assert (report.end, len(report.notes)) == (0, 3)
+    put(store, 5)
+    assert bodies(store) == [b"body 5"]
+    store.close()
+
+
+def test_damage_in_flushed_data_is_refused_unchanged(tmp_path: Path) -> None:
+    """A flipped bit would silently cost every message behind it."""
+    filled(tmp_path)
+    log = tmp_path / "commitlog" / f"{65536:020d}"
+    position = log.read_bytes().index(b"body 500")
+    flip(log, position)
+    before = {name: data for name, data in files_below(tmp_path).items() if name != "abort"}
+    store = MessageStore(small_config(tmp_path))
+    with pytest.raises(StoreDamaged, match=r"damaged at 8\d{4}: .*flushed up to 14\d{4}.*cut_damage"):
+        store.open()
+    after = {name: data for name, data in files_below(tmp_path).items() if name != "abort"}
+    assert after == before
+    flip(log, position)
+    expect_all(small_config(tmp_path))
+
+
+def test_damage_is_cut_when_an_operator_says_so(tmp_path: Path) -> None:
+    """A store whose copy is lost too could never be used again."""
+    filled(tmp_path)
+    log = tmp_path / "commitlog" / f"{65536:020d}"
+    flip(log, log.read_bytes().index(b"body 500"))
+    store = MessageStore(cutting(tmp_path))
+    report = store.open()
+    assert any("cut off as configured" in note for note in report.notes)
+    found = bodies(store)
+    assert found == [b"body %d" % number for number in range(0, 500, 3)]
+    assert check_store(store).problems == []
+    store.close()
+
+
+def as_java_leaves_it(root: Path) -> None:
+    """Take our offsets out of the checkpoint."""
+    path = root / "checkpoint"
+    checkpoint = Checkpoint.decode(path.read_bytes())
+    path.write_bytes(checkpoint.encode()[:24].ljust(4096, b"\0"))
+
+
+def test_damage_before_valid_records_is_refused_in_a_java_store(tmp_path: Path) -> None:
+    """A Java broker's store would lose what lies behind a flipped bit, as 4.6.0 itself loses it."""
+    filled(tmp_path, clean=False)
+    as_java_leaves_it(tmp_path)
+    flip(tmp_path / "commitlog" / f"{131072:020d}", 88)
+    with pytest.raises(StoreDamaged, match="a valid record follows at 131"):
+        MessageStore(small_config(tmp_path)).open()
+
+
+def test_what_power_loss_took_from_the_unflushed_tail_is_cut(tmp_path: Path) -> None:
+    """A broker would refuse to start after an ordinary power loss."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    put(store, *range(20))
+    store.flush(thorough=True)
+    flushed = store.flushed_offset
+    put(store, *range(20, 40))
+    kill(store)
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(flushed)
+        file.write(bytes(512))  # a sector that never came
+    store = MessageStore(small_config(tmp_path))
+    report = store.open()
+    assert report.end == flushed
+    assert any("unflushed records" in note for note in report.notes)
+    assert bodies(store) == [b"body %d" % number for number in range(20)]
+    put(store, 77)
+    assert check_store(store).problems == []
+    store.close()
+    assert MessageStore(small_config(tmp_path)).open().clean
+
+
+@pytest.mark.parametrize("thorough", [True, False])
+def test_flipped_byte_in_flushed_records_is_refused(tmp_path: Path, thorough: bool) -> None:
+    """A flipped bit in the newest second would silently cost acknowledged messages behind it."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    put(store, *range(20))
+    store.flush(thorough=thorough)
+    if not thorough:
+        store.mark_flushed()
+    put(store, 20)
+    kill(store)
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    flip(log, log.read_bytes().index(b"body 7"))
+    with pytest.raises(StoreDamaged, match="the log was flushed up to"):
+        MessageStore(small_config(tmp_path)).open()
+
+
+def test_damage_that_power_loss_does_not_leave_is_refused(tmp_path: Path) -> None:
+    """Above the flushed mark, too, a flipped bit would cost the valid records behind it."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    put(store, *range(20))
+    kill(store)
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    flip(log, log.read_bytes().index(b"body 7"))
+    with pytest.raises(StoreDamaged, match="a valid record follows"):
+        MessageStore(small_config(tmp_path)).open()
+
+
+def test_record_of_no_queue_is_damage(tmp_path: Path) -> None:
+    """A flipped bit in a queue id would stop the broker with an error about a topic."""
+    filled(tmp_path)
+    flip(tmp_path / "commitlog" / f"{0:020d}", 12)  # the first record's queue id becomes negative
+    (tmp_path / "abort").touch()
+    with pytest.raises(StoreDamaged, match="is no queue"):
+        MessageStore(small_config(tmp_path, recovery=RecoveryConfig(use_progress=False))).open()
+
+
+def test_properties_with_zeros_are_refused(tmp_path: Path) -> None:
+    """Recovery would take such a message for a torn one, and cut it and all behind it."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    with pytest.raises(MessageInvalid, match=r"U\+0000"):
+        store.append(MessageInner("T", 0, b"x", b"KEYS\x01a\0b\x02"))
+    with pytest.raises(MessageInvalid, match=r"U\+0000"):
+        store.append_batch(MessageInner("T", 0, b""), BatchColumns([0], [b"x"], [b"\0"]))
+    put(store, 1)
+    assert bodies(store) == [b"body 1"]
+    store.close()
+
+
+def test_every_length_of_a_torn_last_record_is_cut(tmp_path: Path) -> None:
+    """A crash in the middle of a write would keep the broker from starting."""
+    store = MessageStore(small_config(tmp_path / "whole"))
+    store.open()
+    put(store, *range(5))
+    store.flush(thorough=True)
+    end = store.max_physical_offset
+    put(store, 5)
+    kill(store)
+    last = (tmp_path / "whole" / "commitlog" / f"{0:020d}").read_bytes()[end : end + 200]
+    for length in range(0, len(last.rstrip(b"\0")), 7):
+        root = tmp_path / str(length)
+        shutil.copytree(tmp_path / "whole", root)
+        with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+            file.seek(end)
+            file.write(last[:length].ljust(200, b"\0"))
+        store = MessageStore(small_config(root))
+        assert store.open().end == end
+        assert len(bodies(store)) == 5
+        put(store, 6)
+        assert check_store(store).problems == []
+        store.close()
+        shutil.rmtree(root)
+
+
+def store_record(root: Path) -> bytes:
+    """The first record; those of messages 100 to 999 are all as long."""
+    log = (root / "commitlog" / f"{0:020d}").read_bytes()
+    return log[: int.from_bytes(log[:4], "big")]
+
+
+@pytest.mark.parametrize("room", ["commitlog", "consumequeue", "index", "checkpoint"])
+def test_any_flipped_byte_is_mended_or_refused(tmp_path: Path, room: str) -> None:
+    """One bad byte on disk would be served as a message, or crash the broker."""
+    store = MessageStore(small_config(tmp_path / "whole"))
+    store.open()
+    for number in range(100, 250):
+        put(store, number, queue_id=number % 3)
+    store.close()
+    size = len(store_record(tmp_path / "whole"))
+    allowed = {b"body %d" % number for number in range(100, 250)}
+    chance = random.Random(room)
+    whole = tmp_path / "whole" / room
+    files = sorted(path for path in whole.rglob("*") if path.is_file()) if whole.is_dir() else [whole]
+    for _ in range(60):
+        path = chance.choice(files)
+        position, mask = chance.randrange(len(path.read_bytes().rstrip(b"\0"))), chance.randrange(1, 256)
+        if room == "commitlog":  # 4.6.0's CRC covers only the body; size, magic and place are checked too
+            position = position // size * size + chance.choice([*range(12), *range(28, 36), *range(84, 95)])
+        root = tmp_path / "copy"
+        shutil.copytree(tmp_path / "whole", root)
+        flip(root / path.relative_to(tmp_path / "whole"), position, mask)
+        note = f"{path.name} at {position} with {mask:#x}"
+        store = MessageStore(small_config(root))
+        try:
+            store.open()
+            refused = ""
+            for queue_id in range(3):
+                assert set(bodies(store, queue_id=queue_id)) <= allowed, note
+        except StoreDamaged as error:
+            refused = str(error)
+        assert not refused or room in refused, f"{note}: {refused}"
+        store.close()
+        shutil.rmtree(root)
+
+
+def test_shorter_file_size_setting_is_named(tmp_path: Path) -> None:
+    """A wrong mappedFileSizeCommitLog would look like a destroyed store."""
+    filled(tmp_path)
+    config = small_config(tmp_path, commit_log=StoreConfig(root=tmp_path).commit_log)
+    with pytest.raises(StoreDamaged, match="configured file size is 1073741824"):
+        MessageStore(config).open()
+
+
+def test_index_switched_off_and_on_again_is_complete(tmp_path: Path) -> None:
+    """Messages stored in between would not be found by key."""
+    filled(tmp_path, count=60)
+    store = MessageStore(small_config(tmp_path, index=IndexConfig(enabled=False)))
+    store.open()
+    for number in range(60, 90):
+        put(store, number, queue_id=number % 3)
+    store.close()
+    expect_all(small_config(tmp_path), 90)
+
+
+def test_clean_start_reads_only_the_tail_of_a_large_log(tmp_path: Path) -> None:
+    """A broker with gigabytes of messages would take minutes to restart."""
+    config = StoreConfig(
+        root=tmp_path,
+        commit_log=CommitLogConfig(segment_bytes=1 << 26),
+        index=IndexConfig(slots=100, entries=9),
+    )
+    store = MessageStore(config)
+    store.open()
+    for number in range(25):
+        put(store, number, body=bytes(3 << 20))
+    store.close()
+    store = MessageStore(config)
+    report = store.open()
+    assert report.clean
+    assert 5 <= report.records <= 12
+    assert report.end - report.scanned_from >= 16 << 20
+    store.close()
+    store = MessageStore(config)
+    assert store.open().records == report.records
+    assert store.checkpoint.log_end == -1
+    kill(store)
+    store = MessageStore(config)
+    assert store.open().records <= 12
+    kill(store)
+    (tmp_path / "abort").unlink()  # the checkpoint still knows that the stop was not clean
+    store = MessageStore(config)
+    report = store.open()
+    assert not report.clean
+    assert report.records <= 12
+    kill(store)
+    config = dataclasses.replace(config, recovery=RecoveryConfig(use_progress=False))
+    assert MessageStore(config).open().records == 25
+
+
+@pytest.mark.parametrize(("late_ms", "file"), [(0, 1), (-1, 0), (1, 1)])
+def test_a_store_of_java_is_read_from_the_file_that_its_checkpoint_names(
+    tmp_path: Path, late_ms: int, file: int
+) -> None:
+    """Source: CommitLog.isMappedFileMatchedRecover. One file too late, and its queues would lack messages."""
+    times = itertools.count(1_800_000_000_000)
+    config = small_config(tmp_path, index=IndexConfig(enabled=False))
+    store = MessageStore(config, clock=lambda: next(times))
+    with store:
+        for number in range(COUNT):
+            put(store, number)
+        starts = [segment.start for segment in store.commit_log.files.segments]
+        first = store.commit_log.first_record(store.commit_log.files.segments[1])
+    assert first is not None
+    flushed = first.store_timestamp + 3000 + late_ms  # 4.6.0 goes back three seconds
+    (tmp_path / "checkpoint").write_bytes(struct.pack(">qqq", flushed, flushed, 0).ljust(4096, b"\0"))
+    (tmp_path / "abort").touch()
+    store = MessageStore(config)
+    assert store.open().scanned_from == starts[file]
+    assert len(bodies(store)) == COUNT
+    store.close()
+
+
+def test_a_store_that_java_closed_is_read_from_its_third_last_file(tmp_path: Path) -> None:
+    """Source: CommitLog.recoverNormally. Files before are flushed; reading them all would take minutes."""
+    config = small_config(tmp_path, index=IndexConfig(enabled=False))
+    with MessageStore(config) as store:
+        for number in range(2 * COUNT):
+            put(store, number)
+        starts = [segment.start for segment in store.commit_log.files.segments]
+    assert len(starts) > 4
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:24].ljust(4096, b"\0"))
+    store = MessageStore(config)
+    report = store.open()
+    assert report.clean
+    assert report.scanned_from == starts[-3]
+    store.close()
+
+
+@pytest.mark.parametrize("lost", [0, 2000, 5000])
+def test_a_queue_that_lost_a_file_is_rebuilt_though_the_log_is_read_from_its_end(
+    tmp_path: Path, lost: int
+) -> None:
+    """Consumers would never get the messages whose units were in the file, and nothing would say so."""
+    with MessageStore(small_config(tmp_path)) as store:
+        for number in range(2 * COUNT):
+            put(store, number, queue_id=number % 3)
+        assert len(store.commit_log.files.segments) > 4
+    as_java_leaves_it(tmp_path)  # the log is read from its third-last file, and there are no checksums
+    (tmp_path / "consumequeue" / "T" / "1" / f"{lost:020}").unlink()
+    store = MessageStore(small_config(tmp_path))
+    assert store.open().scanned_from == 0
+    assert store.queues.queues["T", 1].files.strays == []
+    store.close()
+    expect_all(small_config(tmp_path), 2 * COUNT)

@@ -1,0 +1,95 @@
+"""Latency fault tolerance: which brokers are left out, how long, and what is chosen meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketpy.client.routing import BrokerLatencies
+from rocketpy.config import LatencyConfig
+from rocketpy.message import MessageQueue
+
+QUEUES = [MessageQueue("T", name, number) for number in range(2) for name in "abc"]
+
+
+def latencies() -> BrokerLatencies:
+    """With RocketMQ's numbers."""
+    config = LatencyConfig()
+    return BrokerLatencies(config.latency_ms, config.away_ms, config.failed_ms)
+
+
+def chosen(known: BrokerLatencies, now_ms: float, avoid: str | None = None) -> set[str]:
+    """The brokers that get something within many turns."""
+    return {known.select(QUEUES, turn, now_ms, avoid).broker_name for turn in range(60)}
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "away_ms"),
+    [
+        (0, 0),
+        (49, 0),
+        (549, 0),
+        (550, 30_000),
+        (1000, 60_000),
+        (2999, 120_000),
+        (3000, 180_000),
+        (99_999, 600_000),
+    ],
+)
+def test_a_slow_broker_is_left_out_as_long_as_rocketmq_does(latency_ms: float, away_ms: float) -> None:
+    """A broker with a full disk queue would get its share of sends, and hold up their callers."""
+    known = latencies()
+    known.update("a", latency_ms, 1000)
+    assert known.is_available("a", 1000 + away_ms)
+    assert away_ms == 0 or not known.is_available("a", 1000 + away_ms - 1)
+    if away_ms:
+        assert chosen(known, 1000) == {"b", "c"}
+    assert chosen(known, 1000 + away_ms) == {"a", "b", "c"}
+
+
+def test_a_failed_attempt_counts_as_thirty_seconds() -> None:
+    """A dead broker would be tried again and again."""
+    known = latencies()
+    known.update("a", 1, 0, failed=True)
+    assert not known.is_available("a", 599_999)
+    assert known.is_available("a", 600_000)
+
+
+def test_a_good_answer_brings_a_broker_back() -> None:
+    """One slow answer would take it out although it recovered."""
+    known = latencies()
+    known.update("a", 5000, 0)
+    known.update("a", 5, 1)
+    assert chosen(known, 1) == {"a", "b", "c"}
+
+
+def test_the_broker_that_just_failed_is_avoided() -> None:
+    """A retry would go to the same broker (as it does in 4.6.0)."""
+    known = latencies()
+    known.update("b", 5000, 0)
+    assert chosen(known, 0, "a") == {"c"}
+
+
+def test_while_all_are_out_the_better_half_is_used() -> None:
+    """With every broker slow nothing could be sent at all, or all would go to the slowest too."""
+    known = latencies()
+    for name, latency_ms in (("a", 9000), ("b", 600), ("c", 700)):
+        known.update(name, latency_ms, 0)
+    assert chosen(known, 0) == {"b"}
+    assert chosen(known, 0, "b") == {"c"}
+
+
+def test_a_single_broker_is_used_whatever_it_does() -> None:
+    """A topic on one broker could not be sent to for ten minutes."""
+    known = latencies()
+    known.update("a", 9000, 0)
+    only = [MessageQueue("T", "a", 0)]
+    assert known.select(only, 3, 0, "a") == only[0]
+
+
+def test_queues_of_available_brokers_take_turns() -> None:
+    """One queue would get all messages while a broker is out."""
+    known = latencies()
+    known.update("a", 9000, 0)
+    assert {known.select(QUEUES, turn, 0) for turn in range(6)} == {
+        queue for queue in QUEUES if queue.broker_name != "a"
+    }

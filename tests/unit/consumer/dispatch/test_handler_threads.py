@@ -1,0 +1,50 @@
+"""The threads of handlers: as many as are needed, up to a bound."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from rocketpy.consumer.dispatch.handler_threads import HandlerThreads
+from tests.waiting import LIMIT_S
+
+
+def test_as_many_as_are_needed() -> None:
+    """Handlers would wait for each other, or each cost a thread of its own."""
+    threads = HandlerThreads(3)
+    names = {threads.submit(lambda: threading.current_thread().name).result(10) for _ in range(20)}
+    barrier = threading.Barrier(3, timeout=LIMIT_S)
+    waiting = [threads.submit(barrier.wait) for _ in range(6)]  # three side by side, twice
+    assert sorted(future.result(10) for future in waiting) == [0, 0, 1, 1, 2, 2]
+    assert names < {f"rocketpy-handler_{number}" for number in (1, 2, 3)}
+    threads.shutdown()
+
+
+def test_an_end_begins_nothing_more() -> None:
+    """A closed consumer would go on with what it had not begun."""
+    threads = HandlerThreads(1)
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> bool:
+        began.set()
+        return go.wait(10)
+
+    first, second = threads.submit(work), threads.submit(work)
+    assert began.wait(10)
+    threads.shutdown()
+    assert second.cancelled()
+    go.set()
+    assert first.result(10)
+    with pytest.raises(RuntimeError, match="told to end"):
+        threads.submit(work)
+
+
+def test_what_a_call_raises_is_its_own() -> None:
+    """A thread would end, and its place never be filled."""
+    threads = HandlerThreads(1)
+    with pytest.raises(SystemExit):
+        threads.submit(sys.exit, 3).result(10)
+    assert threads.submit(lambda: 7).result(10) == 7
+    threads.shutdown()

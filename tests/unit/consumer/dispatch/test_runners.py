@@ -1,0 +1,261 @@
+"""How runners go through what a pull brought, in the event loop and on threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rocketpy.consumer.dispatch.concurrent import Callee
+from rocketpy.consumer.dispatch.loop_runner import LoopRunner
+from rocketpy.consumer.dispatch.runner import Ended, Runner
+from rocketpy.consumer.dispatch.thread_runner import ThreadRunner
+from rocketpy.consumer.fetch.puller import Puller
+from rocketpy.consumer.listeners import ProcessListeners
+from rocketpy.consumer.outcomes import ConsumeResult, Later
+from rocketpy.message import MessageExt
+from rocketpy.runtime.tasks import Tasks
+from tests.unit.consumer.fetch.test_process_queue import message
+from tests.waiting import LIMIT_S
+
+
+class Rig:
+    """A runner whose handler does as it is told, message by message.
+
+    held_up: offsets whose handlers wait until `free`. works: called by each. says: what others return
+    or raise. handled: offsets in the order in which their handlers began; done: offsets whose handlers said
+    that they are done with them.
+    """
+
+    def __init__(self, kind: str, batch: int = 1, width: int = 2) -> None:
+        self.held_up: set[int] = set()
+        self.says: dict[int, object] = {}
+        self.works: Callable[[], None] = lambda: None
+        self.handled: list[int] = []
+        self.ended: list[Ended] = []
+        self.puller = cast(Puller, SimpleNamespace(held=SimpleNamespace(dropped=False)))
+        self._gates = {offset: threading.Event() for offset in range(100)}
+        self._tasks = Tasks("a consumer")
+        handler: Any = self._handle_async if kind == "loop" else self._handle
+        listeners = ProcessListeners((), "g", broadcasting=False)
+        callee = (
+            Callee(handler, None, listeners) if batch == 1 else Callee(None, self._batch(kind), listeners)
+        )
+        clock = asyncio.get_running_loop().time
+        self.runner: Runner = (
+            LoopRunner(callee, batch, width, self._finished, clock, self._tasks)
+            if kind == "loop"
+            else ThreadRunner(callee, batch, width, self._finished, clock, self._tasks)
+        )
+
+    @property
+    def done(self) -> list[int]:
+        """Offsets that are done with, in order."""
+        return sorted(
+            one.queue_offset
+            for ended in self.ended
+            for one in list(ended.messages)[: ended.verdict.done]  # all of them for None
+        )
+
+    def submit(self, *offsets: int) -> None:
+        """Have messages handled."""
+        self.runner.submit(self.puller, [message(offset) for offset in offsets])
+
+    def free(self, offset: int) -> None:
+        """Let a handler that is held up end."""
+        self._gates[offset].set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait for something that handlers do."""
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():  # noqa: ASYNC110 - threads are waited for, too
+                await asyncio.sleep(0.001)
+
+    def _batch(self, kind: str) -> Any:
+        async def handle_async(messages: list[MessageExt]) -> Any:
+            for one in messages:
+                await self._handle_async(one)
+
+        def handle(messages: list[MessageExt]) -> Any:
+            for one in messages:
+                self._handle(one)
+
+        return handle_async if kind == "loop" else handle
+
+    def _handle(self, one: MessageExt) -> Any:
+        self.handled.append(one.queue_offset)
+        if one.queue_offset in self.held_up:
+            self._gates[one.queue_offset].wait(30)
+        return self._said(one)
+
+    async def _handle_async(self, one: MessageExt) -> Any:
+        self.works()
+        self.handled.append(one.queue_offset)
+        if one.queue_offset in self.held_up:
+            await self.until(self._gates[one.queue_offset].is_set)
+        return self._said(one)
+
+    def _said(self, one: MessageExt) -> object:
+        said = self.says.get(one.queue_offset)
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+    def _finished(self, ended: list[Ended]) -> None:
+        self.ended += ended
+
+    async def close(self) -> None:
+        """End what is held up."""
+        for gate in self._gates.values():
+            gate.set()
+        await self.runner.close(30)
+        await self._tasks.close()
+
+
+@pytest.fixture(params=["loop", "threads"])
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    """Each kind of runner, with two workers."""
+    made = Rig(request.param)
+    yield made
+    await made.close()
+
+
+async def test_one_that_is_held_up_holds_up_no_other(rig: Rig) -> None:
+    """Messages behind a slow one would wait for it; those before it would come again after a crash."""
+    rig.held_up = {2}
+    rig.submit(*range(5))
+    rig.submit(*range(5, 8))
+    await rig.until(lambda: rig.done == [0, 1, 3, 4, 5, 6, 7])
+    rig.free(2)
+    await rig.until(lambda: rig.done == list(range(8)))
+    assert sorted(rig.handled) == list(range(8))
+
+
+async def test_one_that_fails_is_the_only_one_to_come_again(rig: Rig) -> None:
+    """A failure would be taken for another message's, or lose the rest of what its pull brought."""
+    rig.says = {
+        1: ValueError("no"),
+        3: ConsumeResult.LATER,
+        4: ConsumeResult.SUCCESS,
+        6: Later(delay_level=4),
+        7: "?",
+    }
+    rig.submit(*range(9))
+    await rig.until(lambda: sum(len(ended.messages) for ended in rig.ended) == 9)
+    assert rig.done == [0, 2, 4, 5, 8]
+    assert sum(ended.calls for ended in rig.ended) == 9
+    levels = {
+        ended.messages[0].queue_offset: ended.verdict.later.delay_level
+        for ended in rig.ended
+        if ended.verdict.done is not None
+    }
+    assert levels == {1: 0, 3: 0, 6: 4, 7: 0}
+
+
+async def test_a_handler_whose_own_work_was_cancelled_has_failed(rig: Rig) -> None:
+    """Its message would be held for ever, and in the end nothing more of its queue be pulled."""
+    rig.says = {1: asyncio.CancelledError(), 3: asyncio.CancelledError()}
+    rig.submit(*range(5))
+    await rig.until(lambda: sum(len(ended.messages) for ended in rig.ended) == 5)
+    assert rig.done == [0, 2, 4]
+    rig.submit(*range(5, 9))
+    await rig.until(lambda: rig.done == [0, 2, 4, 5, 6, 7, 8])
+
+
+class Stop(BaseException):
+    """What test runners and some frameworks raise so that nobody catches it."""
+
+
+async def test_a_handler_that_raises_no_exception_has_failed_too(rig: Rig) -> None:
+    """Its message would be held for ever, and nobody hear of it."""
+    error = Stop() if isinstance(rig.runner, LoopRunner) else SystemExit(3)
+    rig.says = {1: error, 3: error}
+    rig.submit(*range(5))
+    await rig.until(lambda: sum(len(ended.messages) for ended in rig.ended) == 5)
+    assert rig.done == [0, 2, 4]
+    rig.submit(*range(5, 9))
+    await rig.until(lambda: rig.done == [0, 2, 4, 5, 6, 7, 8])
+
+
+async def test_what_another_member_owns_is_left_alone(rig: Rig) -> None:
+    """Messages of a queue that was given away would be handled here as well, long after."""
+    rig.held_up = {1, 2}
+    rig.submit(*range(6))
+    await rig.until(lambda: len(rig.handled) == 3)
+    rig.puller.held.dropped = True
+    rig.free(1)
+    rig.free(2)
+    await rig.until(lambda: rig.done == [0, 1, 2])
+    await rig.close()
+    assert sorted(rig.handled) == [0, 1, 2]
+
+
+async def test_what_was_taken_away_does_not_count(rig: Rig) -> None:
+    """A message that was sent back for its slowness would be done with twice, or take the next one along."""
+    rig.held_up = {1}
+    rig.submit(0, 1)
+    await rig.until(lambda: rig.done == [0] and rig.runner.running())
+    (work,) = rig.runner.running()
+    assert [one.queue_offset for one in work.abandon()] == [1]
+    assert not work.abandon()
+    rig.free(1)
+    rig.submit(*range(10, 15))
+    await rig.until(lambda: rig.done == [0, *range(10, 15)])
+    rig.submit(*range(20, 25))
+    await rig.until(lambda: rig.done == [0, *range(10, 15), *range(20, 25)])
+
+
+async def test_closing_begins_nothing_more(rig: Rig) -> None:
+    """A consumer that leaves would begin with messages that the next owner has already."""
+    rig.held_up = {1, 2}
+    rig.submit(*range(6))
+    rig.submit(*range(6, 9))
+    await rig.until(lambda: len(rig.handled) == 3)
+    closing = asyncio.ensure_future(rig.runner.close(30))
+    await asyncio.sleep(0)
+    rig.free(1)
+    rig.free(2)
+    assert not await closing
+    assert sorted(rig.handled) == [0, 1, 2]
+    assert rig.done == [0, 1, 2]
+
+
+async def test_busy_handlers_leave_the_event_loop_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats would wait until all that was pulled is handled, and brokers take the consumer for dead."""
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda: 1.0)  # as with uvloop: the clock stands still for a turn
+    rig = Rig("loop")
+    rig.works = partial(time.sleep, 0.0001)
+    turns: list[int] = []
+    rig.submit(*range(1000))
+
+    def turn() -> None:
+        turns.append(len(rig.handled))
+        if len(rig.handled) < 1000:
+            loop.call_soon(turn)
+
+    turn()
+    while len(rig.handled) < 1000:  # noqa: ASYNC110 - each turn of the loop is one step
+        await asyncio.sleep(0)
+    assert len(set(turns)) > 5
+    monkeypatch.undo()
+    await rig.close()
+
+
+@pytest.mark.parametrize("kind", ["loop", "threads"])
+async def test_batches_that_are_held_up(kind: str) -> None:
+    """Batches would be cut differently, or be taken for each other, once one is slow."""
+    rig = Rig(kind, batch=3)
+    rig.held_up = {4}
+    rig.submit(*range(10))
+    await rig.until(lambda: rig.done == [0, 1, 2, 6, 7, 8, 9])
+    rig.free(4)
+    await rig.until(lambda: rig.done == list(range(10)))
+    assert sum(ended.calls for ended in rig.ended) == 4
+    await rig.close()

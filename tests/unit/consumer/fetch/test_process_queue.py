@@ -1,0 +1,139 @@
+"""What a member holds of a queue, and where a successor would begin."""
+
+from __future__ import annotations
+
+import random
+
+from rocketpy.consumer.fetch.process_queue import LOCK_ALIVE_MS, Limits, ProcessQueue
+from rocketpy.consumer.fetch.puller import next_offset_after_illegal
+from rocketpy.message import MessageExt, MessageQueue
+from rocketpy.protocol.message.record import Record
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+def message(offset: int, body: bytes = b"12345", tags: str | None = None, times: int = 0) -> MessageExt:
+    """A received message."""
+    properties = b"TAGS\x01%b\x02" % tags.encode() if tags else b""
+    record = Record(
+        topic="T", queue_id=0, flag=0, queue_offset=offset, physical_offset=0, sys_flag=0, born_timestamp=0,
+        born_host=b"", store_timestamp=0, store_host=b"", reconsume_times=times,
+        prepared_transaction_offset=0, body=body, properties=properties,
+    )  # fmt: skip
+    return MessageExt(record, QUEUE, body)
+
+
+def held(*offsets: int, start: int = 0) -> tuple[ProcessQueue, dict[int, MessageExt]]:
+    """A queue with these messages, pulled up to one behind the last."""
+    queue = ProcessQueue(QUEUE, start, 0)
+    messages = {offset: message(offset) for offset in offsets}
+    queue.add(list(messages.values()), max(offsets, default=start - 1) + 1)
+    return queue, messages
+
+
+def test_no_offset_passes_an_unfinished_message() -> None:
+    """A message whose handler was still at work at a crash would never come again."""
+    chance = random.Random(6)
+    queue, messages = held(*range(100, 160), start=100)
+    left = dict(messages)
+    while left:
+        assert queue.commit_offset == min(left)
+        some = chance.sample(sorted(left), min(3, len(left)))
+        queue.finish([left.pop(offset) for offset in some], 1)
+    assert (queue.commit_offset, queue.count, queue.size, queue.span) == (160, 0, 0, 0)
+
+
+def test_pulls_that_end_as_they_came() -> None:
+    """Offsets of one pull would count for another, or room that is free again would not be used."""
+    chance = random.Random(6)
+    queue = ProcessQueue(QUEUE, 0, 0)
+    pulls = [[message(offset) for offset in range(at, at + 8, 2)] for at in range(0, 80, 8)]
+    for pull in pulls:
+        queue.add(pull, pull[-1].queue_offset + 2)
+    queue.finish([pulls[1][2]], 1)
+    left = {one.queue_offset for pull in pulls for one in pull} - {pulls[1][2].queue_offset}
+    for pull in chance.sample(pulls, len(pulls)):
+        assert (queue.commit_offset, queue.count, queue.size) == (min(left), len(left), 5 * len(left))
+        queue.finish(pull, 1)
+        left -= {one.queue_offset for one in pull}
+    assert (queue.commit_offset, queue.count, queue.size, queue.span) == (80, 0, 0, 0)
+
+
+def test_filtered_messages_are_behind() -> None:
+    """A group with a rare tag would read the same strangers again after each restart."""
+    queue, messages = held(7, 9, start=5)
+    queue.finish(list(messages.values()), 1)
+    queue.next_offset = 40
+    assert queue.commit_offset == 40
+
+
+def test_a_new_queue_counts_from_its_start() -> None:
+    """A consumer that stops before its first message would lose what came while it was away."""
+    assert ProcessQueue(QUEUE, 17, 0).commit_offset == 17
+
+
+def test_finishing_twice_counts_once() -> None:
+    """A handler that ends after its message was sent back would let more be pulled than allowed."""
+    queue, messages = held(0, 1)
+    queue.finish([messages[0]], 1)
+    queue.finish([messages[0]], 2)
+    assert (queue.count, queue.size, queue.consumed_ms) == (1, 5, 2)
+
+
+def test_each_limit_makes_a_queue_full() -> None:
+    """A slow handler would let the whole topic into memory."""
+    queue, _ = held(0, 1, 50)
+    assert not queue.is_full(Limits(3, 15, 50))
+    assert queue.is_full(Limits(2, 15, 50))
+    assert queue.is_full(Limits(3, 14, 50))
+    assert queue.is_full(Limits(3, 15, 49))
+    assert not queue.is_full(Limits(3, 15, None))
+    offset = queue.next_offset + 2
+    assert not queue.will_be_full(Limits(5, 20, None), offset, 5)
+    assert queue.will_be_full(Limits(4, 20, None), offset, 5)
+    assert queue.will_be_full(Limits(5, 19, None), offset, 5)
+    assert queue.will_be_full(Limits(5, 20, 10), offset, 5)
+
+
+def test_order_survives_a_failure() -> None:
+    """An orderly handler would see a later message before the one that has to come again."""
+    queue, messages = held(*range(6))
+    queue.wait(messages.values())
+    first = queue.take(3)
+    queue.finish(first[:1], 1)
+    queue.put_back(first[1:])
+    assert [m.queue_offset for m in queue.take(10)] == [1, 2, 3, 4, 5]
+    assert queue.take(1) == []
+
+
+def test_a_dropped_queue_hands_out_nothing() -> None:
+    """A handler would begin on a queue that another member has by now."""
+    queue, messages = held(0, 1)
+    queue.wait(messages.values())
+    queue.drop()
+    assert queue.dropped
+    assert queue.take(2) == []
+
+
+def test_a_lock_counts_for_a_while() -> None:
+    """A member cut off from its broker would go on after the lock went to another one."""
+    queue, _ = held(0)
+    assert not queue.is_locked(0)
+    queue.locked_ms = 1000
+    assert queue.is_locked(1000 + LOCK_ALIVE_MS)
+    assert not queue.is_locked(1001 + LOCK_ALIVE_MS)
+
+
+def test_what_operators_see() -> None:
+    """An operator would see a queue that is not there, or the wrong end of it."""
+    queue, _ = held(3, 4, 9)
+    info = queue.info(5)
+    assert (info.cached_msg_min_offset, info.cached_msg_max_offset, info.cached_msg_count) == (3, 9, 3)
+    assert (info.commit_offset, info.locked, info.droped) == (3, False, False)
+
+
+def test_an_offset_beyond_the_end_never_leads_to_the_start() -> None:
+    """A broker that lost its last messages would make a group do all of its work again (QUIRKS 34)."""
+    assert next_offset_after_illegal(100, 0, 0, 90) == 90
+    assert next_offset_after_illegal(100, 90, 10, 90) == 90
+    assert next_offset_after_illegal(5, 10, 10, 90) == 10

@@ -1,0 +1,54 @@
+"""What brokers are told of a subscription, and what a handler's answer means."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketpy.consumer.fetch.subscription import Sql, subscription_data, wanted_messages
+from rocketpy.consumer.outcomes import ACKNOWLEDGED, ConsumeResult, Later, verdict_of
+from rocketpy.errors import ConfigInvalid
+from tests.unit.consumer.fetch.test_process_queue import message
+
+
+def test_tags_travel_with_their_hashes() -> None:
+    """A broker would filter by other hashes than those it has stored."""
+    data = subscription_data("T", "TagA || TagC|| ", 7)
+    assert (data.sub_string, data.tags_set, data.sub_version) == ("TagA || TagC|| ", {"TagA", "TagC"}, 7)
+    assert data.code_set == {2598919, 2598921}  # Java's "TagA".hashCode()
+    assert data.expression_type == "TAG"
+
+
+@pytest.mark.parametrize("expression", ["*", ""])
+def test_everything(expression: str) -> None:
+    """A subscription to all would ask for messages with the tag *."""
+    data = subscription_data("T", expression, 7)
+    assert (data.sub_string, data.tags_set, data.code_set) == ("*", set(), set())
+
+
+def test_sql() -> None:
+    """A broker would take an SQL92 expression for tags."""
+    data = subscription_data("T", Sql("a > 5"), 7)
+    assert (data.sub_string, data.expression_type, data.tags_set) == ("a > 5", "SQL92", set())
+
+
+@pytest.mark.parametrize("expression", [" || ", Sql(" ")])
+def test_an_empty_expression_is_refused(expression: str | Sql) -> None:
+    """A typing error would look like a topic without messages."""
+    with pytest.raises(ConfigInvalid):
+        subscription_data("T", expression, 7)
+
+
+def test_strangers_with_the_same_hash_stay_out() -> None:
+    """A handler would get a tag it did not ask for: Java's hash of "Aa" is that of "BB"."""
+    mine, stranger = message(0, tags="Aa"), message(1, tags="BB")
+    assert wanted_messages([mine, stranger], {"Aa"}) == [mine]
+    assert wanted_messages([mine, stranger], ()) == [mine, stranger]
+
+
+def test_what_a_handler_may_say() -> None:
+    """A failure would be committed, or a success handled again."""
+    assert verdict_of(None) is verdict_of(ConsumeResult.SUCCESS) is ACKNOWLEDGED
+    assert verdict_of(ConsumeResult.LATER).done == 0
+    later = verdict_of(Later(delay_level=5, done=2))
+    assert (later.done, later.later.delay_level, later.kind) == (2, 5, "CR_LATER")
+    assert (verdict_of(True).done, verdict_of(True).kind) == (0, "CR_RETURN_NULL")

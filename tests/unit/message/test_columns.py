@@ -1,0 +1,66 @@
+"""Messages in columns: the same on the wire as one by one, and no less checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketpy import Message, MessageColumns
+from rocketpy.errors import MessageInvalid, TopicInvalid
+from rocketpy.producer.send.request_template import properties_text
+
+BODIES = [b"one", b"two"]
+
+texts = st.text(
+    st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20
+).filter(lambda text: not text.isspace())
+optional = st.none() | texts.filter(lambda text: " " not in text)
+rows = st.lists(st.tuples(st.binary(min_size=1, max_size=9), optional, optional, texts, texts), min_size=1)
+
+
+@given(rows)
+def test_columns_have_the_properties_of_their_messages(given_rows: list[Any]) -> None:
+    """A tag, key or property would be lost, or stand with another message."""
+    bodies, tags, keys, shops, percents = map(list, zip(*given_rows, strict=True))
+    columns = MessageColumns("T", bodies, tags=tags, keys=keys, properties={"shop": shops, "100%s": percents})
+    singles = [
+        Message("T", body, tags=tag, keys=key or (), properties={"shop": shop, "100%s": percent})
+        for body, tag, key, shop, percent in given_rows
+    ]
+    assert list(columns) == singles
+    assert list(columns[1:]) == singles[1:]
+    ids = [f"ID{number}" for number in range(len(bodies))]
+    expected = [properties_text(message, one).encode() for message, one in zip(singles, ids, strict=True)]
+    assert columns.property_texts(ids) == expected
+    assert columns[1:].property_texts(ids[1:]) == expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("bodies", "columns", "words"),
+    [
+        ([b"x", b""], {}, "body is empty"),
+        ([b"x", None], {}, "body is empty"),
+        ([b"x", "text"], {}, "not of bytes"),
+        (BODIES, {"tags": ["a"]}, "tags has 1 values, for 2 bodies"),
+        (BODIES, {"tags": ["a", " "]}, "tags is ' '"),
+        (BODIES, {"keys": ["a", "b\x01c"]}, "separate properties"),
+        (BODIES, {"properties": {"a": ["x", ""]}}, "a is ''"),
+        (BODIES, {"properties": {"a": ["x", None]}}, "a is None"),
+        (BODIES, {"properties": {"a": ["x", "\ud800"]}}, "no valid Unicode"),
+        (BODIES, {"properties": {"KEYS": ["x", "y"]}}, "reserved"),
+    ],
+)
+def test_what_is_no_message_is_refused(bodies: list[Any], columns: dict[str, Any], words: str) -> None:
+    """One bad value would make a broker refuse the batch, or readers see other properties."""
+    with pytest.raises(MessageInvalid, match=words):
+        MessageColumns("T", bodies, **columns)
+
+
+def test_the_topic_is_checked_even_without_messages() -> None:
+    """A bad name would be found out only when the first message comes."""
+    assert len(MessageColumns("T", [])) == 0
+    with pytest.raises(TopicInvalid):
+        MessageColumns("no topic", [])

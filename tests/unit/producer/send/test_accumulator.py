@@ -1,0 +1,213 @@
+"""What is gathered into one batch, and when it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from rocketpy.config import BatchConfig, ProducerConfig
+from rocketpy.errors import MessageTooLarge
+from rocketpy.message import Message, MessageQueue
+from rocketpy.producer.send.accumulator import Accumulator, _join_times
+from rocketpy.producer.send.batch_builder import OpenBatch
+from rocketpy.producer.send.encoder import Preparer
+from rocketpy.producer.send.flow_control import Room
+from rocketpy.producer.send.publish_info import Publisher
+from rocketpy.results import SendResult
+from rocketpy.runtime.tasks import Tasks
+from tests.waiting import LIMIT_S
+
+Q0, Q1 = (MessageQueue("T", "a", number) for number in range(2))
+
+
+@dataclass(eq=False)
+class Topic:
+    """As much of a publisher as is looked at."""
+
+    topic: str
+
+
+@dataclass
+class Rig:
+    """An accumulator and what left it."""
+
+    config: BatchConfig = field(default_factory=BatchConfig)
+    batches: list[OpenBatch] = field(default_factory=list)
+    pushes: int = 0
+
+    def __post_init__(self) -> None:
+        self.room = Room(1000, 1 << 30)
+        preparer = Preparer(cast(Any, None), ProducerConfig(batch=self.config), bytes(4))
+        self.tasks = Tasks("the tester")
+        self.accumulator = Accumulator(
+            self.config, self.room, preparer, self.leave, self.push, lambda: None, self.tasks
+        )
+        self.topic = cast(Publisher, Topic("T"))
+        self.pushed = asyncio.Event()
+
+    def leave(self, batch: OpenBatch) -> None:
+        self.batches.append(batch)
+
+    def push(self) -> None:
+        self.pushes += 1
+        self.pushed.set()
+
+    def add(
+        self,
+        body: bytes,
+        queue: MessageQueue | None = None,
+        timeout_ms: int = 3000,
+        topic: Publisher | None = None,
+        **options: Any,
+    ) -> asyncio.Future[SendResult]:
+        """One send."""
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        message = Message("T", body, **options)
+        self.accumulator.add(topic or self.topic, message, future, None, queue, timeout_ms)
+        return future
+
+    @property
+    def bodies(self) -> list[list[bytes]]:
+        """Of the batches that left, in their order."""
+        return [[message.body for message in batch.messages] for batch in self.batches]
+
+
+async def test_what_one_turn_sends_leaves_at_its_end() -> None:
+    """Each message would cost a request, or wait for others that never come."""
+    rig = Rig()
+    for body in (b"1", b"2", b"3"):
+        rig.add(body)
+    assert rig.bodies == []
+    await asyncio.sleep(0)
+    assert rig.bodies == [[b"1", b"2", b"3"]]
+    assert (rig.room.count, rig.room.bytes, rig.pushes) == (3, 3, 1)
+    rig.add(b"4")
+    await asyncio.sleep(0)
+    assert rig.bodies[1:] == [[b"4"]]
+
+
+async def test_a_batch_is_bounded_by_count_and_by_bytes() -> None:
+    """A broker would refuse a batch above its limit."""
+    rig = Rig(BatchConfig(max_gathered=2))
+    for body in (b"1", b"2", b"3"):
+        rig.add(body)
+    assert rig.bodies == [[b"1", b"2"]]
+    rig = Rig(BatchConfig(max_bytes=3000))
+    for number in range(6):
+        rig.add(b"%d" % number * 700)
+    await asyncio.sleep(0)
+    assert [len(bodies) for bodies in rig.bodies] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_no_batch_is_longer_than_its_bound(seed: int) -> None:
+    """A broker would refuse all messages of the batch."""
+    rng = random.Random(seed)
+    rig = Rig(BatchConfig(max_bytes=4000))
+    for _ in range(300):
+        rig.add(b"x" * rng.choice([1, 100, 500, 900, 3000, 5000]))
+    await asyncio.sleep(0)
+    assert sum(map(len, rig.bodies)) == 300
+    lengths = [sum(len(body) + 384 for body in bodies) for bodies in rig.bodies if len(bodies) > 1]
+    assert len(lengths) > 10
+    assert max(lengths) <= 4000
+
+
+async def test_given_queues_have_batches_of_their_own() -> None:
+    """A message would end in a queue that its sender did not choose."""
+    rig = Rig()
+    for body, queue in ((b"1", Q0), (b"2", Q1), (b"3", Q0)):
+        rig.add(body, queue)
+    await asyncio.sleep(0)
+    assert rig.bodies == [[b"1", b"3"], [b"2"]]
+    assert [batch.given for batch in rig.batches] == [Q0, Q1]
+
+
+async def test_what_cannot_join_lets_the_others_leave_first() -> None:
+    """Messages of one queue would overtake each other."""
+    rig = Rig()
+    rig.add(b"1")
+    rig.add(b"2", wait_store=False)
+    rig.add(b"3", Q0)
+    rig.add(b"4")
+    rig.add(b"5", timeout_ms=100)
+    await asyncio.sleep(0)
+    assert rig.bodies == [[b"1"], [b"2"], [b"3"], [b"4"], [b"5"]]
+    assert [batch.wait for batch in rig.batches] == [True, False, True, True, True]
+
+
+async def test_similar_time_outs_travel_together() -> None:
+    """Senders that waited for room, each with its own time left, would go one by one."""
+    rig = Rig()
+    for timeout_ms in (3000, 2990, 2760, 3020):
+        rig.add(b"x", timeout_ms=timeout_ms)
+    await asyncio.sleep(0)
+    assert [batch.timeout_ms for batch in rig.batches] == [3020]
+
+
+async def test_topics_do_not_mix() -> None:
+    """A message would end in another topic."""
+    rig = Rig()
+    rig.add(b"1")
+    rig.add(b"2", topic=cast(Publisher, Topic("U")))
+    rig.accumulator.flush_topic(rig.topic)
+    assert rig.bodies == [[b"1"]]
+    await asyncio.sleep(0)
+    assert rig.bodies == [[b"1"], [b"2"]]
+
+
+async def test_lingering_waits_for_others() -> None:
+    """Senders of several turns could not be gathered."""
+    rig = Rig(BatchConfig(linger_ms=5))
+    rig.add(b"1")
+    await asyncio.sleep(0)
+    rig.add(b"2")
+    async with asyncio.timeout(LIMIT_S):
+        await rig.pushed.wait()
+    assert rig.bodies == [[b"1", b"2"]]
+
+
+async def test_what_is_refused_does_not_count() -> None:
+    """Each message with too many properties would take room for ever."""
+    rig = Rig()
+    with pytest.raises(MessageTooLarge):
+        rig.add(b"1", properties={"p": "x" * 33_000})
+    assert (rig.room.count, rig.room.bytes) == (0, 0)
+    await asyncio.sleep(0)
+    assert rig.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        (3000, 3000, True), (3000, 2728, True), (3000, 2727, False), (3000, 3300, True), (3000, 3301, False),
+        (10, 11, True), (10, 12, False), (1, 2, False),
+    ],
+)  # fmt: skip
+async def test_sends_with_about_the_same_time_travel_together(
+    first: int, second: int, *, together: bool
+) -> None:
+    """A send with a short time-out would wait as long as one with a long one."""
+    batch = OpenBatch(cast(Publisher, Topic("T")), None, first, wait=True)
+    assert _join_times(batch, second) is together
+    assert batch.timeout_ms == (max(first, second) if together else first)
+
+
+@pytest.mark.parametrize("linger_ms", [0, 1])
+async def test_a_bug_in_the_timer_fails_the_client(monkeypatch: pytest.MonkeyPatch, linger_ms: int) -> None:
+    """The event loop would log it, and the gathered sends would wait until their time-outs."""
+    failed = asyncio.Event()
+
+    def leave(_rig: Rig, _batch: OpenBatch) -> None:
+        raise ValueError("x")
+
+    monkeypatch.setattr(Rig, "leave", leave)
+    rig = Rig(BatchConfig(linger_ms=linger_ms))
+    rig.tasks.on_failure.append(lambda _failure: failed.set())
+    rig.add(b"a")
+    await failed.wait()
+    assert "Accumulator.flush" in str(rig.tasks.failure)

@@ -1,0 +1,266 @@
+"""`decide`, row by row of the table in its module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from rocketpy.client.routing import PublishRoute
+from rocketpy.config import RetryConfig
+from rocketpy.errors import (
+    BrokerError,
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    Outcome,
+    RemoteProtocolError,
+    RequestTimeout,
+    Retry,
+    RocketError,
+    RouteNotFound,
+)
+from rocketpy.message import MessageQueue
+from rocketpy.producer.send.retry import (
+    Attempt,
+    Decision,
+    GiveUp,
+    RefreshRoute,
+    RouteView,
+    SendRules,
+    SendTo,
+    WaitUntil,
+    decide,
+)
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.results import SendResult, SendStatus
+
+A0, A1, B0 = (MessageQueue("T", name, number) for name, number in (("a", 0), ("a", 1), ("b", 0)))
+ONE_BROKER = PublishRoute("T", (A0, A1), {"a": "a:1"})
+TWO_BROKERS = PublishRoute("T", (A0, A1, B0), {"a": "a:1", "b": "b:1"})
+LOST = ConnectionLost("lost")
+FIXED = SendRules(0, 3000, RetryConfig(), A0)
+
+
+def refused(code: int, outcome: Outcome = Outcome.NOT_SENT, retry: Retry = Retry.OTHER_BROKER) -> BrokerError:
+    """A broker's refusal."""
+    return BrokerError(code, None, "a", outcome=outcome, retry=retry)
+
+
+def stored(status: SendStatus) -> Sequence[SendResult]:
+    """What a broker stored with this status."""
+    return [SendResult(status, "id", "offset id", A0, 7)]
+
+
+def after(
+    *ends: RocketError | Sequence[SendResult],
+    route: PublishRoute | None = TWO_BROKERS,
+    now_ms: float = 10,
+    asked_ms: float = float("-inf"),
+    rules: SendRules | None = None,
+    retry: RetryConfig | None = None,
+    error: RocketError | None = None,
+) -> Decision:
+    """The decision after attempts at queue a/0 that ended so, at 1, 2, … ms."""
+    attempts = [Attempt(A0, end, index + 1) for index, end in enumerate(ends)]
+    rules = rules or SendRules(0, 3000, retry or RetryConfig())
+    return decide(RouteView(route, asked_ms, error), attempts, now_ms, rules, turn=0)
+
+
+def ended(decision: Decision) -> RocketError:
+    """The error that a send gave up with."""
+    assert isinstance(decision, GiveUp)
+    assert isinstance(decision.end, RocketError)
+    return decision.end
+
+
+def test_the_first_attempt_goes_to_the_queue_whose_turn_it_is() -> None:
+    """Nothing would be sent at all."""
+    assert after() == SendTo(A0)
+    assert decide(RouteView(TWO_BROKERS), (), 0, SendRules(0, 3000, RetryConfig()), 2) == SendTo(B0)
+
+
+def test_without_a_route_a_name_server_is_asked_once() -> None:
+    """The first send to a topic would fail, or ask for ever."""
+    assert after(route=None) == RefreshRoute()
+    no_answer = ConnectFailed("no name server")
+    error = ended(after(route=None, asked_ms=5, error=no_answer))
+    assert error is no_answer
+    assert error.outcome is Outcome.NOT_SENT
+    assert isinstance(ended(after(route=PublishRoute("T", (), {}), asked_ms=5)), RouteNotFound)
+
+
+def test_a_given_queue_is_used_and_tried_once() -> None:
+    """Messages that must keep their order would be sent to another queue, or twice."""
+    assert after(rules=FIXED) == SendTo(A0)
+    assert ended(after(LOST, rules=FIXED)) is LOST
+
+
+def test_the_last_attempt_decides_whether_there_is_another() -> None:
+    """A message that a broker refused for good would be sent again after an earlier attempt was lost."""
+    busy, illegal = refused(ResponseCode.SYSTEM_ERROR), refused(ResponseCode.MESSAGE_ILLEGAL)
+    assert isinstance(after(busy, LOST), SendTo)
+    assert ended(after(busy, illegal)) is illegal
+
+
+def test_the_rest_of_a_batch_stays_in_its_queue() -> None:
+    """One busy moment of a broker would leave a long batch half sent, or put its rest into another queue."""
+    rules = SendRules(0, 3000, RetryConfig(), A0, follows=True)
+    busy = refused(ResponseCode.SERVICE_NOT_AVAILABLE)
+    assert after(busy, rules=rules, asked_ms=5) == WaitUntil(101)
+    assert after(busy, rules=rules, now_ms=101, asked_ms=5) == SendTo(A0)
+    assert ended(after(busy, rules=FIXED)) is busy
+    assert ended(after(LOST, rules=rules)) is LOST, "it may be stored"
+    assert ended(after(busy, busy, busy, rules=rules)) is busy
+
+
+def test_a_given_queue_of_an_unknown_broker() -> None:
+    """The user would wait for the time-out without a reason."""
+    rules = SendRules(0, 3000, RetryConfig(), MessageQueue("T", "gone", 0))
+    assert after(rules=rules) == RefreshRoute()
+    error = ended(after(rules=rules, asked_ms=5))
+    assert isinstance(error, RouteNotFound)
+    assert "gone" in str(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LOST,
+        ConnectFailed("refused"),
+        RequestTimeout("slow"),
+        RemoteProtocolError("not RocketMQ"),
+        *(refused(code) for code in (17, 14, 1, 16, 204, 205)),
+    ],
+    ids=str,
+)
+def test_what_is_worth_another_attempt(error: RocketError) -> None:
+    """One broken broker would fail a third of all sends."""
+    assert after(error) == SendTo(B0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        refused(ResponseCode.SYSTEM_BUSY, retry=Retry.SAME_BROKER),
+        refused(ResponseCode.MESSAGE_ILLEGAL, retry=Retry.NONE),
+        refused(9999),
+        ClientClosed("closed"),
+    ],
+    ids=str,
+)
+def test_what_is_not(error: RocketError) -> None:
+    """A message that no broker takes would be sent three times; a busy broker would be made busier."""
+    assert ended(after(error)) is error
+
+
+def test_retried_codes_can_be_chosen() -> None:
+    """Newer brokers answer with codes that 4.6.0 does not know."""
+    assert after(refused(9999), retry=RetryConfig(codes=frozenset({9999}))) == SendTo(B0)
+    assert isinstance(after(refused(1), retry=RetryConfig(codes=frozenset())), GiveUp)
+
+
+def test_attempts_are_counted() -> None:
+    """A send would go on until its time-out, and store more copies with each attempt."""
+    assert after(LOST, LOST) == SendTo(B0)
+    error = ended(after(LOST, LOST, ConnectFailed("refused")))
+    assert isinstance(error, ConnectFailed)
+    assert isinstance(after(LOST, retry=RetryConfig(times=0)), GiveUp)
+
+
+def test_all_attempts_share_the_time() -> None:
+    """A send with a time-out of 3 s would take 9."""
+    assert isinstance(ended(after(LOST, now_ms=3000)), ConnectionLost)
+    error = ended(after(now_ms=3000, error=ConnectFailed("no name server")))
+    assert isinstance(error, RequestTimeout)
+    assert error.outcome is Outcome.NOT_SENT
+    assert "no name server" in str(error)
+
+
+def test_the_outcome_covers_all_attempts() -> None:
+    """A user who sends again because of NOT_SENT would have it twice: the first attempt may be stored."""
+    error = ended(after(RequestTimeout("slow"), refused(14), refused(14)))
+    assert error.outcome is Outcome.UNKNOWN
+    assert len(error.__notes__) == 3
+    assert "attempt 1 of 3, to a: slow" in error.__notes__[0]
+    assert ended(after(refused(14), refused(14), refused(14))).outcome is Outcome.NOT_SENT
+
+
+def test_a_status_that_is_not_ok_ends_the_send_by_default() -> None:
+    """The message would be stored twice without having been asked for."""
+    results = stored(SendStatus.FLUSH_DISK_TIMEOUT)
+    assert after(results) == GiveUp(results)
+
+
+def test_a_status_that_is_not_ok_can_be_retried() -> None:
+    """RetryAnotherBrokerWhenNotStoreOK would do nothing."""
+    retry = RetryConfig(another_broker_when_not_ok=True)
+    results = stored(SendStatus.SLAVE_NOT_AVAILABLE)
+    assert after(results, retry=retry) == SendTo(B0)
+    assert after(results, LOST, LOST, retry=retry) == GiveUp(results)
+
+
+def test_the_only_broker_gets_a_pause_and_a_fresh_route() -> None:
+    """Three attempts within a millisecond all fail while a broker restarts or moves."""
+    assert after(LOST, route=ONE_BROKER) == RefreshRoute()
+    assert after(LOST, route=ONE_BROKER, asked_ms=5) == WaitUntil(101)
+    assert after(LOST, route=ONE_BROKER, asked_ms=5, now_ms=101) == SendTo(A0)
+
+
+def test_the_only_broker_that_takes_no_messages_is_looked_up_again() -> None:
+    """A group's old leader would be asked until the next refresh of all routes, half a minute later."""
+    deposed = refused(14, retry=Retry.OTHER_BROKER)
+    assert after(deposed, route=ONE_BROKER) == RefreshRoute()
+    assert after(deposed, route=ONE_BROKER, asked_ms=5, now_ms=101) == SendTo(A0)
+    assert after(deposed) == SendTo(B0)
+
+
+def test_a_topic_that_a_broker_lacks_is_looked_up_again() -> None:
+    """The retry would follow the same old route."""
+    lacking = refused(17, retry=Retry.REFRESH_ROUTE)
+    assert after(lacking) == RefreshRoute()
+    assert after(lacking, asked_ms=5) == SendTo(B0)
+
+
+def test_a_route_that_went_away_meanwhile() -> None:
+    """A deleted topic would be reported without what happened to the attempt."""
+    assert after(LOST, route=None) == RefreshRoute()
+    assert ended(after(LOST, route=None, asked_ms=5)) is LOST
+
+
+LEADERLESS = PublishRoute("T", (), {}, leaderless=frozenset({"a"}))
+
+
+def test_a_topic_without_a_master_is_waited_for() -> None:
+    """Every send would fail while a group elects its leader, which takes two seconds."""
+    assert after(route=LEADERLESS) == RefreshRoute()
+    assert after(route=LEADERLESS, asked_ms=5) == RefreshRoute(105)
+    assert after(route=LEADERLESS, asked_ms=5, retry=RetryConfig(pause_ms=0)) == RefreshRoute(15)
+    assert after(LOST, LOST, route=LEADERLESS, asked_ms=5) == RefreshRoute(105)
+    away = ConnectFailed("no name server")
+    assert after(route=LEADERLESS, asked_ms=5, error=away) == RefreshRoute(105)
+
+
+def test_waiting_for_a_master_ends_at_the_time_out() -> None:
+    """A send to a topic whose only broker is gone for good would never end."""
+    error = ended(after(route=LEADERLESS, asked_ms=2950, now_ms=3000))
+    assert isinstance(error, RouteNotFound)
+    assert "had a master within 3000 ms: a" in str(error)
+    assert error.outcome is Outcome.NOT_SENT
+    assert ended(after(LOST, route=LEADERLESS, asked_ms=2950, now_ms=3000)) is LOST
+
+
+def test_attempts_are_counted_without_a_master_too() -> None:
+    """A send would be repeated more often than its settings allow."""
+    last = ConnectFailed("refused")
+    assert ended(after(LOST, LOST, last, route=LEADERLESS)) is last
+
+
+def test_a_given_queue_waits_for_its_own_brokers_master() -> None:
+    """Ordered sends would fail where others wait; or wait, for a broker that does not exist."""
+    route = PublishRoute("T", (B0,), {"b": "b:1"}, leaderless=frozenset({"a"}))
+    assert after(route=route, asked_ms=5, rules=FIXED) == RefreshRoute(105)
+    assert after(route=route) == SendTo(B0)
+    gone = SendRules(0, 3000, RetryConfig(), MessageQueue("T", "gone", 0))
+    assert isinstance(ended(after(route=route, asked_ms=5, rules=gone)), RouteNotFound)
+    assert isinstance(ended(after(route=PublishRoute("T", (), {}), asked_ms=5)), RouteNotFound)

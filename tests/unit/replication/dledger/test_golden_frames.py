@@ -1,0 +1,141 @@
+"""What three peers of DLedger 0.1 said to each other, read and written again."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from rocketpy.errors import RemoteProtocolError
+from rocketpy.protocol.remoting.command import Command, decode_command
+from rocketpy.protocol.remoting.frame import FrameDecoder
+from rocketpy_broker.replication.dledger.core.codes import (
+    PushType,
+    RaftRequestCode,
+    RaftResponseCode,
+    VoteResult,
+)
+from rocketpy_broker.replication.dledger.core.messages import (
+    AppendEntryRequest,
+    GetEntriesRequest,
+    GetEntriesResponse,
+    HeartBeatResponse,
+    MetadataRequest,
+    PushEntryRequest,
+    PushEntryResponse,
+    RaftMessage,
+    VoteResponse,
+    read_request,
+    read_response,
+    to_request,
+    to_response,
+)
+from tests import golden_data
+from tests.golden_data import RecordedFrame
+
+FRAMES = golden_data.frames("raft-frames", "dledger")
+
+
+def _command(frame: RecordedFrame) -> Command:
+    (cut,) = FrameDecoder().feed(frame.data)
+    return decode_command(cut)
+
+
+def _message(frame: RecordedFrame) -> RaftMessage:
+    if frame.info["kind"] == "response":
+        return read_response(_command(frame), frame.info["requestCode"])
+    return read_request(_command(frame))
+
+
+def test_recorded_bodies_are_read_and_written_as_recorded() -> None:
+    """QUIRKS 57: a Java peer would not understand ours, or we it."""
+    kinds: Counter[str] = Counter()
+    for frame in FRAMES:
+        message = _message(frame)
+        assert message.encode() == _command(frame).body, frame.info["n"]
+        kinds[type(message).__name__] += 1
+    assert kinds == {
+        "VoteRequest": 16,
+        "VoteResponse": 16,
+        "HeartBeatRequest": 69,
+        "HeartBeatResponse": 69,
+        "PushEntryRequest": 432,
+        "PushEntryResponse": 432,
+    }
+
+
+def test_recorded_requests_and_responses_go_into_the_same_frames() -> None:
+    """Without this the code or the kind of a frame of ours could be another than Java's."""
+    requests = {frame.info["n"]: frame for frame in FRAMES if frame.info["kind"] == "request"}
+    for frame in FRAMES:
+        recorded = _command(frame)
+        if frame.info["kind"] == "request":
+            assert to_request(_message(frame)).code == recorded.code == frame.info["code"]
+        else:
+            request = _command(requests[frame.info["request"]["n"]])
+            ours = to_response(request, _message(frame))
+            assert (ours.code, ours.flag, ours.opaque) == (recorded.code, recorded.flag, recorded.opaque)
+
+
+def test_what_the_recorded_peers_say() -> None:
+    """QUIRKS 58, 59, 60 and 61: a value could be dropped both ways, and the texts still be equal."""
+    messages = [(frame, _message(frame)) for frame in FRAMES]
+    results = {message.vote_result for _, message in messages if isinstance(message, VoteResponse)}
+    assert results == {
+        VoteResult.ACCEPT,
+        VoteResult.REJECT_ALREADY_VOTED,
+        VoteResult.REJECT_TERM_NOT_READY,
+        VoteResult.REJECT_EXPIRED_VOTE_TERM,
+        VoteResult.REJECT_ALREADY_HAS_LEADER,
+    }
+    beats = [message for _, message in messages if isinstance(message, HeartBeatResponse)]
+    assert {(beat.code, beat.term, beat.remote_id) for beat in beats} == {(200, -1, None)}
+    pushes = [message for _, message in messages if isinstance(message, PushEntryRequest)]
+    assert {push.type for push in pushes} == set(PushType)
+    assert all((push.entry is None) == (push.type is PushType.COMMIT) for push in pushes)
+    answers = [message for _, message in messages if isinstance(message, PushEntryResponse)]
+    refused = [answer for answer in answers if answer.code == RaftResponseCode.INCONSISTENT_STATE]
+    assert [(answer.begin_index, answer.end_index, answer.index) for answer in refused] == [(-1, -1, 0)] * 2
+    body = json.loads(_command(messages[0][0]).body)
+    assert (body["leaderId"], body["remoteId"], body["term"]) == ("n1", "n2", -1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AppendEntryRequest(body=b"x", group="g", remote_id="n0"),
+        GetEntriesRequest(begin_index=7, group="g", remote_id="n0"),
+        MetadataRequest(group="g", remote_id="n0"),
+    ],
+)
+def test_what_clients_ask_comes_back_as_it_was(message: RaftMessage) -> None:
+    """Without this DLedger's own client could not append to a ledger of ours (no frame of it is recorded)."""
+    command = to_request(message)
+    assert command.code < 51000
+    assert read_request(command) == message
+
+
+def test_clients_are_asked_in_javas_words() -> None:
+    """Without this the names in these bodies, which no recording holds, could be any."""
+    assert AppendEntryRequest(body=b"hi", group="g", remote_id="n0").encode() == (
+        b'{"body":"aGk=","code":200,"group":"g","remoteId":"n0","term":-1}'
+    )
+    assert GetEntriesRequest(begin_index=3).encode() == b'{"beginIndex":3,"code":200,"maxSize":0,"term":-1}'
+    assert GetEntriesResponse(group="g").encode() == b'{"code":200,"entries":[],"group":"g","term":-1}'
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RaftRequestCode.VOTE, b'{"ledgerEndIndex":"many"}'),
+        (RaftRequestCode.VOTE, b"{"),
+        (RaftRequestCode.PUSH, b'{"type":"GRAB"}'),
+        (RaftRequestCode.PUSH, b'{"entry":{"body":"aGk=","index":0,"pos":0,"size":49,"term":0}}'),
+        (RaftRequestCode.PUSH, b'{"entry":{"body":"aGk=","index":-2,"pos":0,"size":50,"term":0}}'),
+        (RaftRequestCode.PUSH, b'{"commitIndex":9223372036854775808}'),
+        (10, b"{}"),
+    ],
+)
+def test_other_bodies_are_refused(code: int, body: bytes) -> None:
+    """Without this nonsense from a peer would reach the ledger's files."""
+    with pytest.raises(RemoteProtocolError):
+        read_request(Command(code, body=body))

@@ -1,0 +1,172 @@
+"""Replication on sockets when one end is slower than the other: what waits in memory is bounded."""
+
+import asyncio
+import contextlib
+import socket
+from itertools import count
+
+import pytest
+
+from rocketpy.errors import ConnectionLost
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Address, ChannelOptions, connect_raw
+from rocketpy_broker.replication.ha.client import _BUFFER_MAX, _Wire
+from rocketpy_broker.replication.ha.master import MasterLink
+from rocketpy_broker.replication.ha.progress import Progress
+from rocketpy_broker.replication.ha.server import HaServer
+from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha.wire import REPORT, Frame, FrameReader
+from tests.unit.replication.ha.logs import MemoryLog
+from tests.waiting import LIMIT_S, until
+
+PIECE = bytes(range(256)) * 4096
+PIECES = 64
+
+
+async def slow_slave(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A slave of RocketMQ's that reads nothing yet."""
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+    slow.connect((address.host, address.port))
+    reader, writer = await asyncio.open_connection(sock=slow)
+    writer.write(REPORT.pack(1))  # 0 would be answered with the last file only
+    return reader, writer
+
+
+async def stuck_link(progress: Progress) -> MasterLink:
+    """The master's end of the only connection, once the sockets in between are full."""
+    await until(lambda: progress.connections == 1)
+    (link,) = progress._links
+    still = count()
+    last = -1
+    while next(still) < 20:
+        if link.next_offset != last:
+            last, still = link.next_offset, count()
+        await asyncio.sleep(0.01)
+    return link
+
+
+async def test_a_slave_that_is_busy_takes_no_whole_log_into_memory() -> None:
+    """While a slave waits for its disk its master sends on: the slave would run out of memory, or hang."""
+
+    async def send(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(PIECES):
+            writer.write(PIECE)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(send, "127.0.0.1", 0)
+    wire = _Wire()
+    host, port = server.sockets[0].getsockname()
+    await connect_raw(Address("tcp", host, port), lambda: wire, None)
+    transport = wire._transport
+    assert transport is not None
+    await until(lambda: not transport.is_reading())
+    first = await wire.read(0)
+    assert _BUFFER_MAX < len(first) < 2 * _BUFFER_MAX
+    got = [first]
+    while sum(map(len, got)) < PIECES * len(PIECE):
+        got.append(await wire.read(20))
+        assert 0 < len(got[-1]) < 2 * _BUFFER_MAX
+    assert b"".join(got) == PIECE * PIECES
+    wire.close()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_slave_that_cannot_go_on_hears_why() -> None:
+    """An operator would read that the master had closed the connection, and look for the reason there."""
+    unseen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+
+    def refuse(_data: bytes) -> None:
+        raise ConnectionLost("the log here ends elsewhere")
+
+    ended = asyncio.Event()
+
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"what comes")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        ended.set()
+
+    server = await asyncio.start_server(send, "127.0.0.1", 0)
+    wire = _Wire()
+    wire.hand_over(refuse)
+    await connect_raw(Address("tcp", *server.sockets[0].getsockname()), lambda: wire, None)
+    await until(ended.is_set)
+    with pytest.raises(ConnectionLost, match="the log here ends elsewhere"):
+        await wire.read(20)
+    assert unseen == []
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_master_sends_on_without_waiting_for_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave that has been away would get half a megabyte for each of its reports, or twice a second."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 3600)
+    source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
+    progress = Progress(behind_bytes_max=1 << 30)
+    server = HaServer(source, LinkSettings(), progress, lambda: None, Tasks("a broker"))
+    await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
+    assert server.address is not None
+
+    def receive(fast: socket.socket) -> int:
+        frames, size = FrameReader(), 0
+        while size < source.max_offset - 1 and (data := fast.recv(4 << 20)):
+            size += sum(len(frame.body or b"") for frame in frames.feed(data) if isinstance(frame, Frame))
+        return size
+
+    with socket.create_connection((server.address.host, server.address.port), timeout=LIMIT_S) as fast:
+        fast.sendall(REPORT.pack(1))
+        assert await asyncio.to_thread(receive, fast) == source.max_offset - 1
+    await server.close()
+
+
+async def test_a_master_waits_for_a_slow_slave_and_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow slave would cost its master the memory for a whole log, or get a bit of it twice a second."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 3600)
+    source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
+    progress = Progress(behind_bytes_max=1 << 30)
+    server = HaServer(source, LinkSettings(), progress, lambda: None, Tasks("a broker"))
+    await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
+    assert server.address is not None
+    reader, writer = await slow_slave(server.address)
+    link = await stuck_link(progress)
+    assert link.next_offset < source.max_offset // 2
+    frames, received = FrameReader(), bytearray()
+    while len(received) < source.max_offset - 1:
+        async with asyncio.timeout(LIMIT_S):
+            data = await reader.read(1 << 20)
+        assert data
+        for frame in frames.feed(data):
+            received += bytes(frame.body or b"")  # type: ignore[union-attr]  # only frames come here
+    assert received == source.data[1:]
+    writer.close()
+    await server.close()
+
+
+async def test_a_master_that_becomes_a_slave_sends_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow slave would go on to copy a log of which the new master may have cut off the end."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.server._CLOSE_WAIT_S", 3600)
+    source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
+    progress = Progress(behind_bytes_max=1 << 30)
+    server = HaServer(source, LinkSettings(), progress, lambda: None, Tasks("a broker"))
+    await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
+    assert server.address is not None
+    reader, writer = await slow_slave(server.address)
+    link = await stuck_link(progress)
+    sent_until = link.next_offset
+    assert sent_until < source.max_offset
+    server.disconnect()
+    frames, received = FrameReader(), bytearray()
+    async with asyncio.timeout(LIMIT_S):
+        while data := await reader.read(1 << 20):
+            for frame in frames.feed(data):
+                received += bytes(frame.body or b"")  # type: ignore[union-attr]  # only frames come here
+    assert received == source.data[1:sent_until]
+    writer.close()
+    await server.close()

@@ -1,0 +1,234 @@
+"""A slave's end of the connection: what it does with what comes, and when its master does not have it."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Address, ChannelOptions
+from rocketpy_broker.replication.ha.client import HaClient, HaClientState
+from rocketpy_broker.replication.ha.log import EpochFile, StoreSource
+from rocketpy_broker.replication.ha.progress import Progress
+from rocketpy_broker.replication.ha.server import HaServer
+from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+from tests.unit.replication.ha.logs import MemoryLog
+from tests.unit.store.helpers import put, small_config
+from tests.waiting import LIMIT_S, until
+
+MEMORY = Address("memory", "ha-master")
+RUSH = 200
+"""Messages of 2000 bytes, which a slave gets all at once over memory."""
+
+
+@asynccontextmanager
+async def following(
+    root: Path,
+    address: Address,
+    settings: LinkSettings,
+    *,
+    on_copied: Callable[[], None] = lambda: None,
+) -> AsyncIterator[HaClient]:
+    """A slave with an empty store that tries again after a minute."""
+    store = MessageStore(small_config(root))
+    driver = StoreDriver(store)
+    await driver.start()
+    client = HaClient(
+        driver, EpochFile(store.disk, root / "haEpochs.json"), settings, Tasks("a broker"),
+        name="b", broker_id=1, reconnect_ms=60_000, on_copied=on_copied,
+    )  # fmt: skip
+    client.follow(address)
+    client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+        await driver.close()
+
+
+class Master:
+    """A store and its HA port."""
+
+    def __init__(self, store: MessageStore, settings: LinkSettings) -> None:
+        self.store = store
+        self.progress = Progress(behind_bytes_max=1 << 30)
+        source = StoreSource(store, EpochFile(store.disk, store.config.root / "haEpochs.json"))
+        self.server = HaServer(source, settings, self.progress, lambda: None, Tasks("a broker"))
+
+    def put(self, count: int) -> None:
+        """Store messages, and let the slave have them."""
+        put(self.store, *range(count), body=bytes(2000))
+        self.server.poke()
+
+    def has_sent_all_to(self, slave: HaClient) -> bool:
+        """Whether the slave has the whole log."""
+        return slave._driver.store.max_physical_offset == self.store.max_physical_offset
+
+    async def sends_all_to(self, slave: HaClient) -> None:
+        """Wait until the slave has the whole log."""
+        await until(lambda: self.has_sent_all_to(slave))
+
+
+@asynccontextmanager
+async def leading(root: Path, settings: LinkSettings | None = None) -> AsyncIterator[Master]:
+    """A master. Over memory what it sends in one turn of the loop arrives as one piece."""
+    settings = settings or LinkSettings()
+    with MessageStore(small_config(root)) as store:
+        master = Master(store, settings)
+        await master.server.start(MEMORY, ChannelOptions())
+        try:
+            yield master
+        finally:
+            await master.server.close()
+
+
+async def copying(slave: HaClient) -> None:
+    """Wait until a slave and its master have agreed where to begin."""
+    await until(lambda: slave.state is HaClientState.COPIES)
+
+
+async def test_a_slave_waits_before_it_tries_again(tmp_path: Path) -> None:
+    """It would come to a master that drops it thousands of times a second, or seem to copy from it."""
+    came: list[asyncio.StreamWriter] = []
+
+    async def drop(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(writer)
+        writer.close()
+
+    server = await asyncio.start_server(drop, "127.0.0.1", 0)
+    async with following(tmp_path, Address("tcp", *server.sockets[0].getsockname()), LinkSettings()) as slave:
+        await until(lambda: slave.problem != "")
+        assert slave.state is HaClientState.WAITS
+        await asyncio.sleep(0.2)  # for what must not happen
+        assert len(came) == 1
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_slave_that_was_refused_says_so_while_it_waits(tmp_path: Path) -> None:
+    """An operator would take it for one that waits for its master, and that nothing has to be done for."""
+    progress = Progress(behind_bytes_max=1 << 30)
+    server = HaServer(
+        MemoryLog(),
+        LinkSettings(secret="theirs"),
+        progress,
+        lambda: None,
+        Tasks("a broker"),
+    )
+    await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
+    assert server.address is not None
+    async with following(tmp_path, server.address, LinkSettings(secret="ours")) as slave:
+        await until(lambda: slave.problem != "")
+        assert slave.state is HaClientState.REFUSED
+    await server.close()
+
+
+async def test_a_slave_says_that_more_of_the_log_has_come(tmp_path: Path) -> None:
+    """Consumers that wait at a slave, and slaves of a slave, would get messages later than they could."""
+    copied = asyncio.Event()
+    async with (
+        leading(tmp_path / "master") as master,
+        following(tmp_path / "slave", MEMORY, LinkSettings(), on_copied=copied.set) as slave,
+    ):
+        await copying(slave)
+        copied.clear()
+        master.put(1)
+        async with asyncio.timeout(LIMIT_S):
+            await copied.wait()
+        assert master.has_sent_all_to(slave)
+
+
+async def test_a_rush_is_dispatched_without_more_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers of a slave would not get what came in a rush before its master says something else."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._RUSH_S", 0)
+    async with (
+        leading(tmp_path / "master") as master,
+        following(tmp_path / "slave", MEMORY, LinkSettings()) as slave,
+    ):
+        await copying(slave)
+        await until(lambda: slave._working is None)
+        master.put(RUSH)
+        store = slave._driver.store
+        await until(lambda: master.has_sent_all_to(slave) and store.dispatch_behind_bytes == 0)
+        assert store.max_offset_in_queue("T", 0) == RUSH
+
+
+async def test_a_rush_is_dispatched_soon_after_it(tmp_path: Path) -> None:
+    """Consumers of a slave would get the messages of each rush a second later than they could."""
+    loop = asyncio.get_running_loop()
+    waits: list[float] = []
+
+    def look() -> None:
+        if isinstance(slave._working, asyncio.TimerHandle):
+            waits.append(slave._working.when() - loop.time())
+
+    def copied() -> None:
+        loop.call_soon(look)
+
+    async with (
+        leading(tmp_path / "master") as master,
+        following(tmp_path / "slave", MEMORY, LinkSettings(), on_copied=copied) as slave,
+    ):
+        await copying(slave)
+        master.put(RUSH)
+        await until(lambda: master.has_sent_all_to(slave) and bool(waits))
+    assert max(waits) < 0.1
+
+
+async def test_a_closed_slave_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece of a rush would set a timer, and all but one would use the store after it was closed."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._RUSH_S", 3600)
+    async with leading(tmp_path / "master") as master:
+        async with following(tmp_path / "slave", MEMORY, LinkSettings()) as slave:
+            await copying(slave)
+            for _ in range(3):
+                master.put(RUSH)
+                await master.sends_all_to(slave)
+            assert slave._backlog.size > 0
+            closed = weakref.ref(slave)
+        del slave
+    gc.collect()
+    assert closed() is None
+
+
+async def test_a_slave_flushes_on_a_machine_that_runs_for_years(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave would close its connection at each flush, and its master would wait for the time-out."""
+    loop = asyncio.get_running_loop()
+    since_boot = loop.time
+    monkeypatch.setattr(loop, "time", lambda: since_boot() + 1e9)
+    async with (
+        leading(tmp_path / "master", LinkSettings(wants_flushed=True)) as master,
+        following(tmp_path / "slave", MEMORY, LinkSettings()) as slave,
+    ):
+        await copying(slave)
+        for _ in range(3):
+            master.put(1)
+            await until(lambda: master.progress.acked == master.store.max_physical_offset)
+        assert slave.problem == ""
+
+
+async def test_what_comes_while_a_slave_waits_for_its_disk_is_kept(tmp_path: Path) -> None:
+    """A slave with a busy disk would drop a piece of the log, and start over each time it connects."""
+    async with leading(tmp_path / "master") as master:
+        master.put(4 * RUSH)  # several pieces
+        async with following(tmp_path / "slave", MEMORY, LinkSettings()) as slave:
+
+            async def keep_busy() -> None:
+                while not master.has_sent_all_to(slave):
+                    async with slave._driver.paused():
+                        for _ in range(50):
+                            await asyncio.sleep(0)
+
+            async with asyncio.timeout(LIMIT_S):
+                await keep_busy()
+            assert slave.problem == ""

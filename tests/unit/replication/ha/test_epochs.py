@@ -1,0 +1,78 @@
+"""Epochs: how far two logs are equal."""
+
+import random
+from pathlib import Path
+
+from rocketpy_broker.replication.ha.epochs import NO_EPOCHS, Epoch, EpochState, begin_epoch, common_end
+from rocketpy_broker.replication.ha.log import EpochFile
+from rocketpy_broker.store.files.disk import OsDisk
+
+
+def test_logs_are_equal_up_to_where_their_epochs_part() -> None:
+    """Without this a loser would keep bytes that its successor does not have, or cut too much."""
+    one, two, other = Epoch(1, 0, "a"), Epoch(2, 100, "b"), Epoch(2, 120, "c")
+    assert common_end([one], 90, [one, two], 200) == 90
+    assert common_end([one], 150, [one, two], 200) == 100
+    assert common_end([one, two], 150, [one, two], 200) == 150
+    assert common_end([one, other], 150, [one, two], 200) == 100
+    assert common_end([one, two], 300, [one, two], 200) == 200
+    assert common_end([], 90, [one], 200) is None
+    assert common_end([other], 130, [one, two], 200) is None
+
+
+def test_a_new_epoch_forgets_what_never_came() -> None:
+    """Without this a slave promoted before it had caught up would claim bytes of an epoch it has none of."""
+    one, two = Epoch(1, 0, "a"), Epoch(2, 100, "b")
+    state = begin_epoch(EpochState(epochs=(one, two), seen=5), 80, "c", 3)
+    assert state == EpochState(epochs=(one, Epoch(6, 80, "c")), seen=6, own="c")
+    assert begin_epoch(state, 90, "d", 1000).seen == 1000
+    assert begin_epoch(NO_EPOCHS, 0, "x", 0) == EpochState(epochs=(Epoch(1, 0, "x"),), seen=1, own="x")
+
+
+def test_a_new_epoch_is_above_those_of_the_log() -> None:
+    """Without this a log that came without what its owner had seen would get one number twice."""
+    copied = EpochState(epochs=(Epoch(5, 0, "a"),))
+    assert begin_epoch(copied, 10, "b", 0).epochs[-1] == Epoch(6, 10, "b")
+
+
+def test_who_begins_an_epoch_and_with_which_number(tmp_path: Path) -> None:
+    """Without this a master that crashed would come back above the slave that was promoted meanwhile, or a
+    slave made master by its file alone would go on in its old master's epoch.
+    """
+    master, slave = (EpochFile(OsDisk(), tmp_path / name) for name in ("master.json", "slave.json"))
+    master.lead(0, "a", 1000, is_clean=True)
+    slave.save(EpochState(epochs=master.state.epochs, seen=1000))
+    slave.promote(50, "b", 5000)
+    master.load()
+    master.lead(80, "c", 9000, is_clean=False)
+    assert master.state.epochs == (Epoch(1000, 0, "a"), Epoch(1001, 80, "c"))
+    assert slave.state.seen == 5000
+    before = slave.state
+    slave.lead(60, "d", 6000, is_clean=True)
+    assert slave.state == before
+    slave.follow()
+    slave.lead(60, "e", 7000, is_clean=True)
+    assert slave.state.epochs[-1] == Epoch(7000, 60, "e")
+
+
+def test_common_end_against_real_histories() -> None:
+    """Without this a rare order of promotions could make two logs look equal where they are not."""
+    for seed in range(300):
+        chance = random.Random(seed)
+        logs = [(b"", NO_EPOCHS) for _ in range(3)]
+        for turn in range(6):
+            leader = chance.randrange(3)
+            data, state = logs[leader]
+            data = data[: chance.randint(max(0, len(data) - 3), len(data))]
+            state = begin_epoch(state, len(data), f"{turn}", 0)
+            data += bytes([turn + 65]) * chance.randint(0, 5)
+            logs[leader] = data, state
+            for slave in range(3):
+                mine, known = logs[slave]
+                if slave == leader or chance.random() < 0.4 or known.seen > state.seen:
+                    continue
+                end = common_end(known.epochs, len(mine), state.epochs, len(data)) if mine else 0
+                if end is None:
+                    continue
+                assert mine[:end] == data[:end], f"seed {seed}"
+                logs[slave] = data[: chance.randint(end, len(data))], state

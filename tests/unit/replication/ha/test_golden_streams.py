@@ -1,0 +1,86 @@
+"""Both ends of replication against recorded connections of RocketMQ 4.6.0."""
+
+import pytest
+
+from rocketpy_broker.replication.ha.master import MasterLink, Poll, Received
+from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.wire import Frame, FrameReader
+from tests import golden_data
+from tests.unit.replication.ha.logs import MemoryLog, sent
+
+NAMES = ["ha1-conn1", "ha1-conn2", "ha2-conn1", "ha3-conn1", "ha4-conn1"]
+SEGMENT_BYTES = {"ha1": 256 * 1024, "ha2": 65536, "ha3": 1 << 30, "ha4": 65536}
+PLAIN = LinkSettings(notes=False)
+
+
+def _log(name: str, stream: golden_data.HaStream) -> MemoryLog:
+    """The master's log from where the slave began, as far as it was sent."""
+    frames = [frame for frame in FrameReader().feed(stream.master_to_slave) if isinstance(frame, Frame)]
+    return MemoryLog(
+        b"".join(frame.body or b"" for frame in frames),
+        min_offset=frames[0].offset,
+        segment_bytes=SEGMENT_BYTES[name[:3]],
+    )
+
+
+class _GrowingLog(MemoryLog):
+    """Shows the log up to `end` only."""
+
+    end = 0
+
+    @property
+    def max_offset(self) -> int:
+        return self.end
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_our_master_says_what_javas_said(name: str) -> None:
+    """Without this a Java slave would meet bytes that no Java master sends (QUIRKS 52 to 55)."""
+    stream = golden_data.ha_stream(name)
+    whole = _log(name, stream)
+    log = _GrowingLog(bytes(whole.data), min_offset=whole.min_offset, segment_bytes=whole.segment_bytes)
+    log.end = _first_end(stream)
+    now = 0.0
+    master = MasterLink(log, PLAIN, "", now)
+    said = b""
+    for frame in stream.frames[1:]:
+        if frame["dir"] == "slave->master":
+            data = stream.slave_to_master[frame["at"] : frame["at"] + 8]
+            assert sent(master.step(Received(data), now)) == b""
+        else:
+            if not frame["bodySize"]:
+                now += 5001
+            log.end = max(log.end, frame["phyOffset"] + frame["bodySize"])
+            said += sent(master.step(Poll(room=1), now))
+    assert said == stream.master_to_slave
+
+
+def _first_end(stream: golden_data.HaStream) -> int:
+    """Where the master's log ended when the slave reported first."""
+    first = next(frame for frame in stream.frames[1:] if frame["dir"] == "master->slave")
+    return int(first["phyOffset"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_our_slave_says_what_javas_said(name: str) -> None:
+    """Without this a Java master would wait for reports, or send from elsewhere."""
+    stream = golden_data.ha_stream(name)
+    expected = _log(name, stream)
+    first = int(stream.frames[1]["offset"])
+    log = MemoryLog(min_offset=first) if first else MemoryLog()
+    opened_ms = stream.frames[1]["time"] * 1000
+    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=opened_ms)
+    said = b""
+    frames = stream.frames[1:]
+    for index, frame in enumerate(frames):
+        # A frame was read when the slave spoke next: in ha3 its process stood still for some seconds.
+        spoke = (other["time"] for other in frames[index:] if other["dir"] == "slave->master")
+        now_ms = next(spoke, frame["time"]) * 1000
+        if frame["dir"] == "slave->master":
+            said += sent(slave.step(Poll(), now_ms))
+        else:
+            data = stream.master_to_slave[frame["at"] : frame["at"] + 12 + frame["bodySize"]]
+            said += sent(slave.step(Received(data), now_ms))
+    assert said == stream.slave_to_master
+    assert (log.min_offset, log.data) == (expected.min_offset, expected.data)

@@ -1,0 +1,470 @@
+"""Master and slave ends talking to each other: what they agree on, and what they refuse."""
+
+import pytest
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy_broker.config.model import HaConfig
+from rocketpy_broker.replication.ha.epochs import Epoch, EpochState
+from rocketpy_broker.replication.ha.master import Acked, Close, MasterLink, Poll, Received
+from rocketpy_broker.replication.ha.progress import Progress
+from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.wire import (
+    CONTROL,
+    REPORT,
+    Hello,
+    Join,
+    Welcome,
+    frame,
+    note_to_master,
+    note_to_slave,
+)
+from tests.unit.replication.ha.logs import MemoryLog, Pair, sent
+
+TEXT = bytes(range(256)) * 64
+FIRST = Epoch(1, 0, "one")
+ONE = EpochState(epochs=(FIRST,), seen=1)
+KNOWN = "s3"
+PLAIN = LinkSettings(notes=False)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 12, 8192, 1 << 20])
+@pytest.mark.parametrize("notes", [False, True])
+def test_a_log_arrives_whole_however_it_is_cut(chunk: int, *, notes: bool) -> None:
+    """Without this a slave would break on a network that splits frames."""
+    source = MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE)
+    pair = Pair(source, MemoryLog(), LinkSettings(notes=notes), chunk=chunk)
+    pair.run()
+    source.data += b"more"
+    pair.run()
+    assert pair.closed == []
+    assert pair.target.data == source.data
+    assert pair.master.received == pair.slave.master_offset == source.max_offset
+
+
+def test_a_slave_of_ours_asks_for_the_whole_log_and_javas_gets_the_last_file() -> None:
+    """Without this a new slave would lack the older messages, though the master has them (QUIRKS 53)."""
+    for notes, first in ((True, 4096), (False, 12288)):
+        source = MemoryLog(TEXT[:10000], min_offset=4096, epochs=ONE)
+        pair = Pair(source, MemoryLog(), LinkSettings(notes=notes))
+        pair.run()
+        assert (pair.target.min_offset, pair.target.max_offset) == (first, 14096)
+
+
+def test_a_java_master_never_sees_the_greeting() -> None:
+    """Without this a Java master would start from an offset that our greeting was taken for.
+
+    4.6.0 takes the last whole i64 of what it read; it starts once that is not negative.
+    """
+    log = MemoryLog(min_offset=4096)
+    slave = SlaveLink(log, LinkSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
+    said = sent(slave.step(Poll(), 0))
+    assert said == REPORT.pack(CONTROL)
+    for now in range(100, 1000, 100):
+        assert slave.step(Poll(), now) == []
+    assert sent(slave.step(Poll(), 1000)) == REPORT.pack(4096)
+    assert sent(slave.step(Received(frame(4096, b"abc")), 1100)) == REPORT.pack(4099)
+
+
+def test_an_answer_that_comes_too_late_does_no_harm() -> None:
+    """Without this a slow network would make slaves reconnect for ever."""
+    source = MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE)
+    slave = SlaveLink(MemoryLog(), LinkSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
+    master = MasterLink(source, LinkSettings(), "m", 0)
+    hello = sent(master.step(Received(sent(slave.step(Poll(), 0))), 500))
+    assert sent(slave.step(Poll(), 1001)) == REPORT.pack(0)
+    assert slave.step(Received(hello), 1002) == []
+
+
+def test_silence_closes_either_end() -> None:
+    """Without this a slave whose machine vanished would count as connected for hours."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog())
+    pair.exchange()
+    pair.source.data += b"more"
+    pair.exchange()
+    assert pair.master.received == pair.source.max_offset
+    for end in (pair.master, pair.slave):
+        assert not any(isinstance(effect, Close) for effect in end.step(Poll(), 20_000))
+        assert any(isinstance(effect, Close) for effect in end.step(Poll(), 20_001))
+
+
+def test_a_pair_stays_together_without_messages() -> None:
+    """Without this idle brokers would disconnect every 20 s."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog())
+    pair.run(seconds=100)
+    assert pair.closed == []
+
+
+@pytest.mark.parametrize(("heartbeat_ms", "stays"), [(5000, True), (19_000, True), (20_000, False)])
+def test_a_heartbeat_that_comes_too_late_is_refused_at_the_start(*, heartbeat_ms: int, stays: bool) -> None:
+    """Without this such a pair would disconnect whenever nobody sends, and copy nothing until it is back."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), LinkSettings(heartbeat_ms=heartbeat_ms))
+    pair.run(seconds=100)
+    assert (pair.closed == []) is stays
+    if stays:
+        assert HaConfig(heartbeat_ms=heartbeat_ms).heartbeat_ms == heartbeat_ms
+    else:
+        with pytest.raises(
+            ConfigInvalid, match="haSendHeartbeatInterval is 20000; it must be at least 1000 ms below"
+        ):
+            HaConfig(heartbeat_ms=heartbeat_ms)
+
+
+def test_bytes_from_elsewhere_close_the_connection() -> None:
+    """Without this a slave would write a hole or a second copy into its log."""
+    for offset in (4095, 4097, 0):
+        slave = SlaveLink(MemoryLog(min_offset=4096), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+        slave.step(Poll(), 0)
+        (effect,) = slave.step(Received(frame(offset, b"xy")[:13]), 1)
+        assert isinstance(effect, Close)
+
+
+class CountingLog(MemoryLog):
+    """Counts writes."""
+
+    writes = 0
+
+    def append(self, offset: int, data: bytes) -> None:
+        self.writes += 1
+        super().append(offset, data)
+
+
+def test_what_comes_together_is_written_and_reported_once() -> None:
+    """A slave far behind would make 32 writes of a megabyte, and would not know that it is behind."""
+    log = CountingLog(min_offset=4096)
+    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    burst = b"".join(frame(4096 + at, TEXT[at : at + 100]) for at in range(0, 1000, 100))
+    assert sent(slave.step(Received(burst + frame(5096, b"tail")[:14]), 1)) == REPORT.pack(5096)
+    assert (log.writes, bytes(log.data)) == (1, TEXT[:1000])
+    assert slave.master_offset == 5096
+    assert sent(slave.step(Received(frame(5096, b"tail")[14:]), 2)) == REPORT.pack(5100)
+    assert (log.writes, bytes(log.data)) == (2, TEXT[:1000] + b"tail")
+
+
+@pytest.mark.parametrize("first_offset", [0, 4096])
+@pytest.mark.parametrize("second", [4195, 4197, 4096])
+def test_a_gap_between_frames_that_come_together_is_seen(second: int, first_offset: int) -> None:
+    """Frames of one piece would be joined as if nothing were missing; what came before is kept."""
+    log = MemoryLog(min_offset=first_offset)  # 0: it is empty, and begins where its master says
+    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    (effect,) = slave.step(Received(frame(4096, TEXT[:100]) + frame(second, b"xy") + frame(4198, b"z")), 1)
+    assert isinstance(effect, Close)
+    assert f"sends from {second}, the log here ends at 4196" in effect.reason
+    assert bytes(log.data) == TEXT[:100]
+
+
+def test_a_heartbeat_in_the_middle_of_a_burst_changes_nothing() -> None:
+    """A heartbeat has no body: it must be neither written nor taken for the end of what came."""
+    log = CountingLog()
+    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    slave.step(Received(frame(8192, b"ab") + frame(8194, b"") + frame(8194, b"cd")), 1)
+    assert (log.min_offset, bytes(log.data), log.writes) == (8192, b"abcd", 1)
+
+
+def test_a_slave_is_asked_for_its_place_again_by_heartbeats_only_now_and_then() -> None:
+    """Reports that say nothing new would double the load of an idle pair; none at all would end it."""
+    slave = SlaveLink(
+        MemoryLog(min_offset=4096), LinkSettings(notes=False, heartbeat_ms=1000), broker_name="b",
+        broker_id=1, nonce="", now_ms=0,
+    )  # fmt: skip
+    said = [now for now in range(0, 5001, 250) if slave.step(Poll(), now)]
+    assert said == [0, 1250, 2500, 3750, 5000]
+
+
+def test_a_slave_that_is_ahead_is_closed() -> None:
+    """Without this a sync master would count messages as safe that this slave does not have (#3015)."""
+    for first in ([], [REPORT.pack(100)]):
+        master = MasterLink(MemoryLog(TEXT[:200]), PLAIN, "", 0)
+        for report in first:
+            master.step(Received(report), 1)
+        effects = master.step(Received(REPORT.pack(201)), 2)
+        assert [type(effect) for effect in effects] == [Close]
+
+
+def test_a_slave_behind_the_masters_first_file_is_closed() -> None:
+    """Without this it would hang, connected, and never get a byte."""
+    master = MasterLink(MemoryLog(TEXT, min_offset=4096), PLAIN, "", 0)
+    assert isinstance(master.step(Received(REPORT.pack(4095)), 1)[0], Close)
+
+
+@pytest.mark.parametrize(
+    ("begin", "size", "changed_at", "is_refused"),
+    [
+        (0, 16384, 16383, True),
+        (0, 16384, 12288, True),
+        (0, 16384, None, False),
+        (0, 4096, 0, True),  # all there is
+        (4096, 5000, 4999, False),  # the master has not all of the end
+        (4096, 5000, None, False),
+    ],
+)
+def test_a_log_that_ends_with_other_bytes_is_refused(
+    begin: int, size: int, changed_at: int | None, *, is_refused: bool
+) -> None:
+    """A copy of another log would be continued: its consumers would get other messages than its master's."""
+    copy = bytearray(TEXT[:size])
+    if changed_at is not None:
+        copy[changed_at] ^= 1
+    source = MemoryLog(TEXT[begin:], min_offset=begin, segment_bytes=1 << 20, epochs=ONE)
+    pair = Pair(source, MemoryLog(bytes(copy), segment_bytes=1 << 20, epochs=ONE))
+    pair.run()
+    if is_refused:
+        assert "ends with other bytes" in pair.closed[0].reason
+        assert any(close.is_final for close in pair.closed)
+        assert pair.target.data == copy
+    else:
+        assert pair.closed == []
+        assert pair.target.data == copy + TEXT[size:]
+
+
+def test_a_whole_copy_that_knows_no_epochs_is_taken() -> None:
+    """A copy that RocketMQ made would have to be emptied and copied again."""
+    pair = Pair(MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE), MemoryLog(TEXT, segment_bytes=1 << 20))
+    pair.run()
+    assert pair.closed == []
+    assert pair.master.received == len(TEXT)
+
+
+def test_a_slave_whose_good_part_has_expired_on_the_master_is_refused() -> None:
+    """It would connect again and again, and no operator would be told to empty its store."""
+    epochs = EpochState(epochs=(FIRST, Epoch(2, 3000, "new")), seen=2)
+    source = MemoryLog(TEXT, min_offset=4096, segment_bytes=1 << 20, epochs=epochs)
+    pair = Pair(source, MemoryLog(TEXT[:3500], segment_bytes=1 << 20, epochs=ONE))
+    pair.run()
+    why = "good up to 3000, this one begins at 4096"
+    assert [close.is_final for close in pair.closed if why in close.reason] == [False, True]
+    assert pair.target.max_offset == 3500
+
+
+@pytest.mark.parametrize("notes", [False, True])
+def test_a_slave_counts_from_its_first_report(*, notes: bool) -> None:
+    """A SYNC_MASTER would let senders wait for a slave of which it has not heard how far it has flushed."""
+    settings = LinkSettings(notes=notes, wants_flushed=True)
+    pair = Pair(MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE), MemoryLog(), settings)
+    progress = Progress(behind_bytes_max=1 << 30)
+    progress.add(pair.master, "here")
+    assert pair.slave.master_offset == -1
+    said = sent(pair.slave.step(Poll(), 0))
+    while not pair.master.is_copying:
+        heard = sent(pair.master.step(Received(said), 0))
+        if pair.master.is_copying:
+            break
+        said = sent(pair.slave.step(Received(heard), 0))
+    (state,) = progress.states(len(TEXT))
+    assert state.flushed == -1
+    assert progress.is_slave_ok(0) is not notes
+    assert pair.slave.master_offset == -1
+
+
+def test_what_a_loser_wrote_is_cut_to_the_common_prefix() -> None:
+    """Without this an old master that comes back would serve messages that its successor never had."""
+    ours = MemoryLog(
+        TEXT[:5000] + b"A" * 1000, epochs=EpochState(epochs=(FIRST, Epoch(2, 5000, "new")), seen=2)
+    )
+    loser = MemoryLog(TEXT[:5000] + b"B" * 2000, epochs=ONE)
+    pair = Pair(ours, loser)
+    pair.run()
+    assert pair.closed == []
+    assert loser.cut_off == [b"B" * 2000]
+    assert loser.data == ours.data
+    assert loser.epochs == ours.epochs
+
+
+def test_an_old_master_is_not_followed() -> None:
+    """Without this a slave would cut what the promoted master acknowledged."""
+    old = MemoryLog(TEXT[:5000], epochs=ONE)
+    slave = MemoryLog(TEXT[:6000], epochs=EpochState(epochs=(FIRST, Epoch(2, 5500, "new")), seen=2))
+    pair = Pair(old, slave)
+    pair.run()
+    assert "another broker was promoted" in pair.closed[0].reason
+    assert any(close.is_final for close in pair.closed)
+    assert len(slave.data) == 6000
+
+
+def test_a_log_that_is_no_copy_is_refused() -> None:
+    """Without this a store of another broker, or a damaged one, would be continued as this one's."""
+    for target in (
+        MemoryLog(b"x" * 100),
+        MemoryLog(b"x" * 100, epochs=EpochState(epochs=(Epoch(1, 0, "other"),), seen=1)),
+        MemoryLog(TEXT[:99] + b"?", epochs=ONE),
+        MemoryLog(TEXT[:100], epochs=ONE),
+    ):
+        pair = Pair(MemoryLog(TEXT, epochs=ONE, segment_bytes=1 << 20), target)
+        pair.run()
+        is_copy = target.data[:100] == TEXT[:100]
+        assert (pair.closed == []) is is_copy
+        assert (len(target.data) == 100) is not is_copy
+
+
+def test_a_java_slaves_store_is_taken_over_when_it_is_a_copy() -> None:
+    """Without this a slave could not be switched from RocketMQ to ours without copying everything again."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE, segment_bytes=1 << 20), MemoryLog(TEXT[:777]))
+    pair.run()
+    assert pair.closed == []
+    assert pair.target.data == TEXT
+
+
+@pytest.mark.parametrize(("masters", "slaves"), [("a", ""), ("", "a"), ("a", "b")])
+def test_who_does_not_know_the_secret_gets_nothing(masters: str, slaves: str) -> None:
+    """Without this anybody who reaches the port could read every message, or feed a slave."""
+    target = MemoryLog()
+    pair = Pair(
+        MemoryLog(TEXT, epochs=ONE), target, LinkSettings(secret=masters), LinkSettings(secret=slaves)
+    )
+    pair.run()
+    if masters:
+        assert pair.closed
+    assert bool(target.data) is not bool(masters or slaves)
+
+
+def test_both_know_the_secret() -> None:
+    """Without this a pair with a secret could not talk at all."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), LinkSettings(secret=KNOWN))
+    pair.run()
+    assert pair.closed == []
+    assert pair.target.data == TEXT
+
+
+def test_a_plain_slave_gets_nothing_from_a_master_with_a_secret() -> None:
+    """Without this the secret would be no more than a request."""
+    master = MasterLink(MemoryLog(TEXT), LinkSettings(secret=KNOWN), "n", 0)
+    assert isinstance(master.step(Received(REPORT.pack(0)), 1)[-1], Close)
+
+
+def test_a_proof_that_is_no_ascii_is_refused() -> None:
+    """A stranger could fill the log with tracebacks."""
+    master = MasterLink(MemoryLog(TEXT), LinkSettings(secret=KNOWN), "n", 0)
+    master.step(Received(REPORT.pack(CONTROL)), 1)
+    join = Join(
+        broker_name="b", broker_id=1, epochs=(), epoch_seen=0, max_offset=0, tail_bytes=0, tail_crc=0,
+        nonce="n", proof="é" * 64,
+    )  # fmt: skip
+    assert isinstance(master.step(Received(note_to_master(join)), 2)[-1], Close)
+
+
+def test_a_note_that_is_no_text_is_refused() -> None:
+    """Bytes that are no UTF-8 in the name of a note, or brackets without end, left a traceback each."""
+    for note in (
+        b'{"type":"jo\x9din"}',
+        b'{"type":"\xff"}',
+        b"[" * 100_000,
+        b'{"type":"join","epochs":' + b"[" * 99_000,
+    ):
+        master = MasterLink(MemoryLog(TEXT), LinkSettings(), "n", 0)
+        master.step(Received(REPORT.pack(CONTROL)), 1)
+        assert isinstance(master.step(Received(frame(CONTROL, note)), 2)[-1], Close)
+        slave = SlaveLink(MemoryLog(), LinkSettings(), broker_name="b", broker_id=1, nonce="s", now_ms=0)
+        slave.step(Poll(), 0)
+        assert isinstance(slave.step(Received(frame(CONTROL, note)), 1)[-1], Close)
+
+
+@pytest.mark.parametrize(
+    ("max_offset", "tail_bytes"), [(-1, 0), (100, -1), (100, -(2**63)), (50, 100), (len(TEXT), 1 << 17)]
+)
+def test_a_slave_that_shows_what_it_cannot_have_is_refused(max_offset: int, tail_bytes: int) -> None:
+    """A master would read from behind its log, or a gigabyte of it while nobody else is served."""
+    master = MasterLink(MemoryLog(TEXT * 16, epochs=ONE), LinkSettings(), "n", 0)
+    master.step(Received(REPORT.pack(CONTROL)), 1)
+    join = Join(
+        broker_name="b", broker_id=1, epochs=(FIRST,), epoch_seen=1, max_offset=max_offset,
+        tail_bytes=tail_bytes, tail_crc=0, nonce="n", proof="",
+    )  # fmt: skip
+    closed = master.step(Received(note_to_master(join)), 2)[-1]
+    assert isinstance(closed, Close)
+    assert "the slave shows" in closed.reason
+
+
+@pytest.mark.parametrize("log", [MemoryLog(), MemoryLog(TEXT, epochs=ONE)])
+@pytest.mark.parametrize("start", [-5, 2**63 - 1, 2**63])
+def test_a_master_that_begins_where_no_log_is_is_left(log: MemoryLog, start: int) -> None:
+    """A slave would make files of negative offsets, cut all that it has, or end with an overflow."""
+    slave = SlaveLink(log, LinkSettings(), broker_name="b", broker_id=1, nonce="s", now_ms=0)
+    slave.step(Poll(), 0)
+    slave.step(Received(note_to_slave(Hello("m", wants_proof=False))), 1)
+    welcome = Welcome(epochs=(FIRST,), start=start, wants_flushed=False, proof="")
+    assert isinstance(slave.step(Received(note_to_slave(welcome)), 2)[-1], Close)
+    assert (log.min_offset, log.cut_off) == (0, [])
+
+
+def test_a_copy_does_not_begin_at_the_end_of_64_bits() -> None:
+    """An empty slave of a senseless master ended with an overflow at its next report."""
+    log = MemoryLog()
+    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    assert isinstance(slave.step(Received(frame(2**63 - 1, b"x")), 1)[-1], Close)
+    assert log.is_empty
+
+
+def test_a_flushed_ack_counts_what_is_flushed() -> None:
+    """Without this SYNC_MASTER with SYNC_FLUSH would lose messages when both machines lose power."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), LinkSettings(wants_flushed=True))
+    pair.run()
+    assert (pair.master.received, pair.master.counted) == (len(TEXT), 0)
+    pair.target.flushed_offset = 500
+    pair.exchange()
+    assert pair.master.counted == 500
+
+
+def test_garbage_closes() -> None:
+    """Without this a stranger's bytes would be taken for an offset or a size to allocate."""
+    master = MasterLink(MemoryLog(TEXT), PLAIN, "", 0)
+    assert isinstance(master.step(Received(REPORT.pack(-2)), 1)[-1], Close)
+    slave = SlaveLink(MemoryLog(), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    assert isinstance(slave.step(Received(b"\0" * 8 + b"\x7f\xff\xff\xff"), 1)[-1], Close)
+    slave = SlaveLink(MemoryLog(), LinkSettings(), broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    assert isinstance(slave.step(Received(frame(CONTROL, b"{}")), 1)[-1], Close)
+
+
+def test_what_fits_the_socket_is_sent() -> None:
+    """Without this a slave that is far behind would make its master hold the whole log in memory."""
+    master = MasterLink(MemoryLog(TEXT, segment_bytes=1 << 20), LinkSettings(batch_bytes=100), "", 0)
+    assert master.step(Received(REPORT.pack(1)), 1) == [Acked(1, -1)]
+    assert len(sent(master.step(Poll(room=1000), 1))) == 12 + 10 * 112
+    assert master.step(Poll(room=0), 2) == []
+
+
+def test_what_power_loss_may_take_is_not_sent() -> None:
+    """Without this a slave would show what its master loses, and its readers skip what gets that offset."""
+
+    class Flushing(MemoryLog):
+        ready_offset = 5000
+
+    log = Flushing(TEXT)
+    pair = Pair(log, MemoryLog())
+    pair.run()
+    assert pair.target.data == TEXT[:5000]
+    log.ready_offset = len(TEXT)
+    pair.run()
+    assert pair.target.data == TEXT
+    late = MasterLink(Flushing(TEXT), PLAIN, "", 0)
+    late.step(Received(REPORT.pack(0)), 1)
+    assert late.next_offset == 4096  # the last file that has something to send
+    assert pair.closed == []
+
+
+def test_one_slave_is_enough_and_it_must_not_be_far_behind() -> None:
+    """Without this SYNC_MASTER would wait for slaves that are not there (SLAVE_NOT_AVAILABLE)."""
+    progress = Progress(behind_bytes_max=1000)
+    assert (progress.acked, progress.is_slave_ok(0)) == (-1, False)
+    fast, slow = (MasterLink(MemoryLog(TEXT), PLAIN, "", 0) for _ in range(2))
+    progress.add(fast, "fast")
+    progress.add(slow, "slow")
+    assert not progress.is_slave_ok(10)
+    assert [state.lag_bytes for state in progress.states(1500)] == [1500, 1500]
+    slow.step(Received(REPORT.pack(10)), 1)
+    fast.step(Received(REPORT.pack(500)), 1)
+    assert progress.acked == 500
+    assert progress.is_slave_ok(1499)
+    assert not progress.is_slave_ok(1500)
+    assert {state.address: state.lag_bytes for state in progress.states(1500)} == {"fast": 1000, "slow": 1490}
+    assert {state.address: state.lag_bytes for state in progress.states(400)} == {"fast": 0, "slow": 390}
+    progress.remove(fast)
+    assert progress.acked == 10
+    strict = Progress(behind_bytes_max=1000, joined_only=True)
+    strict.add(slow, "slow")
+    assert not strict.is_slave_ok(10)

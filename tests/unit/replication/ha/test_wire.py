@@ -1,0 +1,73 @@
+"""Bytes between master and slave: what no peer of ours or of RocketMQ's would send."""
+
+import struct
+
+import pytest
+
+from rocketpy.errors import RemoteProtocolError
+from rocketpy_broker.replication.ha.epochs import Epoch
+from rocketpy_broker.replication.ha.wire import CONTROL, FrameReader, Join, ReportReader, ack, note_to_master
+
+LARGEST_BODY = 4 << 20
+LARGEST_NOTE = 1 << 20
+
+
+def header(offset: int, size: int) -> bytes:
+    return struct.pack(">qi", offset, size)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, LARGEST_BODY), (7, 0), (CONTROL, LARGEST_NOTE)])
+def test_the_largest_frames_are_awaited(offset: int, size: int) -> None:
+    """Without this a slave would leave a master that sends what is allowed."""
+    found = list(FrameReader().feed(header(offset, size)))
+    assert [frame.offset for frame in found] == ([] if offset == CONTROL else [offset])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"),
+    [(0, LARGEST_BODY + 1), (0, -1), (CONTROL - 1, 0), (CONTROL, LARGEST_NOTE + 1), (CONTROL, -1)],
+)
+def test_a_slave_refuses_frames_that_cannot_be(offset: int, size: int) -> None:
+    """Without this bytes from elsewhere would make a slave wait for gigabytes."""
+    with pytest.raises(RemoteProtocolError, match=f"{size} bytes"):
+        list(FrameReader().feed(header(offset, size)))
+
+
+@pytest.mark.parametrize("size", [-1, LARGEST_NOTE + 1])
+def test_a_master_refuses_notes_that_cannot_be(size: int) -> None:
+    """Without this a stranger's bytes would fill the memory of a master."""
+    reader = ReportReader()
+    reader.speaks_notes = True
+    with pytest.raises(RemoteProtocolError, match=f"{size} bytes"):
+        list(reader.feed(header(CONTROL, size)))
+
+
+def test_a_master_waits_for_the_rest_of_a_note_or_report() -> None:
+    """Without this a network that splits packets would end replication."""
+    reader = ReportReader()
+    reader.speaks_notes = True
+    assert list(reader.feed(header(CONTROL, LARGEST_NOTE))) == []
+    reader = ReportReader()
+    reader.speaks_notes = True
+    assert list(reader.feed(ack(300, 200)[:15])) == []
+    assert list(reader.feed(ack(300, 200)[15:])) == [(300, 200)]
+
+
+def test_a_report_before_the_log_is_refused() -> None:
+    """Without this a slave could be sent from an offset below zero."""
+    with pytest.raises(RemoteProtocolError, match="offset -2"):
+        list(ReportReader().feed(struct.pack(">q", CONTROL - 1)))
+
+
+def test_notes_and_reports_are_taken_apart_however_they_come() -> None:
+    """Without this a slave that writes quickly would be taken for a stranger."""
+    note = Join(
+        broker_name="b" * 300, broker_id=1, epochs=(Epoch(1, 0, "a"),), epoch_seen=1, max_offset=9,
+        tail_bytes=0, tail_crc=0, nonce="n", proof="p",
+    )  # fmt: skip
+    data = note_to_master(note) + ack(1, 2) + note_to_master(note) + ack(3, 4)
+    for size in (1, 7, 300, len(data)):
+        reader = ReportReader()
+        reader.speaks_notes = True
+        found = [part for at in range(0, len(data), size) for part in reader.feed(data[at : at + size])]
+        assert found == [note, (1, 2), note, (3, 4)]

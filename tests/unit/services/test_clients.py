@@ -1,0 +1,162 @@
+"""ClientRegistry: who is connected, and since when not."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import pytest
+
+from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from rocketpy_broker.services.metadata.clients import ClientRegistry
+
+
+def beat(
+    registry: ClientRegistry, channel: str, *, now_ms: int = 0, version: int = 1, topics: str = "T"
+) -> set[str]:
+    data = HeartbeatData(
+        client_id=f"{channel}@1",
+        producer_data_set=[ProducerData(group_name="producers")],
+        consumer_data_set=[
+            ConsumerData(
+                group_name="consumers",
+                subscription_data_set=[
+                    SubscriptionData(topic=topic, sub_string="*", sub_version=version) for topic in topics
+                ],
+            )
+        ],
+    )
+    return registry.heartbeat(channel, data, language="JAVA", version=333, now_ms=now_ms)
+
+
+def test_members_of_a_group_are_known() -> None:
+    """Without this consumers of a group could not share its queues."""
+    registry = ClientRegistry()
+    assert beat(registry, "one") == {"consumers"}
+    assert beat(registry, "one") == set()
+    assert beat(registry, "two") == {"consumers"}
+    group = registry.consumer_group("consumers")
+    assert group is not None
+    assert group.client_ids == ["one@1", "two@1"]
+    assert registry.producer_channels("producers") == ["one", "two"]
+
+
+def test_goodbye_may_be_said_again() -> None:
+    """QUIRKS 10: without this a client's shutdown would end with an error."""
+    registry = ClientRegistry()
+    beat(registry, "one")
+    assert registry.unregister("one", producer_group="producers", consumer_group="consumers") == {"consumers"}
+    assert registry.unregister("one", producer_group="producers", consumer_group="consumers") == set()
+    assert registry.consumer_group("consumers") is None
+    assert registry.producer_groups == []
+
+
+def test_a_lost_connection_ends_its_clients() -> None:
+    """Without this queues would stay with a consumer that is gone."""
+    registry = ClientRegistry()
+    beat(registry, "one")
+    beat(registry, "two")
+    assert registry.drop_channel("one") == {"consumers"}
+    assert registry.producer_channels("producers") == ["two"]
+
+
+def test_silence_ends_a_client_after_two_minutes() -> None:
+    """Without this a client behind a dead network would keep its queues for ever."""
+    registry = ClientRegistry()
+    beat(registry, "one", now_ms=0)
+    beat(registry, "two", now_ms=60_000)
+    assert registry.drop_silent(120_000) == set()
+    assert registry.drop_silent(120_001) == {"consumers"}
+    assert registry.producer_channels("producers") == ["two"]
+
+
+def test_the_newest_subscription_counts() -> None:
+    """Without this a member with an old filter would undo a new one."""
+    registry = ClientRegistry()
+    beat(registry, "one", version=5, topics="TU")
+    beat(registry, "two", version=3, topics="T")
+    group = registry.consumer_group("consumers")
+    assert group is not None
+    assert group.subscriptions["T"].sub_version == 5
+    assert "U" not in group.subscriptions
+
+
+def claim(
+    registry: ClientRegistry, channel: str, owner: str, *, client_id: str = "c", now_ms: int = 0
+) -> None:
+    data = HeartbeatData(client_id=client_id, producer_data_set=[ProducerData(group_name="p")])
+    registry.heartbeat(channel, data, language="JAVA", version=333, now_ms=now_ms, owner=owner)
+
+
+def test_a_client_id_belongs_to_whoever_has_it() -> None:
+    """Replies to a client would go to another one that gives the same id."""
+    registry = ClientRegistry()
+    claim(registry, "first", "a")
+    claim(registry, "thief", "b")
+    assert (registry.producer_channel("c"), registry.owner_of("c")) == ("first", "a")
+    registry.drop_channel("first")
+    assert (registry.producer_channel("c"), registry.owner_of("c")) == (None, None)
+    claim(registry, "thief", "b")
+    assert registry.producer_channel("c") == "thief"
+
+
+def test_a_client_that_reconnects_has_its_id_again() -> None:
+    """Its replies would go to a connection that is dead, until the broker notices."""
+    registry = ClientRegistry()
+    claim(registry, "first", "a")
+    claim(registry, "again", "a")
+    assert registry.producer_channel("c") == "again"
+    registry.drop_channel("first")
+    assert (registry.producer_channel("c"), registry.owner_of("c")) == ("again", "a")
+
+
+def test_a_silent_client_loses_its_id() -> None:
+    """A client behind a dead network would keep its id from the one that replaces it."""
+    registry = ClientRegistry()
+    claim(registry, "first", "a")
+    registry.drop_silent(120_001)
+    claim(registry, "other", "b", now_ms=120_001)
+    assert (registry.producer_channel("c"), registry.owner_of("c")) == ("other", "b")
+
+
+def test_a_connection_has_one_client_id() -> None:
+    """One connection could take the ids of all clients that are still to come."""
+    registry = ClientRegistry()
+    for number in range(100):
+        claim(registry, "greedy", "b", client_id=f"c{number}")
+    assert [number for number in range(100) if registry.owner_of(f"c{number}") is not None] == [99]
+    registry.unregister("greedy", producer_group="p")
+    registry.drop_channel("greedy")
+    assert (registry._holders, registry._held, registry._producer_channels) == ({}, {}, {})
+
+
+class _Hashed:
+    """A channel that counts how often a table is searched for it."""
+
+    searches = 0
+
+    def __hash__(self) -> int:
+        self.searches += 1
+        return 7
+
+
+@pytest.mark.parametrize("others", [10, 1000])
+def test_the_end_of_a_channel_costs_what_it_registered(others: int) -> None:
+    """The end of each connection searched all groups, and a producer's all of them for each of its own."""
+    registry = ClientRegistry()
+    channel = _Hashed()
+    _join(registry, "other", [f"other-{number}" for number in range(others)])
+    _join(registry, channel, [f"own-{number}" for number in range(100)])
+    channel.searches = 0
+    assert registry.drop_channel(channel) == {f"own-{number}" for number in range(100)}
+    assert channel.searches < 2000
+    registry.drop_channel("other")
+    assert (registry.consumer_groups, registry.producer_groups, registry._memberships) == ([], [], {})
+
+
+def _join(registry: ClientRegistry, channel: Hashable, groups: list[str]) -> None:
+    data = HeartbeatData(
+        client_id=f"of {id(channel)}",
+        producer_data_set=[ProducerData(group_name=group) for group in groups],
+        consumer_data_set=[ConsumerData(group_name=group) for group in groups],
+    )
+    registry.heartbeat(channel, data, language="JAVA", version=333, now_ms=0)

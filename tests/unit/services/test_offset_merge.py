@@ -1,0 +1,55 @@
+"""Consumer offsets of a slave: which of the master's count."""
+
+from pathlib import Path
+
+from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+
+
+class Clock:
+    """Milliseconds that a test sets."""
+
+    now = 1000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def tables(tmp_path: Path) -> tuple[ConsumerOffsets, ConsumerOffsets, Clock]:
+    clock = Clock()
+    return (
+        ConsumerOffsets(tmp_path / "master.json", clock=clock),
+        ConsumerOffsets(tmp_path / "slave.json", clock=clock),
+        clock,
+    )
+
+
+def copy(master: ConsumerOffsets, slave: ConsumerOffsets, *, versions: bool = True) -> int | None:
+    slave.merge(ConsumerOffsetSerializeWrapper.decode(master.encode(versions=versions)))
+    return slave.get("g", "T", 0)
+
+
+def test_a_reset_arrives_and_an_old_value_does_not(tmp_path: Path) -> None:
+    """Without this a group would consume again what it had, or a deliberate reset would be lost (#1094)."""
+    for versions in (True, False):
+        master, slave, clock = tables(tmp_path)
+        master.commit("g", "T", 0, 100)
+        assert copy(master, slave, versions=versions) == 100
+        clock.now += 10
+        slave.commit("g", "T", 0, 150)
+        assert copy(master, slave, versions=versions) == 150
+        clock.now += 10
+        master.commit("g", "T", 0, 20)
+        assert copy(master, slave, versions=versions) == 20
+
+
+async def test_when_it_was_committed_survives_a_restart(tmp_path: Path) -> None:
+    """Without this a slave's newer offsets would fall back after both were restarted."""
+    master, slave, clock = tables(tmp_path)
+    master.commit("g", "T", 0, 100)
+    clock.now += 10
+    slave.commit("g", "T", 0, 150)
+    await slave.save()
+    again = ConsumerOffsets(tmp_path / "slave.json", clock=clock)
+    again.load()
+    assert copy(master, again) == 150

@@ -1,0 +1,309 @@
+"""TopicTable: the topics of a broker and their file."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import DiskFull, RocketError, StoreDamaged, TopicInvalid
+from rocketpy.protocol.bodies import RegisterBrokerBody, TopicConfig
+from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.config.model import BrokerConfig, TopicsConfig
+from rocketpy_broker.services.metadata.topics import TopicTable, check_topic_name, ensure_topic, perm_text
+from rocketpy_broker.store import StoreConfig
+from rocketpy_broker.store.files.batch_saver import NotYetSaved
+from rocketpy_broker.store.files.disk import OsDisk
+from tests.golden_data import frames
+
+
+def table(tmp_path: Path, *, topics: TopicsConfig | None = None, disk: OsDisk | None = None) -> TopicTable:
+    config = BrokerConfig(
+        store=StoreConfig(root=tmp_path),
+        name="broker-a",
+        cluster_name="GoldenCluster",
+        topics=topics or TopicsConfig(),
+    )
+    path = tmp_path / "config" / "topics.json"
+    return TopicTable(config, path, Tasks("the test"), clock=lambda: 1000, disk=disk)
+
+
+NO_AUTO_CREATE = TopicsConfig(auto_create=False)
+
+
+async def created(
+    topics: TopicTable, name: str, model: str = "TBW102", queues: int = 4
+) -> TopicConfig | None:
+    """The topic that a send gets, after the save that it waits for. Raises what that raises."""
+    try:
+        return topics.create_for_send(name, model, queues)
+    except NotYetSaved as waiting:
+        done: asyncio.Future[RocketError | None] = asyncio.get_running_loop().create_future()
+        waiting.wait(done.set_result)
+        error = await done
+        if error is not None:
+            raise error from None
+        return topics.create_for_send(name, model, queues)
+
+
+async def test_a_new_broker_has_the_topics_of_4_6_0(tmp_path: Path) -> None:
+    """QUIRKS 17: without this tools and clients miss topics that they take for granted."""
+    request = next(f for f in frames("boot") if f.info["codeName"] == "REGISTER_BROKER")
+    length = request.info["bodyLength"]
+    recorded = RegisterBrokerBody.decode(request.data[-length:])
+    theirs = dict(recorded.topic_config_serialize_wrapper.topic_config_table)
+    theirs.pop("RMQ_SYS_TRANS_HALF_TOPIC", None)
+    assert table(tmp_path).snapshot().topic_config_table == theirs
+
+
+async def test_topics_survive_a_restart(tmp_path: Path) -> None:
+    """Without this a restart would hide every topic that somebody made."""
+    first = table(tmp_path)
+    await first.update(TopicConfig(topic_name="Mine", read_queue_nums=3, write_queue_nums=3))
+    again = table(tmp_path)
+    again.load()
+    mine = again.get("Mine")
+    assert mine is not None
+    assert mine.read_queue_nums == 3
+    assert (again.version.counter, again.version.timestamp) == (1, 1000)
+    assert again.plain_queues["Mine"] == 3
+
+
+async def test_a_damaged_file_stops_the_start(tmp_path: Path) -> None:
+    """Without this all topics would be forgotten, and then overwritten."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_bytes(b"{rubbish")
+    with pytest.raises(StoreDamaged):
+        table(tmp_path).load()
+
+
+@pytest.mark.parametrize(("wanted", "gets"), [(4, 4), (16, 8), (-1, 0)])
+async def test_a_send_makes_its_topic(tmp_path: Path, wanted: int, gets: int) -> None:
+    """Without this the first message to a new topic would be refused."""
+    topics = table(tmp_path)
+    heard: list[Mapping[str, TopicConfig]] = []
+    topics.on_change = heard.append
+    made = await created(topics, "New", queues=wanted)
+    assert made is not None
+    assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (gets, gets, 6)
+    assert topics.create_for_send("New", "TBW102", 1) is made
+    assert heard == [{"New": made}]
+    again = table(tmp_path)
+    again.load()
+    assert again.get("New") == made
+
+
+async def test_topics_made_in_a_burst_are_saved_together(tmp_path: Path) -> None:
+    """3,000 new groups in one heartbeat stopped the broker for 81 s: each saved the whole table."""
+    topics = table(tmp_path)
+    heard: list[Mapping[str, TopicConfig]] = []
+    topics.on_change = heard.append
+    names = [f"T{number}" for number in range(3000)]
+    await asyncio.gather(*(created(topics, name) for name in names))
+    assert topics.saver.saves <= 2
+    assert [len(changed) for changed in heard] == [3000]
+    again = table(tmp_path)
+    again.load()
+    assert set(names) <= set(again.names)
+
+
+class FullDisk(OsDisk):
+    """Has no room for a file while it is full."""
+
+    is_full = True
+
+    def pwrite(self, handle: int, data: bytes, offset: int) -> None:
+        """Write, unless it is full."""
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        super().pwrite(handle, data, offset)
+
+
+async def test_a_topic_that_cannot_be_saved_is_not_there(tmp_path: Path) -> None:
+    """A topic that a producer or an operator was told exists would be gone after a crash."""
+    disk = FullDisk()
+    topics = table(tmp_path, disk=disk)
+    heard: list[Mapping[str, TopicConfig]] = []
+    topics.on_change = heard.append
+    version = topics.version
+    with pytest.raises(DiskFull):
+        await created(topics, "New")
+    with pytest.raises(DiskFull):
+        await topics.update(TopicConfig(topic_name="Other"))
+    assert (topics.get("New"), topics.get("Other"), topics.version, heard) == (None, None, version, [])
+    disk.is_full = False
+    assert await created(topics, "New") is not None
+
+
+async def test_changes_are_saved_in_order(tmp_path: Path) -> None:
+    """The last of several changes of an operator would not be the one that a restart finds."""
+    topics = table(tmp_path)
+    changes = [
+        topics.update(TopicConfig(topic_name="T", read_queue_nums=1)),
+        topics.update(TopicConfig(topic_name="T", read_queue_nums=2)),
+        topics.update(TopicConfig(topic_name="T", read_queue_nums=3)),
+    ]
+    await asyncio.gather(*changes)
+    deleting = asyncio.create_task(topics.delete("T"))
+    await asyncio.sleep(0)
+    await topics.update(TopicConfig(topic_name="T", read_queue_nums=4))
+    assert await deleting
+    again = table(tmp_path)
+    again.load()
+    for one in (topics, again):
+        found = one.get("T")
+        assert found is not None
+        assert found.read_queue_nums == 4
+    assert again.version == topics.version
+
+
+async def test_what_an_operator_sets_outlives_sends_and_settings_of_the_same_moment(tmp_path: Path) -> None:
+    """A send to a topic that an operator was making got it the default queues; both saw success."""
+    topics = table(tmp_path)
+    updating = asyncio.create_task(topics.update(TopicConfig(topic_name="T", write_queue_nums=16)))
+    await asyncio.sleep(0)
+    made = await created(topics, "T")
+    await updating
+    assert made is not None
+    assert made.write_queue_nums == 16
+    updating = asyncio.create_task(topics.update(TopicConfig(topic_name="T", write_queue_nums=32)))
+    await asyncio.sleep(0)
+    topics.apply_order_config({"T": "broker-a:4"})
+    await updating
+    await topics.all_changed()  # so that the save before it is done
+    found = topics.get("T")
+    assert found is not None
+    assert (found.write_queue_nums, found.order) == (32, True)
+    deleting = asyncio.create_task(topics.delete("T"))
+    await asyncio.sleep(0)
+    topics.apply_order_config({})
+    assert await deleting
+    await topics.all_changed()
+    assert topics.get("T") is None
+
+
+async def test_a_topic_that_is_being_made_can_be_deleted(tmp_path: Path) -> None:
+    """Whoever deletes a topic was answered success, and the topic was there a moment later."""
+    topics = table(tmp_path)
+    with pytest.raises(NotYetSaved):
+        topics.create_for_send("T", "TBW102", 4)
+    assert await topics.delete("T")
+    assert topics.get("T") is None
+
+
+async def test_a_slave_drops_what_was_changed_while_it_copied(tmp_path: Path) -> None:
+    """The table would have its master's version, with another content, until the master's next change."""
+    topics = table(tmp_path)
+    (tmp_path / "master").mkdir()
+    master = table(tmp_path / "master")
+    await master.update(TopicConfig(topic_name="T"))
+    changing = asyncio.create_task(topics.update(TopicConfig(topic_name="Other")))
+    await asyncio.sleep(0)
+    await topics.adopt(master.snapshot())
+    await changing
+    assert topics.snapshot() == master.snapshot()
+    await master.update(TopicConfig(topic_name="U"))
+    adopting = asyncio.create_task(topics.adopt(master.snapshot()))
+    await asyncio.sleep(0)
+    topics.add([TopicConfig(topic_name="Own")])  # it has just become a master
+    await adopting
+    await topics.all_changed()
+    assert {"T", "U", "Own"} <= set(topics.names)
+
+
+async def test_what_is_used_at_once_is_saved_too(tmp_path: Path) -> None:
+    """Topics found in the store of a broker that lost its file would have to be found at every start."""
+    disk = FullDisk()
+    topics = table(tmp_path, disk=disk)
+    topics.add([TopicConfig(topic_name="Found")])
+    assert topics.get("Found") is not None
+    await topics.save()  # fails
+    disk.is_full = False
+    await topics.save()
+    again = table(tmp_path)
+    again.load()
+    assert again.get("Found") is not None
+    assert again.version != table(tmp_path).version
+
+
+async def test_no_more_topics_than_the_limit(tmp_path: Path) -> None:
+    """Without this random names in sends could fill memory, and registrations at name servers."""
+    topics = table(tmp_path, topics=TopicsConfig(topics_max=2))
+    results = await asyncio.gather(*(created(topics, name) for name in "abc"), return_exceptions=True)
+    assert [isinstance(result, TopicConfig) for result in results] == [True, True, False]
+    assert "maxTopics is 2" in str(results[2])
+    with pytest.raises(TopicInvalid, match="maxTopics"):
+        await topics.update(TopicConfig(topic_name="d"))
+    await topics.update(TopicConfig(topic_name="a", read_queue_nums=3))
+    for name in ("%RETRY%g", "%DLQ%g"):
+        with pytest.raises(NotYetSaved):
+            ensure_topic(topics, name, 1, 6)
+    with pytest.raises(TopicInvalid, match="maxTopics"):
+        ensure_topic(topics, "%RETRY%h", 1, 6)
+    (tmp_path / "other").mkdir()
+    topics = table(tmp_path / "other", topics=TopicsConfig(topics_max=2))
+    updates = await asyncio.gather(
+        *(topics.update(TopicConfig(topic_name=name)) for name in "abac"), return_exceptions=True
+    )
+    assert [isinstance(result, TopicInvalid) for result in updates] == [False, False, False, True]
+    fewer = table(tmp_path, topics=TopicsConfig(topics_max=1))
+    fewer.load()
+    assert {"a", "b"} <= set(fewer.names)
+
+
+async def test_no_topic_is_made_where_that_is_off(tmp_path: Path) -> None:
+    """Without this a misspelt topic name would create a topic on a broker that forbids it."""
+    assert await created(table(tmp_path, topics=NO_AUTO_CREATE), "New") is None
+    assert await created(table(tmp_path), "New", "NoModel") is None
+    assert await created(table(tmp_path), "New", "SELF_TEST_TOPIC") is None
+    await table(tmp_path).update(TopicConfig(topic_name="Other"))  # saves TBW102 too
+    later = table(tmp_path, topics=NO_AUTO_CREATE)
+    later.load()
+    assert await created(later, "New") is None
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../../etc", "a/b", "topic\n", "x" * 128, "ü", "a.b"])
+async def test_bad_names_are_refused(tmp_path: Path, name: str) -> None:
+    """CVE-2019-17572: without this a topic's name could lead out of the store's directory."""
+    with pytest.raises(TopicInvalid):
+        check_topic_name(name)
+    with pytest.raises(TopicInvalid):
+        await created(table(tmp_path), name)
+    with pytest.raises(TopicInvalid):
+        await table(tmp_path).update(TopicConfig(topic_name=name))
+
+
+async def test_counts_of_queues_are_checked(tmp_path: Path) -> None:
+    """Without this one request could fill a disk with directories, and many requests take seconds."""
+    for count in (-1, 1025, 100_000):
+        with pytest.raises(TopicInvalid, match="queues"):
+            await table(tmp_path).update(TopicConfig(topic_name="T", read_queue_nums=count))
+    large = TopicsConfig(queues_max=5000)
+    await table(tmp_path, topics=large).update(TopicConfig(topic_name="T", read_queue_nums=5000))
+    topics = table(tmp_path)
+    topics.load()  # a topic that is there stays
+    await topics.update(TopicConfig(topic_name="T", read_queue_nums=5000, perm=4))
+    with pytest.raises(TopicInvalid, match="maxTopicQueues"):
+        await topics.update(TopicConfig(topic_name="T", read_queue_nums=5001))
+
+
+async def test_a_name_servers_order_config_is_taken_over(tmp_path: Path) -> None:
+    """Without this an ordered topic would lose its order when a broker is read-only."""
+    topics = table(tmp_path)
+    await topics.update(TopicConfig(topic_name="Ordered"))
+    topics.apply_order_config({"Ordered": "broker-a:4"})
+    await topics.update(TopicConfig(topic_name="Later"))  # so that the save before it is done
+    assert topics.snapshot({"Ordered": 1}).topic_config_table["Ordered"].order
+    assert "Ordered" not in topics.plain_queues
+    version = topics.version
+    topics.apply_order_config({"Ordered": "broker-a:4"})
+    await asyncio.sleep(0)
+    assert (topics.version, topics.saver.saves) == (version, 2)
+    topics.apply_order_config({})
+    await topics.update(TopicConfig(topic_name="Later"))
+    assert topics.plain_queues["Ordered"] == 16
+
+
+def test_permissions_are_printed_as_rocketmq_does() -> None:
+    """Without this remarks would differ from what operators grep for."""
+    assert [perm_text(perm) for perm in (7, 6, 4, 0)] == ["RWX", "RW-", "R--", "---"]

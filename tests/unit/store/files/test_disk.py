@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketpy.errors import DiskFull, InvariantError, StoreError
+from rocketpy_broker.store.files.disk import OsDisk, store_error
+from rocketpy_broker.store.index.index_file import IndexFile
+from rocketpy_broker.store.log.mapped_file import Segment
+
+
+def test_short_writes_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record would be half written and yet acknowledged."""
+    disk = OsDisk()
+    handle = disk.open(tmp_path / "f", create=True)
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, bytes(data[:3]), at))
+    disk.pwrite(handle, b"0123456789", 5)
+    monkeypatch.undo()
+    assert disk.pread(handle, 100, 5) == b"0123456789"
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    with pytest.raises(OSError, match="0 of 4"):
+        disk.pwrite(handle, b"4444", 0)
+    monkeypatch.undo()
+    disk.close(handle)
+
+
+def test_short_reads_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record would look torn."""
+    disk = OsDisk()
+    (tmp_path / "f").write_bytes(b"0123456789")
+    handle = disk.open(tmp_path / "f")
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: real(fd, min(size, 4), at))
+    assert disk.pread(handle, 9, 0) == b"012345678"
+    assert disk.pread(handle, 99, 2) == b"23456789"
+    monkeypatch.undo()
+    disk.close(handle)
+
+
+def test_files_never_shrink(tmp_path: Path) -> None:
+    """A store file cut short under a reader takes its messages with it."""
+    disk = OsDisk()
+    handle = disk.open(tmp_path / "f", create=True)
+    disk.extend(handle, 100)
+    with pytest.raises(InvariantError, match="must not shrink"):
+        disk.extend(handle, 99)
+    assert disk.size(tmp_path / "f") == 100
+    disk.close(handle)
+
+
+def test_holes_are_skipped(tmp_path: Path) -> None:
+    """Looking for damage behind the log's end would read a gigabyte of nothing."""
+    disk = OsDisk()
+    handle = disk.open(tmp_path / "f", create=True)
+    disk.extend(handle, 8 << 20)
+    found = disk.next_data(handle, 0)
+    assert found in {None, 0}  # 0: this file system cannot tell
+    disk.pwrite(handle, b"x", 5 << 20)
+    at = disk.next_data(handle, 0)
+    assert at is not None
+    assert at <= 5 << 20
+    assert 5 << 20 < disk.next_hole(handle, 5 << 20) <= 8 << 20
+    disk.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StoreError)]
+)
+def test_errors_say_what_and_where(code: int, kind: type[StoreError]) -> None:
+    """An operator would not know which disk is full."""
+    error = store_error("write 5 bytes at 7 of", Path("/store/f"), OSError(code, os.strerror(code)))
+    assert type(error) is kind
+    assert f"cannot write 5 bytes at 7 of /store/f: {os.strerror(code)} (errno {code})" in str(error)
+
+
+def test_missing_things_are_no_errors(tmp_path: Path) -> None:
+    """A recovery that is cut off and run again would stumble over what it did already."""
+    disk: Any = OsDisk()
+    disk.unlink(tmp_path / "none")
+    disk.remove_dir(tmp_path / "none")
+    assert disk.list_dir(tmp_path / "none") == []
+    disk.make_dir(tmp_path / "a" / "b")
+    disk.make_dir(tmp_path / "a" / "b")
+    disk.remove_dir(tmp_path / "a")
+    assert disk.is_dir(tmp_path / "a" / "b")
+
+
+@pytest.mark.parametrize("make", ["log file", "index file"])
+def test_a_store_file_has_its_name_only_at_full_length(tmp_path: Path, make: str) -> None:
+    """RocketMQ refuses a store in which a killed broker left a file of no length."""
+    seen: list[list[Path]] = []
+
+    class Watched(OsDisk):
+        def extend(self, handle: int, size: int) -> None:
+            seen.append(list(tmp_path.iterdir()))  # what a kill before this call would leave
+            super().extend(handle, size)
+
+    if make == "log file":
+        segment = Segment(Watched(), tmp_path, 0, 1000)
+        segment.create()
+        segment.close()
+    else:
+        index = IndexFile(Watched(), tmp_path / "20261122233428650", 10, 40)
+        index.create(None)
+        index.close()
+    assert seen == [[]]
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_size == (1000 if make == "log file" else index.size)
+
+
+@pytest.mark.parametrize("answer", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
+def test_files_are_made_where_no_file_is_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int
+) -> None:
+    """On a file system without O_TMPFILE the broker could make no store."""
+    real = os.open
+
+    def refusing(path: Any, flags: int, *more: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(answer, os.strerror(answer))
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", refusing)
+    disk = OsDisk()
+    handle = disk.create(tmp_path / "f", 100)
+    disk.pwrite(handle, b"here", 0)
+    disk.close(handle)
+    handle = disk.create(tmp_path / "f", 200)  # one that a crash left too short is extended
+    assert disk.pread(handle, 300, 0) == b"here" + bytes(196)
+    disk.close(handle)
+
+
+def test_a_failed_creation_leaves_no_file_and_no_handle(tmp_path: Path) -> None:
+    """A full disk would leave files of no length, or use up the process's file handles."""
+
+    class Full(OsDisk):
+        def extend(self, handle: int, size: int) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match="no space"):
+        Full().create(tmp_path / "f", 100)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import errno
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from rocketpy.errors import StoreDamaged, StoreError
+from rocketpy.protocol.java import string_hash
+from rocketpy_broker.store import IndexConfig
+from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.index.index_file import IndexFile
+from rocketpy_broker.store.index.index_hash import positive_hash
+from rocketpy_broker.store.index.index_service import IndexQueryResult, IndexService, index_file_name
+from tests.crash.disk import Operation, RecordingDisk
+
+FOREVER = 1 << 62
+
+
+def service_of(
+    root: Path, *, slots: int = 100, entries: int = 400, start: int = 1_700_000_000_000
+) -> IndexService:
+    ticks = iter(range(start, start + 10**9, 7))
+    return IndexService(OsDisk(), root, IndexConfig(slots=slots, entries=entries), lambda: next(ticks))
+
+
+def test_hash_without_sign_is_javas() -> None:
+    """Keys with a negative hash would be looked up in another slot than Java's."""
+    assert positive_hash(-5) == 5
+    assert positive_hash(-(1 << 31)) == 0
+    assert positive_hash((1 << 31) - 1) == (1 << 31) - 1
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["k", "C000020200004E0E2F2A6903FA110000", "C000020200004E0E2F2A6903FA11", "x" * 24, "x" * 25, "x" * 500,
+     "订单一二三四五六七八九十", "C000020200004E0E2F2A6903é", "C000020200004E0E2F2A690é0001"],
+)  # fmt: skip
+def test_every_key_is_found_again_under_javas_hash(tmp_path: Path, key: str) -> None:
+    """The quick way to hash a key would differ from the real one for some keys."""
+    index = service_of(tmp_path)
+    for offset in (1000, 2000):  # the second time by what was remembered
+        index.put("主题T".encode(), key.encode(), b"", offset, 1_700_000_000_000)
+    assert {entry[0] for entry in index.files[0].entries()} == {positive_hash(string_hash(f"主题T#{key}"))}
+    assert index.query("主题T", key, 10, 0, FOREVER).offsets == [2000, 1000]
+    index.close()
+
+
+def test_unique_key_comes_first_then_each_key(tmp_path: Path) -> None:
+    """A query by one of several keys would find nothing."""
+    index = service_of(tmp_path)
+    index.put(b"T", b"id1", b"a b  c", 100, 5000)
+    hashes = [positive_hash(string_hash(f"T#{key}")) for key in ("id1", "a", "b", "c")]
+    assert [entry[0] for entry in index.files[0].entries()] == hashes
+    index.put(b"T", b"", b"a", 50, 5000)  # older than the newest: indexed already
+    assert index.query("T", "a", 10, 0, FOREVER).offsets == [100]
+    index.close()
+
+
+def test_full_file_is_followed_by_another(tmp_path: Path) -> None:
+    """After twenty million keys nothing more would be found."""
+    index = service_of(tmp_path, entries=10)
+    for number in range(11):
+        index.put(b"T", b"id%d" % number, b"all", number * 100, 1000 + number * 1000)
+    assert [file.next_entry for file in index.files] == [10, 10, 5]
+    assert [file.inserts for file in index.files] == [9, 9, 4]
+    assert index.full == index.files[:2]
+    assert index.query("T", "all", 64, 0, FOREVER).offsets == list(range(1000, -1, -100))
+    assert index.query("T", "id4", 64, 0, FOREVER).offsets == [400]
+    assert index.files[1].begin_offset == 400  # its first record's unique key went into the file before
+    assert sorted(file.path.name for file in index.files) == [file.path.name for file in index.files]
+    index.close()
+
+
+def test_query_is_bounded_by_time_and_count(tmp_path: Path) -> None:
+    """An admin tool asking for the last hour would be given last week."""
+    index = service_of(tmp_path)
+    for number in range(100):
+        index.put(b"T", b"", b"k", number * 10, 1_000_000 + number * 1000)
+    assert index.query("T", "k", 5, 0, FOREVER).offsets == [990, 980, 970, 960, 950]
+    assert len(index.query("T", "k", 1000, 0, FOREVER).offsets) == 64
+    assert index.query("T", "k", 64, 1_010_000, 1_012_000).offsets == [120, 110, 100]
+    assert index.query("T", "k", 64, 0, 999_999).offsets == []
+    assert index.query("T", "other", 64, 0, FOREVER).offsets == []
+    result = index.query("T", "k", 1, 0, FOREVER)
+    assert (result.last_update_offset, result.last_update_timestamp) == (990, 1_099_000)
+    index.close()
+
+
+def test_closed_index_is_read_and_continued(tmp_path: Path) -> None:
+    """A restart would lose the keys of the file in use."""
+    index = service_of(tmp_path)
+    for number in range(50):
+        index.put(b"T", b"", b"k%d" % (number % 5), number, 1000)
+    index.finish()
+    index.close()
+    again = service_of(tmp_path)
+    assert again.load(clean=True, checkpoint_timestamp=0)
+    again.put(b"T", b"", b"k3", 50, 1000)
+    assert again.query("T", "k3", 64, 0, FOREVER).offsets == [50, 48, 43, 38, 33, 28, 23, 18, 13, 8, 3]
+    again.close()
+
+
+def test_unfinished_file_is_deleted_after_a_crash(tmp_path: Path) -> None:
+    """Slots that were never written would hide the file's entries for ever."""
+    index = service_of(tmp_path, entries=10)
+    for number in range(15):
+        index.put(b"T", b"", b"k", number, 1000 + number)
+    index.full[0].write_slots()
+    index.close()
+    again = service_of(tmp_path, entries=10)
+    assert not again.load(clean=False, checkpoint_timestamp=1008)
+    assert [file.end_timestamp for file in again.files] == [1008]
+    assert len(list(tmp_path.iterdir())) == 1
+    again.close()
+
+
+def test_damaged_file_and_all_behind_it_are_rebuilt(tmp_path: Path) -> None:
+    """A damaged index would stop the broker, or leave a hole in what queries find."""
+    index = service_of(tmp_path, entries=10)
+    for number in range(25):
+        index.put(b"T", b"", b"k", number, 1000 + number)
+    index.finish()
+    index.close()
+    with index.files[1].path.open("r+b") as file:
+        file.truncate(100)
+    again = service_of(tmp_path, entries=10)
+    assert not again.load(clean=True, checkpoint_timestamp=0)
+    assert len(again.files) == 1
+    assert again.end_offset == 8
+    again.destroy()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("garbage", [-1, -(2**31), 3, 2**31 - 1])
+@pytest.mark.parametrize("hashes", [(17, 25), (17, 25, 25), (15, 25)])
+def test_a_slot_that_leads_nowhere_costs_no_other_key(
+    tmp_path: Path, garbage: int, hashes: tuple[int, ...]
+) -> None:
+    """After power loss, keys of other slots would not be found any more, or a query would not end."""
+    contents = []
+    for way in ("one by one", "together"):
+        file = IndexFile(OsDisk(), tmp_path / way, 10, 50)
+        file.create(None)
+        file.put([5], 100, 1000)
+        file.put([7], 200, 1000)
+        file.write_entries()
+        file.write_slots()
+        file.close()
+        with file.path.open("r+b") as opened:
+            opened.seek(40 + 4 * 5)
+            opened.write(garbage.to_bytes(4, "big", signed=True))
+        file = IndexFile(OsDisk(), tmp_path / way, 10, 50)
+        file.load()
+        offsets = [300 + number for number in range(len(hashes))]
+        times = [61_000 * (number + 1) for number in range(len(hashes))]
+        if way == "together":
+            file.put_many(hashes, offsets, times)
+        else:
+            for key_hash, offset, stored_ms in zip(hashes, offsets, times, strict=True):
+                file.put([key_hash], offset, stored_ms)
+        assert file.find(7, 9, 0, FOREVER) == [200]
+        for key_hash in hashes:
+            expected = [at for one, at in zip(hashes, offsets, strict=True) if one == key_hash]
+            assert file.find(key_hash, 9, 0, FOREVER) == expected[::-1]
+        contents.append(file.entries())
+        file.close()
+    assert contents[0] == contents[1]
+
+
+def test_a_disk_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A query would end with an error that no handler expects, and without the file's name."""
+
+    class Broken(OsDisk):
+        def pread(self, handle: int, size: int, position: int) -> bytes:
+            raise OSError(errno.EIO, "no such sector")
+
+    service = service_of(tmp_path)
+    service.put(b"T", b"", b"k", 1, 1000)
+    service.finish()
+    service.close()
+    with pytest.raises(StoreError, match=rf"{service.files[0].path}: .*no such sector"):
+        IndexFile(Broken(), service.files[0].path, 100, 400).load()
+
+
+def test_an_index_without_files_finds_nothing(tmp_path: Path) -> None:
+    """A client would be told that the index of a new broker was updated."""
+    assert service_of(tmp_path).query("T", "k", 10, 0, FOREVER) == IndexQueryResult([], 0, 0)
+
+
+def test_empty_index_takes_no_space(tmp_path: Path) -> None:
+    """Every new broker would take 420 MB."""
+    file = IndexFile(OsDisk(), tmp_path / "f", 5_000_000, 20_000_000)
+    file.create(None)
+    file.put([5], 100, 1000)
+    file.write_entries()
+    assert (tmp_path / "f").stat().st_size == 420_000_040
+    assert (tmp_path / "f").stat().st_blocks * 512 < 1 << 20
+    file.close()
+
+
+def test_impossible_headers_are_refused(tmp_path: Path) -> None:
+    """A flipped bit would make the broker read past the file."""
+    index = service_of(tmp_path)
+    index.put(b"T", b"", b"k", 1, 1000)
+    index.finish()
+    index.close()
+    path = index.files[0].path
+    with path.open("r+b") as file:
+        file.seek(36)
+        file.write((401).to_bytes(4, "big"))
+    with pytest.raises(StoreDamaged, match="counts 401 of 400"):
+        IndexFile(OsDisk(), path, 100, 400).load()
+
+
+def test_names_go_up_even_when_the_clock_does_not(tmp_path: Path) -> None:
+    """A file would be overwritten, or sorted before an older one."""
+    index = IndexService(OsDisk(), tmp_path, IndexConfig(slots=10, entries=2), lambda: 1_700_000_000_000)
+    for number in range(4):
+        index.put(b"T", b"", b"k", number, 1000)
+    names = [file.path.name for file in index.files]
+    assert names[0] == index_file_name(1_700_000_000_000)
+    assert names[0] == f"{datetime.fromtimestamp(1_700_000_000):%Y%m%d%H%M%S}000"  # noqa: DTZ006 as in Java
+    assert [int(name) - int(names[0]) for name in names] == [0, 1, 2, 3]
+    index.close()
+
+
+def test_power_loss_while_files_are_deleted_leaves_the_oldest() -> None:
+    """A file gone from the middle would hide its keys: nothing but its place tells that it was there."""
+    root = Path("/index")
+    disk = RecordingDisk()
+    ticks = iter(range(1_700_000_000_000, 1_800_000_000_000, 7))
+    index = IndexService(disk, root, IndexConfig(slots=10, entries=10), lambda: next(ticks))
+    for number in range(50):
+        index.put(b"T", b"id%d" % number, b"", number * 100, 1000)
+    index.finish()
+    disk.settle()
+    names = disk.list_dir(root)
+    assert len(names) > 4
+    left: list[list[str]] = []
+
+    def lose_power(_: Operation) -> None:
+        left.extend(disk.after_power_loss(Random(seed)).list_dir(root) for seed in range(20))
+
+    disk.before = lose_power
+    assert not index.cut_from(1500)
+    index.destroy()
+    assert [] in left
+    assert all(found == names[: len(found)] for found in left)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "found"),
+    [
+        (0, 99, False), (0, 100, True), (0, 150, True), (0, 200, True), (0, 300, True),
+        (100, 100, True), (100, 300, True), (150, 160, True), (150, 300, True),
+        (200, 200, True), (200, 300, True), (201, 300, False),
+    ],
+)  # fmt: skip
+def test_files_of_a_time_are_those_that_touch_it(
+    tmp_path: Path, begin: int, end: int, *, found: bool
+) -> None:
+    """A query with the very time of a message would not find it."""
+    file = IndexFile(OsDisk(), tmp_path / "20260101000000000", 10, 10)
+    file.begin_timestamp, file.end_timestamp = 100, 200
+    assert file.overlaps(begin, end) is found

@@ -1,0 +1,116 @@
+"""A broker with thousands of queues must not run out of file handles, nor read megabytes of holes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rocketpy_broker.store import ConsumeQueueConfig, MessageStore
+from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.inspect.checker import check_store
+from rocketpy_broker.store.upkeep.cleaner import Cleaner
+from tests.unit.store.helpers import bodies, kill, put, small_config
+
+QUEUES = 100
+
+
+class CountingDisk(OsDisk):
+    """Counts handles and bytes read."""
+
+    def __init__(self) -> None:
+        self.open_now = 0
+        self.open_most = 0
+        self.read = 0
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        return self._counted(super().open(path, create=create))
+
+    def create(self, path: Path, size: int) -> int:
+        return self._counted(super().create(path, size))
+
+    def _counted(self, handle: int) -> int:
+        self.open_now += 1
+        self.open_most = max(self.open_most, self.open_now)
+        return handle
+
+    def close(self, handle: int) -> None:
+        self.open_now -= 1
+        super().close(handle)
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        self.read += size
+        return super().pread(handle, size, position)
+
+
+def test_handles_and_bytes_of_a_start(tmp_path: Path) -> None:
+    config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=10))
+    disk = CountingDisk()
+    store = MessageStore(config, disk=disk)
+    store.open()
+    for number in range(2 * QUEUES):
+        put(store, number, queue_id=number % QUEUES)
+    store.flush(thorough=True)
+    assert disk.open_now < 20
+    for number in range(200, 200 + QUEUES):
+        put(store, number, queue_id=number % QUEUES)
+    assert bodies(store, queue_id=7) == [b"body 7", b"body 107", b"body 207"]
+    store.close()
+    assert disk.open_now == 0
+    store = MessageStore(config, disk=disk)
+    disk.read = 0
+    store.open()
+    assert disk.open_now < 20
+    assert disk.read < QUEUES * 200_000
+    assert check_store(store).problems == []
+    kill(store)
+    store = MessageStore(config, disk=disk)
+    disk.read = disk.open_most = 0
+    store.open()
+    assert disk.open_most < 40
+    assert disk.read < QUEUES * 200_000
+    store.flush(thorough=True)
+    assert check_store(store).problems == []
+    store.close()
+
+
+def test_reading_many_queues_keeps_few_files_open(tmp_path: Path) -> None:
+    """Consumers of thousands of idle queues would use up the broker's files, and it could accept nobody."""
+    config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=10))
+    disk = CountingDisk()
+    with MessageStore(config, disk=disk) as store:
+        for number in range(QUEUES):
+            put(store, number, queue_id=number)
+        store.flush(thorough=True)
+        for number in range(QUEUES):
+            assert bodies(store, queue_id=number) == [b"body %d" % number]
+        assert disk.open_now > QUEUES
+        store.flush(thorough=True)
+        assert disk.open_now < 20
+
+
+def test_reading_a_long_log_keeps_its_two_newest_files_open(tmp_path: Path) -> None:
+    """A thread that reserves room in a file would lose it once the log goes on in the next one."""
+    config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=3))
+    with MessageStore(config) as store:
+        put(store, *range(100), body=bytes(4000))
+        store.flush(thorough=True)
+        segments = store.commit_log.files.segments
+        assert len(bodies(store)) == 100
+        assert [segment.is_open for segment in segments] == [True] * 7
+        store.flush(thorough=True)
+        assert [segment.is_open for segment in segments] == [False] * 5 + [True] * 2
+
+
+def test_retention_closes_the_queues_that_it_looks_at(tmp_path: Path) -> None:
+    """Each look at a new start of the log would need a handle for each queue."""
+    config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=10))
+    disk = CountingDisk()
+    store = MessageStore(config, disk=disk)
+    store.open()
+    for number in range(QUEUES):
+        put(store, number, queue_id=number)
+    store.flush(thorough=True)
+    cleaner = Cleaner(store)
+    disk.open_most = 0
+    cleaner.choose(cleaner.measure(), store.clock())
+    assert 0 < disk.open_most < 20
+    store.close()

@@ -1,0 +1,433 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import StoreDamaged
+from rocketpy.protocol.java import string_hash
+from rocketpy.protocol.message.record import decode_all
+from rocketpy_broker.store import (
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    GetMessageStatus,
+    IndexConfig,
+    MessageInner,
+    MessageStore,
+    ReadConfig,
+)
+from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.queue.property_fields import index_fields
+from tests.unit.store.helpers import bodies, message, put, small_config
+
+S = GetMessageStatus
+
+
+class Clock:
+    """Ten milliseconds pass whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        self.now += 10
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MessageStore:
+    store = MessageStore(small_config(tmp_path), clock=Clock())
+    store.open()
+    return store
+
+
+def status(store: MessageStore, offset: int) -> tuple[GetMessageStatus, int, int, int]:
+    result = store.get_message("T", 0, offset, 32)
+    return result.status, result.next_begin_offset, result.min_offset, result.max_offset
+
+
+def test_statuses_and_next_offsets_are_those_of_4_6_0(store: MessageStore) -> None:
+    """Consumers would restart at the wrong message when their offset is out of range."""
+    assert status(store, 7) == (S.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+    put(store, *range(5))
+    assert status(store, 0)[:2] == (S.FOUND, 5)
+    assert status(store, 5) == (S.OFFSET_OVERFLOW_ONE, 5, 0, 5)
+    assert status(store, 6) == (S.OFFSET_OVERFLOW_BADLY, 0, 0, 5)
+    queue = store.queues.queues["T", 0]
+    queue.min_offset = 2
+    assert status(store, 1) == (S.OFFSET_TOO_SMALL, 2, 2, 5)
+    assert status(store, 9) == (S.OFFSET_OVERFLOW_BADLY, 5, 2, 5)
+    assert status(store, -1) == (S.OFFSET_TOO_SMALL, 2, 2, 5)
+    store.close()
+
+
+def test_batches_end_at_counts_and_bytes(tmp_path: Path) -> None:
+    """One pull would be answered with more than a client takes."""
+    read = ReadConfig(memory_bytes_max=2000, memory_count_max=8)
+    store = MessageStore(small_config(tmp_path, read=read))
+    store.open()
+    put(store, *range(20))
+    for number in range(3):
+        put(store, 100 + number, body=bytes(900))
+    put(store, 200, body=bytes(5000))
+    assert store.get_message("T", 0, 0, 3).count == 3
+    assert store.get_message("T", 0, 0, 32).count == 8
+    assert store.get_message("T", 0, 20, 32).count == 1
+    assert store.get_message("T", 0, 0, 32, max_bytes=500).count == 3
+    three = sum(unit[2] for unit in list(store.queues.queues["T", 0].units())[:3])
+    for codes in (None, {string_hash(f"Tag{number}") for number in range(3)}):
+        for size, count in ((three, 3), (three - 1, 2)):
+            assert store.get_message("T", 0, 0, 32, max_bytes=size, tag_codes=codes).count == count
+    big = store.get_message("T", 0, 23, 32)
+    assert (big.status, big.count, len(big.chunks[0]) > 5000) == (S.FOUND, 1, True)
+    assert store.get_message("T", 0, 0, 0).count == 1, "4.6.0 gives the first one always"
+    store.close()
+
+
+@pytest.mark.parametrize("wanted", [0, -1, -(2**31)])
+def test_a_pull_of_no_messages_gets_one(store: MessageStore, wanted: int) -> None:
+    """As in 4.6.0: with maxMsgNums below 0 a consumer would be sent to the next file of its queue."""
+    put(store, *range(5))
+    for tag_codes in (None, {string_hash("Tag1")}):
+        result = store.get_message("T", 0, 1, wanted, tag_codes=tag_codes)
+        assert (result.status, result.next_begin_offset, result.count) == (S.FOUND, 2, 1)
+    store.close()
+
+
+def test_old_messages_come_in_smaller_batches_and_suggest_a_slave(tmp_path: Path) -> None:
+    """A consumer far behind would push what others need out of memory."""
+    read = ReadConfig(physical_memory_bytes=1000, memory_ratio_percent=50)
+    store = MessageStore(small_config(tmp_path, read=read))
+    store.open()
+    put(store, *range(100))
+    old = store.get_message("T", 0, 0, 32)
+    new = store.get_message("T", 0, 99, 32)
+    assert (old.count, old.suggest_slave, store.is_in_memory("T", 0, 0)) == (8, True, False)
+    assert (new.count, new.suggest_slave, store.is_in_memory("T", 0, 99)) == (1, False, True)
+    store.close()
+
+
+@pytest.mark.parametrize("by_tag", [False, True])
+def test_a_slave_is_suggested_for_what_is_far_from_the_end(tmp_path: Path, *, by_tag: bool) -> None:
+    """A busy master would keep readers that its slave should serve, or send away those at the end."""
+    read = ReadConfig(physical_memory_bytes=10_000, memory_ratio_percent=50)
+    with MessageStore(small_config(tmp_path, read=read)) as store:
+        put(store, *range(100))
+        units = list(store.queues.queues["T", 0].units())
+        tag_codes = frozenset(unit[3] for unit in units) if by_tag else None
+        for number in range(100):
+            result = store.get_message("T", 0, number, 1, tag_codes=tag_codes)
+            assert result.count == 1
+            looked_at = units[min(number + 1, 99)][1]  # as in 4.6.0, the one that ended the read
+            assert result.suggest_slave is (store.max_physical_offset - looked_at > 5000), number
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("damage", ["record", "unit"])
+def test_a_damaged_record_does_not_hide_those_before_it(
+    store: MessageStore, damage: str, *, filtered: bool
+) -> None:
+    """One bad record would keep consumers from good messages that a pull would bring along with it."""
+    put(store, *range(6))
+    store.queues.queues["T", 0].write_out()
+    _, physical, size, _ = list(store.queues.queues["T", 0].units())[3]
+    root = store.config.root
+    file, at, value = (
+        (root / "commitlog" / f"{0:020}", physical + 4, b"\0\0\0\0")
+        if damage == "record"
+        else (root / "consumequeue" / "T" / "0" / f"{0:020}", 3 * 20 + 8, (1 << 20).to_bytes(4, "big"))
+    )
+    assert size < 1000
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(value)
+    codes = frozenset(string_hash(f"Tag{number}") for number in range(3)) if filtered else None
+    first = store.get_message("T", 0, 0, 32, tag_codes=codes)
+    assert [record.flag for record in decode_all(b"".join(first.chunks))] == [0, 1, 2]
+    assert (first.status, first.next_begin_offset, first.count) == (S.FOUND, 3, 3)
+    with pytest.raises(StoreDamaged, match=r"remove .* and restart"):
+        store.get_message("T", 0, 3, 32, tag_codes=codes)
+    behind = store.get_message("T", 0, 4, 32, tag_codes=codes)
+    assert [record.flag for record in decode_all(b"".join(behind.chunks))] == [4, 5]
+    store.close()
+
+
+def test_contiguous_records_come_in_one_piece(store: MessageStore) -> None:
+    """A pull of a busy queue would cost a disk read a message."""
+    put(store, *range(10))
+    put(store, 10, queue_id=1)
+    put(store, *range(11, 15))
+    result = store.get_message("T", 0, 0, 32)
+    assert [len(decode_all(chunk)) for chunk in result.chunks] == [10, 4]
+    store.close()
+
+
+def test_tags_are_filtered_by_code(store: MessageStore) -> None:
+    """A consumer of one tag would be sent all."""
+    put(store, *range(9))
+    result = store.get_message("T", 0, 0, 32, tag_codes={string_hash("Tag1")})
+    assert [record.body for chunk in result.chunks for record in decode_all(chunk)] == [
+        b"body 1", b"body 4", b"body 7"
+    ]  # fmt: skip
+    assert (result.status, result.next_begin_offset, result.count) == (S.FOUND, 9, 3)
+    for begin in range(9):
+        result = store.get_message("T", 0, begin, 32, tag_codes={string_hash("Tag1"), string_hash("Tag2")})
+        flags = [record.flag for chunk in result.chunks for record in decode_all(chunk)]
+        assert flags == [number for number in range(begin, 9) if number % 3]
+        assert (result.status, result.next_begin_offset) == (S.FOUND, 9)
+    nothing = store.get_message("T", 0, 0, 32, tag_codes={12345})
+    assert (nothing.status, nothing.next_begin_offset, nothing.chunks) == (S.NO_MATCHED_MESSAGE, 9, [])
+    store.close()
+
+
+def test_filter_looks_at_no_more_than_a_file_and_800_units(tmp_path: Path) -> None:
+    """One consumer whose tag is rare would hold up all others."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    put(store, *range(120))
+    result = store.get_message("T", 0, 10, 32, tag_codes={12345})
+    assert (result.status, result.next_begin_offset) == (S.NO_MATCHED_MESSAGE, 50)
+    store.close()
+
+
+def test_whoever_wants_very_many_has_no_more_looked_at(tmp_path: Path) -> None:
+    """One request for a rare tag would stop the broker for a second: a file of a queue has 300,000 units."""
+    store = MessageStore(small_config(tmp_path, consume_queue=ConsumeQueueConfig()))
+    store.open()
+    for number in range(1500):
+        store.append(message(number))
+    store.write_out()
+    store.dispatch()
+    for wanted, looked_at in (
+        (1, 800), (32, 800), (900, 900), (1024, 1024), (1025, 1024), (2**31 - 1, 1024)
+    ):  # fmt: skip
+        result = store.get_message("T", 0, 0, wanted, tag_codes={12345})
+        assert (result.status, result.next_begin_offset) == (S.NO_MATCHED_MESSAGE, looked_at)
+        assert store.get_message("T", 0, 0, wanted).count == min(wanted, 32)
+    store.close()
+
+
+def test_removed_records_are_skipped(tmp_path: Path) -> None:
+    """A consumer would be stuck at a message whose file was deleted."""
+    log = CommitLogConfig(segment_bytes=4096, reserve_bytes=0)
+    store = MessageStore(small_config(tmp_path, commit_log=log))
+    store.open()
+    put(store, *range(40))
+    store.commit_log.files.take_first().delete()
+    result = store.get_message("T", 0, 0, 32)
+    first = decode_all(b"".join(result.chunks))[0]
+    assert (result.status, first.physical_offset) == (S.FOUND, 4096)
+    removing = store.get_message("T", 0, 0, 1)
+    assert (removing.status, removing.next_begin_offset) == (S.MESSAGE_WAS_REMOVING, 2)
+    store.close()
+
+
+@pytest.mark.parametrize("tag_codes", [None, {string_hash(f"Tag{number}") for number in range(3)}])
+def test_a_gap_in_a_queue_is_skipped(store: MessageStore, tag_codes: set[int] | None) -> None:
+    """A consumer would be stuck at numbers that no message has, as if they were damaged."""
+    put(store, *range(3))
+    store.table["T", 0].next_offset = 7
+    put(store, *range(7, 10))
+    found: list[int] = []
+    offset = 0
+    while offset < 10:
+        result = store.get_message("T", 0, offset, 32, tag_codes=tag_codes)
+        found += [record.flag for chunk in result.chunks for record in decode_all(chunk)]
+        assert result.next_begin_offset > offset
+        offset = result.next_begin_offset
+    assert found == [0, 1, 2, 7, 8, 9]
+    store.close()
+
+
+def test_a_missing_queue_file_is_skipped(store: MessageStore) -> None:
+    """A consumer would ask for ever for messages whose units are gone."""
+    put(store, *range(120))
+    store.flush(thorough=True)
+    store.queues.queues["T", 0].files.take_first().delete()
+    result = store.get_message("T", 0, 10, 32)
+    assert (result.status, result.next_begin_offset) == (S.OFFSET_FOUND_NULL, 50)
+    assert status(store, 50)[:2] == (S.FOUND, 82)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("delta", "number"), [(-100_000, 0), (0, 40), (3, 40), (5, 40), (6, 41), (100_000, 119)]
+)
+def test_messages_are_found_by_time(store: MessageStore, tmp_path: Path, delta: int, number: int) -> None:
+    """Resetting a consumer to a point in time would lead somewhere else."""
+    put(store, *range(120))
+    store.flush(thorough=True)
+    for position, file in enumerate(sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())):
+        last = store.store_timestamp("T", 0, min(119, position * 50 + 49))
+        os.utime(file, ns=(last * 1_000_000, last * 1_000_000))
+    assert store.offset_by_time("T", 0, store.store_timestamp("T", 0, 40) + delta) == number
+    assert store.offset_by_time("None", 0, 5) == 0
+    store.close()
+
+
+def test_places_and_times_of_messages(store: MessageStore) -> None:
+    """Admin tools would show wrong offsets and times."""
+    assert store.earliest_store_time() == -1
+    put(store, *range(3))
+    assert store.min_offset_in_queue("T", 0) == 0
+    assert store.max_offset_in_queue("T", 0) == 3
+    assert store.max_offset_in_queue("None", 0) == store.min_offset_in_queue("None", 0) == 0
+    assert store.earliest_store_time() == store.earliest_store_time("T", 0) == 1_700_000_000_010
+    assert store.store_timestamp("T", 0, 3) == -1
+    assert store.physical_offset("T", 0, 1) == len(store.look_message(0) or b"")
+    assert store.look_message(5) is None
+    assert store.look_message(10**12) is None
+    assert store.read_log(0, 10) == (store.look_message(0) or b"")[:10]
+    store.close()
+
+
+def test_records_of_any_size_are_found_by_place_and_by_key(tmp_path: Path) -> None:
+    """A look-up would miss large messages, or the last one of the log, or after a restart all of them."""
+    sizes = (0, 700, 800, 900, 1500, 30_000, 60_000, 20)  # the seventh begins a file
+    with MessageStore(small_config(tmp_path)) as store:
+        receipts = [store.put_message(message(number, body=bytes(size))) for number, size in enumerate(sizes)]
+    with MessageStore(small_config(tmp_path)) as store:
+        for number, (receipt, size) in enumerate(zip(receipts, sizes, strict=True)):
+            record = store.look_message(receipt.physical_offset) or b""
+            assert len(decode_all(record)[0].body) == size
+            assert store.look_message(receipt.physical_offset, receipt.size) == record
+            assert store.look_message(receipt.physical_offset, receipt.size - 1) is None
+            assert store.query_message("T", f"{number:032X}", 10, 0, 1 << 62).records == [record]
+        assert store.look_message(store.max_physical_offset) is None
+        assert len(store.query_message("T", "all", 64, 0, 1 << 62).records) == len(sizes)
+
+
+class CountingDisk(OsDisk):
+    """Knows how much was read at once."""
+
+    read_max = 0
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        """Read, and note how much."""
+        self.read_max = max(self.read_max, size)
+        return super().pread(handle, size, position)
+
+
+def test_an_offset_inside_a_message_costs_no_large_read(tmp_path: Path) -> None:
+    """A mistyped message id would make the broker read hundreds of megabytes while every client waits."""
+    disk = CountingDisk()
+    config = small_config(tmp_path, commit_log=CommitLogConfig(segment_bytes=1 << 20))
+    store = MessageStore(config, disk=disk)
+    store.open()
+    receipt = store.put_message(message(1, body=b"\x00\x07\x00\x07" * 130_000))  # reads as a size
+    disk.read_max = 0
+    body_at = receipt.physical_offset + 88
+    for offset in range(body_at, body_at + 8):
+        assert store.look_message(offset) is None
+    assert disk.read_max <= 4096
+    record = store.look_message(receipt.physical_offset)
+    assert record is not None
+    assert len(record) == receipt.size
+    store.close()
+
+
+def test_store_without_index_answers_queries_with_nothing(tmp_path: Path) -> None:
+    """A broker with messageIndexEnable=false would fail on a query."""
+    store = MessageStore(small_config(tmp_path, index=IndexConfig(enabled=False)))
+    store.open()
+    put(store, 1)
+    assert store.query_message("T", "all", 10, 0, 1 << 62).records == []
+    assert not (tmp_path / "index").exists()
+    store.close()
+
+
+def test_listener_hears_of_each_queue_that_grew_once_a_run(store: MessageStore) -> None:
+    """Long-polling consumers would wait for their time-out, or be woken for every message."""
+    heard: list[tuple[str, int, int]] = []
+    store.set_arrival_listener(lambda *news: heard.append(news))
+    for number in range(6):
+        store.append(message(number, queue_id=number % 2))
+    store.append(MessageInner("T", 5, b"half", sys_flag=4))
+    store.write_out()
+    assert heard == []
+    assert store.dispatch_behind_bytes == store.max_physical_offset
+    assert store.dispatch() == 7
+    assert store.dispatch_behind_bytes == 0
+    assert sorted(heard) == [("T", 0, 3), ("T", 1, 3)]
+    store.close()
+
+
+def test_a_listener_that_reads_has_nothing_dispatched_twice(store: MessageStore) -> None:
+    """A message that a held pull waits for would be in the key index twice, and be found twice."""
+    ends: list[int] = []
+    store.set_arrival_listener(lambda topic, at, _: ends.append(store.max_offset_in_queue(topic, at)))
+    receipts = [store.append(message(number)) for number in range(3)]
+    store.write_out()
+    assert store.dispatch() == 3
+    assert store.index is not None
+    found = store.index.query("T", "all", 10, 0, 1 << 62).offsets
+    assert sorted(found) == [receipt.physical_offset for receipt in receipts]
+    assert ends
+    store.close()
+
+
+def test_dispatch_ends_before_the_first_record_that_must_wait(tmp_path: Path) -> None:
+    """With SYNC_FLUSH, consumers would get a message of which power loss can still take the end."""
+    with MessageStore(small_config(tmp_path)) as store:
+        ends = []
+        for number in range(40):
+            receipt = store.put_message(message(number, body=b"x" * (7 * number)))
+            ends.append(receipt.physical_offset + receipt.size)
+        for number, end in enumerate(ends):
+            store.dispatcher.run(end - 1)
+            assert store.dispatcher.waiting == 40 - number
+            assert store.dispatcher.run(end) == 1
+        assert len(bodies(store)) == 40
+
+
+def test_delayed_messages_have_their_due_time_in_the_queue(store: MessageStore) -> None:
+    """Delayed messages would be delivered at once or never."""
+    receipt = store.put_message(
+        MessageInner("SCHEDULE_TOPIC_XXXX", 2, b"later", b"DELAY\x013\x02TAGS\x01A\x02")
+    )
+    store.put_message(MessageInner("SCHEDULE_TOPIC_XXXX", 2, b"no level", b"DELAY\x01x\x02TAGS\x01A\x02"))
+    store.dispatch()
+    units = [unit[3] for unit in store.queues.queues["SCHEDULE_TOPIC_XXXX", 2].units()]
+    assert units == [receipt.store_timestamp + 10_000, string_hash("A")]
+    assert bodies(store, "SCHEDULE_TOPIC_XXXX", 2) == [b"later", b"no level"]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("properties", "fields"),
+    [
+        (b"TAGS\x01A\x02KEYS\x01k l\x02UNIQ_KEY\x01u\x02", (b"A", b"k l", b"u")),
+        (b"TAGS\x01A", (b"A", b"", b"")),
+        (b"", (b"", b"", b"")),
+        (b"TAGS\x01\x02KEYS\x01a\x01b\x02", (b"", b"", b"")),
+        (b"TAGS\x01A\x02TAGS\x01B\x02", (b"B", b"", b"")),
+        (b"TAGS\x01A\x02TAGS\x01\x02", (b"A", b"", b"")),
+        (b"MYTAGS\x01A\x02UNIQ_KEYS\x01u\x02UNIQ_\x01x\x02", (b"", b"", b"")),
+        (b"UNIQ_KEY\x01\x02KEYS\x01k\x02", (b"", b"k", b"")),
+        (b"TAGS\x02TAGS", (b"", b"", b"")),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(
+    properties: bytes, fields: tuple[bytes, bytes, bytes]
+) -> None:
+    """A message would be indexed under another key than in a Java broker."""
+    assert index_fields(properties) == fields
+
+
+def test_a_search_that_takes_too_long_ends_behind_what_it_looked_at(store: MessageStore) -> None:
+    """A filter that is slow would hold up everybody else, or its consumer would look at the same again."""
+    put(store, *range(10))
+    seen = 0
+
+    def refuse(_: bytes) -> bool:
+        nonlocal seen
+        seen += 1
+        return False
+
+    result = store.get_message("T", 0, 0, 32, accepts=refuse, is_over=lambda: seen >= 4)
+    assert (result.status, result.next_begin_offset, seen) == (S.NO_MATCHED_MESSAGE, 4, 4)
+    result = store.get_message("T", 0, 4, 32, accepts=refuse, is_over=lambda: True)
+    assert (result.status, result.next_begin_offset, seen) == (S.NO_MATCHED_MESSAGE, 5, 5)
+    found = store.get_message("T", 0, 5, 32, accepts=lambda _: True, is_over=lambda: True)
+    assert (found.status, found.next_begin_offset, found.count) == (S.FOUND, 6, 1)

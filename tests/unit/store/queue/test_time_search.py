@@ -1,0 +1,70 @@
+"""Consumers that are reset to a point in time must begin where RocketMQ lets them begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.log.message_log import MessageLog
+from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
+from rocketpy_broker.store.queue.time_search import offset_by_time
+
+
+class Log:
+    """What the search asks of a commit log: where it begins, and when a record was stored."""
+
+    def __init__(self, times: Mapping[int, int], min_offset: int = 0) -> None:
+        self.min_offset = min_offset
+        self._times = times
+
+    def store_timestamp(self, offset: int) -> int:
+        return self._times[offset]
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
+    """Ten messages, whose records begin at 0, 100, …, 900."""
+    queue = ConsumeQueue(OsDisk(), tmp_path, "T", 0, 1000)
+    for number in range(10):
+        queue.put(number * 100, 100, 0, number)
+    yield queue
+    queue.files.close()
+
+
+def search(queue: ConsumeQueue, timestamp: int, min_offset: int = 0, **unreadable: Any) -> int:
+    """The answer where message n was stored at 1000 + 10 n ms; unreadable: times that differ."""
+    times = {number * 100: 1000 + 10 * number for number in range(10)}
+    times |= unreadable.get("times", {})
+    return offset_by_time(queue, cast(MessageLog, Log(times, min_offset)), timestamp)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "number"),
+    [(0, 0), (999, 0), (1000, 0), (1040, 4), (1044, 4), (1045, 4), (1046, 5), (1090, 9), (5000, 9)],
+)
+def test_the_nearest_message_is_found(queue: ConsumeQueue, timestamp: int, number: int) -> None:
+    """A consumer would begin too late and miss messages, or repeat more than needed."""
+    assert search(queue, timestamp) == number
+
+
+@pytest.mark.parametrize(("timestamp", "number"), [(0, 6), (1040, 6), (1060, 6), (1070, 7), (5000, 9)])
+def test_messages_below_the_logs_start_are_no_answer(
+    queue: ConsumeQueue, timestamp: int, number: int
+) -> None:
+    """A consumer would begin at messages that were deleted."""
+    assert search(queue, timestamp, min_offset=600) == number
+
+
+def test_the_log_begins_with_a_record(queue: ConsumeQueue) -> None:
+    """The oldest message that is left would be skipped."""
+    assert search(queue, 1040, min_offset=400) == 4
+
+
+def test_a_record_that_cannot_be_read_ends_the_search(queue: ConsumeQueue) -> None:
+    """A consumer would skip messages. Source: ConsumeQueue.getOffsetInQueueByTime answers 0 there."""
+    assert search(queue, 1070, times={400: -1}) == 0
+    assert search(queue, 1070, times={400: 0}) == 7

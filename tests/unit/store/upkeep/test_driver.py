@@ -1,0 +1,417 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import FlushFailed, StoreError
+from rocketpy_broker.store import CommitLogConfig, FlushConfig, FlushDiskType, MessageStore
+from rocketpy_broker.store.files.checkpoint import CHECKPOINT_BYTES, Checkpoint
+from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+from tests.background import Bug, assert_logged, kill
+from tests.unit.store.faulty_disk import FaultyDisk
+from tests.unit.store.helpers import bodies, message, small_config
+from tests.waiting import LIMIT_S, until
+
+
+async def test_messages_are_flushed_and_dispatched_without_being_asked(tmp_path: Path) -> None:
+    """An idle broker would keep messages in memory, where power loss and consumers miss them."""
+    flush = FlushConfig(commit_log_interval_ms=5, consume_queue_interval_ms=10)
+    store = MessageStore(small_config(tmp_path, flush=flush))
+    driver = StoreDriver(store)
+    assert (await driver.start()).clean
+    store.put_message(message(1))
+    driver.schedule_dispatch()
+    driver.schedule_dispatch()
+    assert store.dispatcher.waiting == 1
+    await until(lambda: store.dispatcher.waiting == 0)
+    assert store.max_offset_in_queue("T", 0) == 1
+    await until(lambda: store.flushed_offset == store.max_physical_offset)
+    await until(lambda: store.checkpoint.dispatched_offset == store.max_physical_offset)
+    health = driver.health()
+    assert (health.failure, health.dispatch_waiting, health.unflushed_bytes) == (None, 0, 0)
+    assert health.flushes >= 1
+    await driver.close()
+    again = MessageStore(small_config(tmp_path))
+    assert again.open().clean
+    assert bodies(again) == [b"body 1"]
+    again.close()
+
+
+async def test_dispatch_is_not_put_off_while_many_records_wait(tmp_path: Path) -> None:
+    """Under load, waiting for the timer would let the queues fall behind by a buffer's worth each time."""
+    store = MessageStore(small_config(tmp_path))
+    driver = StoreDriver(store)
+    await driver.start()
+    store.put_message(message(1))
+    driver.schedule_dispatch()
+    for number in range(300):
+        store.put_message(message(number))
+    driver.schedule_dispatch()
+    await asyncio.sleep(0)
+    assert store.dispatcher.waiting == 0
+    await driver.close()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_dispatch_is_not_put_off_for_a_message_that_is_awaited(tmp_path: Path, place: int) -> None:
+    """A long-polling consumer would get its message late when other messages arrived with it."""
+    store = MessageStore(small_config(tmp_path))
+    driver = StoreDriver(store)
+    await driver.start()
+    driver.awaited = {("T", 7)}
+    for number in range(3):
+        store.put_message(message(number, queue_id=7 if number == place else 1))
+    driver.schedule_dispatch(delay_s=3600)
+    await asyncio.sleep(0)
+    assert store.dispatcher.waiting == 0
+    store.put_message(message(3, queue_id=1))
+    driver.schedule_dispatch(delay_s=3600)
+    await asyncio.sleep(0)
+    assert store.dispatcher.waiting == 1
+    store.put_message(message(4, queue_id=7))
+    driver.schedule_dispatch(delay_s=3600)
+    await asyncio.sleep(0)
+    assert store.dispatcher.waiting == 0
+    await driver.close()
+
+
+class GatedDisk(OsDisk):
+    """Files of the log are made, or the checkpoint is written, only while the gate is open."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = 0
+
+    def _pass(self, kind: str) -> None:
+        if kind == self.kind:
+            self.waiting += 1
+            assert self.gate.wait(20)
+            self.waiting -= 1
+
+    def create(self, path: Path, size: int) -> int:
+        """See `Disk`."""
+        if path.parent.name == "commitlog":
+            self._pass("log file")
+        return super().create(path, size)
+
+    def pwrite(self, handle: int, data: bytes, position: int) -> None:
+        """See `Disk`."""
+        if len(data) == CHECKPOINT_BYTES:
+            self._pass("checkpoint")
+        super().pwrite(handle, data, position)
+
+
+@pytest.mark.parametrize("kind", ["log file", "checkpoint"])
+async def test_a_pause_waits_for_the_threads_at_work(tmp_path: Path, kind: str) -> None:
+    """A slave would cut its log while a thread makes the next file, or notes how far the log is flushed."""
+    disk = GatedDisk(kind)
+    config = small_config(tmp_path, flush=FlushConfig(commit_log_interval_ms=60_000))
+    store = MessageStore(config, disk=disk)
+    driver = StoreDriver(store)
+    await driver.start()
+    store.put_message(message(0))  # makes the first file, on the loop's thread
+    disk.gate.clear()
+    while kind == "log file" and store.max_physical_offset < 60_000:
+        store.put_message(message(0, body=b"x" * 1000))
+        driver.schedule_dispatch()
+        await asyncio.sleep(0)
+    store.put_message(message(1))
+    await driver.flush()
+    await until(lambda: disk.waiting > 0)
+    paused: list[int] = []
+
+    async def pause() -> None:
+        async with driver.paused():
+            paused.append(disk.waiting)
+
+    pausing = asyncio.create_task(pause())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    disk.gate.set()
+    await pausing
+    assert paused == [0]
+    await driver.close()
+
+
+async def test_next_file_is_ready_before_it_is_needed(tmp_path: Path) -> None:
+    """Every gigabyte the broker would stop while a file is made."""
+    store = MessageStore(small_config(tmp_path))
+    driver = StoreDriver(store)
+    await driver.start()
+    while store.max_physical_offset < 60_000:
+        store.put_message(message(0, body=b"x" * 1000))
+        driver.schedule_dispatch()
+        await asyncio.sleep(0)
+    files = store.commit_log.files
+    assert isinstance(files, SegmentQueue)
+    await until(lambda: files.spare is not None)
+    assert (tmp_path / "commitlog" / f"{65536:020d}").stat().st_size == 65536
+    await driver.close()
+    assert not (tmp_path / "commitlog" / f"{65536:020d}").exists()
+
+
+async def test_failed_flush_stops_the_store_and_says_so(tmp_path: Path) -> None:
+    """A broker whose disk fails would go on acknowledging."""
+    disk = FaultyDisk(only="fdatasync", code=errno.EIO)
+    store = MessageStore(small_config(tmp_path), disk=disk)
+    told: list[StoreError] = []
+    driver = StoreDriver(store, on_failure=told.append)
+    await driver.start()
+    store.put_message(message(1))
+    disk.calls, disk.fail_at = 0, 1
+    with pytest.raises(FlushFailed):
+        await driver.flush()
+    assert len(told) == 1
+    assert "flush failed" in str(driver.health().failure)
+    with pytest.raises(FlushFailed):
+        await driver.flush()
+    await driver.close()
+
+
+async def test_a_write_that_cannot_be_undone_is_told_as_a_failed_flush_is(tmp_path: Path) -> None:
+    """The broker would refuse every message, and run on without anybody being told to start it again."""
+    disk = FaultyDisk(only="pwrite", code=errno.EIO)
+    store = MessageStore(small_config(tmp_path), disk=disk)
+    told: list[StoreError] = []
+    driver = StoreDriver(store, on_failure=told.append)
+    await driver.start()
+    disk.fail_at, disk.fail_count = disk.calls + 1, 2
+    with pytest.raises(StoreError, match="planned failure"):
+        store.put_message(message(1))
+    assert driver.health().failure is not None
+    await until(lambda: bool(told))
+    assert str(told[0]) == driver.health().failure
+    await driver.close()
+    assert len(told) == 1
+
+
+async def test_sync_flush_shows_only_what_is_flushed(tmp_path: Path) -> None:
+    """Consumers would get messages that power loss takes back, or wait in vain for those that are safe."""
+    flush = FlushConfig(
+        disk_type=FlushDiskType.SYNC_FLUSH, commit_log_interval_ms=60_000, consume_queue_interval_ms=60_000
+    )
+    store = MessageStore(small_config(tmp_path, flush=flush))
+    driver = StoreDriver(store)
+    await driver.start()
+    store.put_message(message(1))
+    store.dispatch()
+    assert store.max_offset_in_queue("T", 0) == 0
+    heard: list[tuple[str, int, int]] = []
+    store.set_arrival_listener(lambda *news: heard.append(news))
+    await driver.flush()
+    await until(lambda: bool(heard))
+    assert heard == [("T", 0, 1)]
+    assert store.max_offset_in_queue("T", 0) == 1
+    await driver.close()
+
+
+async def test_the_flushed_mark_follows_every_flush(tmp_path: Path) -> None:
+    """Rot in what was acknowledged a moment ago would pass for a torn tail at the next start, and be cut."""
+    flush = FlushConfig(
+        disk_type=FlushDiskType.SYNC_FLUSH, commit_log_interval_ms=60_000, consume_queue_interval_ms=60_000
+    )
+    store = MessageStore(small_config(tmp_path, flush=flush))
+    driver = StoreDriver(store)
+    await driver.start()
+    for number in range(3):
+        store.put_message(message(number))
+        flushed = await driver.flush()
+        assert flushed == store.max_physical_offset
+        checkpoint = tmp_path / "checkpoint"
+        await until(lambda: Checkpoint.decode(checkpoint.read_bytes()).flushed_offset == flushed)  # noqa: B023
+    await driver.close()
+
+
+@pytest.mark.parametrize(
+    ("pages", "thorough_ms", "flushed"),
+    [(0, 60_000, True), (4, 60_000, False), (4, 1, True), (1, 60_000, True)],
+)
+async def test_few_pages_wait_for_more_but_not_for_ever(
+    tmp_path: Path, pages: int, thorough_ms: int, *, flushed: bool
+) -> None:
+    """The setting flushCommitLogLeastPages would save no flush, or keep the last messages from the disk."""
+    flush = FlushConfig(
+        commit_log_interval_ms=1,
+        commit_log_least_pages=pages,
+        commit_log_thorough_ms=thorough_ms,
+        consume_queue_interval_ms=60_000,
+    )
+    store = MessageStore(small_config(tmp_path, flush=flush))
+    driver = StoreDriver(store)
+    await driver.start()
+    store.put_message(message(1))
+    await driver.flush()
+    await driver.flush()  # after one that the driver has perhaps begun by itself
+    store.put_message(message(2, body=bytes(4096 * 3 // 2)))
+    if flushed:
+        await until(lambda: store.flushed_offset == store.max_physical_offset)
+    else:
+        await asyncio.sleep(0.05)  # fifty intervals
+        assert driver.health().unflushed_bytes > 4096
+        store.put_message(message(3, body=bytes(3 * 4096)))
+        await until(lambda: store.flushed_offset == store.max_physical_offset)
+    await driver.close()
+
+
+async def test_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
+    """A broker that could not open its store would hang at exit."""
+    first = MessageStore(small_config(tmp_path))
+    first.open()
+    driver = StoreDriver(MessageStore(small_config(tmp_path)))
+    with pytest.raises(StoreError, match="open in this process"):
+        await driver.start()
+    await driver.close()
+    first.close()
+
+
+async def test_room_that_cannot_be_made_does_not_stop_appends(tmp_path: Path) -> None:
+    """A nearly full disk would stop a broker that still has room."""
+    disk = FaultyDisk(only="preallocate")
+    store = MessageStore(
+        small_config(tmp_path, commit_log=CommitLogConfig(segment_bytes=65536, reserve_bytes=4096)), disk=disk
+    )
+    driver = StoreDriver(store)
+    await driver.start()
+    store.put_message(message(0))
+    disk.fail_at, disk.fail_count = disk.calls + 1, 10_000
+    for _ in range(20):
+        store.put_message(message(0, body=b"x" * 1000))
+        driver.schedule_dispatch()
+        await asyncio.sleep(0)
+    await until(lambda: bool(disk.failed))
+    assert driver.health().failure is None
+    await driver.close()
+
+
+LOOPS = ["flush of the log", "flush of all", "retention", "watch"]
+
+
+async def _start(tmp_path: Path, disk: FaultyDisk | None = None) -> tuple[StoreDriver, list[StoreError]]:
+    """A driven store, and the failures reported to its owner."""
+    failures: list[StoreError] = []
+    flush = FlushConfig(commit_log_interval_ms=5, consume_queue_interval_ms=10)
+    driver = StoreDriver(
+        MessageStore(small_config(tmp_path, flush=flush), disk=disk), on_failure=failures.append
+    )
+    await driver.start()
+    return driver, failures
+
+
+async def _has_failed(driver: StoreDriver, failures: list[StoreError]) -> None:
+    """Wait for a failure: it is told once, shown, final, and does not keep the store open."""
+    await until(lambda: bool(failures))
+    store = driver.store
+    assert failures == [store.failure]
+    assert driver.health().failure == str(store.failure)
+    with pytest.raises(StoreError, match="takes no messages"):
+        store.put_message(message(2))
+    with pytest.raises(FlushFailed):
+        await driver.flush()
+    async with asyncio.timeout(LIMIT_S):
+        await driver.close()
+    again = MessageStore(store.config)
+    assert not again.open().clean  # it is not locked any more; nothing was claimed of what is not flushed
+    again.close()
+
+
+@pytest.mark.parametrize("name", LOOPS)
+async def test_a_task_that_ends_unexpectedly_fails_the_store(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing would be flushed or deleted any more, and the store look well."""
+    driver, failures = await _start(tmp_path)
+    driver.store.put_message(message(1))
+    await asyncio.sleep(0)
+    await kill(name, driver.tasks)
+    await until(lambda: driver.tasks.failure is not None)
+    assert_logged(driver.tasks.failure, caplog)
+    await _has_failed(driver, failures)
+
+
+@pytest.mark.parametrize(
+    "method", ["make_room", "adopt_room", "wants_room", "dispatch", "mark_flushed", "set_busy"]
+)
+async def test_work_that_ends_unexpectedly_fails_the_store(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages would stay unread or a next file never be made, and the store look well."""
+    driver, failures = await _start(tmp_path)
+
+    def fails(*_args: object) -> None:
+        raise Bug
+
+    if method.endswith("_room"):
+        monkeypatch.setattr(driver.store, "wants_room", lambda: True)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.store, method, fails)
+        driver.store.put_message(message(1))
+        driver.schedule_dispatch()
+        await until(lambda: bool(failures))
+    await _has_failed(driver, failures)
+
+
+@pytest.mark.parametrize("method", ["plan_flush", "run_flush", "finish_flush"])
+async def test_a_flush_that_fails_in_an_unknown_way_is_final(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both flush tasks would end, nothing be flushed again, and sends be acknowledged all the same."""
+    driver, failures = await _start(tmp_path)
+    real = getattr(driver.store, method)
+
+    def fails(*args: object, **_kwargs: object) -> object:
+        if len(args) == 2:  # `finish_flush` of a flush that failed
+            return real(*args)
+        raise ValueError("not an OSError")
+
+    monkeypatch.setattr(driver.store, method, fails)
+    driver.store.put_message(message(1))
+    await until(lambda: bool(failures))
+    monkeypatch.undo()
+    assert isinstance(failures[0], FlushFailed)
+    assert "not an OSError" in str(failures[0])
+    assert any(record.exc_info and "unexpected error in a flush" in record.msg for record in caplog.records)
+    await _has_failed(driver, failures)
+
+
+async def test_a_disk_call_that_fails_in_an_unknown_way_is_final(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush would be repeated, and succeed without having written anything."""
+    disk = FaultyDisk()
+    driver, failures = await _start(tmp_path, disk)
+
+    def fails(*_args: object) -> None:
+        raise ValueError("embedded null byte")
+
+    monkeypatch.setattr(disk, "fdatasync", fails)
+    driver.store.put_message(message(1))
+    await until(lambda: bool(failures))
+    monkeypatch.undo()
+    await _has_failed(driver, failures)
+
+
+async def test_files_are_closed_and_unlocked_whatever_closing_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store would stay locked until the process ends."""
+    driver, _ = await _start(tmp_path)
+    real = driver.store.queues.close
+
+    def fails() -> None:
+        real()
+        raise Bug
+
+    monkeypatch.setattr(driver.store.queues, "close", fails)
+    with pytest.raises(Bug):
+        await driver.close()
+    again = MessageStore(driver.store.config)
+    again.open()
+    again.close()

@@ -1,0 +1,319 @@
+"""Retention must never take a message before its time, the file being written, or one being read."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketpy.errors import ConfigInvalid, DiskFull, StoreError
+from rocketpy_broker.services.metadata.unused_queues import drop_unused_queues
+from rocketpy_broker.store import FlushConfig, IndexConfig, MessageStore, RetentionConfig
+from rocketpy_broker.store.inspect.checker import check_store
+from rocketpy_broker.store.queue.queue_reader import GetMessageStatus
+from rocketpy_broker.store.upkeep.cleaner import Cleaner, disk_use
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+from rocketpy_broker.store.upkeep.retention import (
+    DiskUse,
+    FileAge,
+    deletable_below,
+    expired,
+    is_hour_of,
+    plan_pass,
+)
+from tests.unit.store.faulty_disk import FaultyDisk
+from tests.unit.store.helpers import bodies, message, put, small_config
+from tests.waiting import LIMIT_S
+
+HOUR = 3_600_000
+CONFIG = RetentionConfig()
+FORCED = RetentionConfig(clean_forcibly=True)
+EMPTY = DiskUse(0.1, 0.1)
+
+
+def at_hour(hour: int) -> int:
+    """Some time in that hour of the day here, ms."""
+    return int(time.mktime((2026, 11, 21, hour, 30, 0, 0, 0, -1)) * 1000)
+
+
+def test_hours_of_delete_when() -> None:
+    assert is_hour_of("04", at_hour(4))
+    assert not is_hour_of("04", at_hour(5))
+    assert is_hour_of("04; 16", at_hour(16))
+    for text in ("24", "", "²", "4" * 5000, "-1", "٣"):
+        with pytest.raises(ConfigInvalid, match="deleteWhen"):
+            RetentionConfig(delete_when=text)
+
+
+@pytest.mark.parametrize(
+    ("used", "reason", "at_once", "refuse"),
+    [
+        (0.75, "", False, False),
+        (0.76, "76% full", False, False),
+        (0.86, "86% full", True, False),
+        (0.91, "91% full", True, True),
+        (-1.0, "full", False, False),
+    ],
+)
+def test_watermarks(used: float, reason: str, *, at_once: bool, refuse: bool) -> None:
+    """A full disk that nobody cleans stops the broker; one cleaned too early loses messages."""
+    for use in (DiskUse(used, 0.0), DiskUse(0.0, used)):
+        decision = plan_pass(FORCED, use, at_hour(12))
+        assert reason in decision.reason
+        assert bool(reason) == bool(decision.reason)
+        assert (decision.at_once, decision.refuse_writes) == (at_once, refuse)
+        by_default = plan_pass(CONFIG, use, at_hour(12))
+        assert (by_default.at_once, by_default.refuse_writes) == (False, refuse)
+    assert plan_pass(CONFIG, EMPTY, at_hour(4)).reason
+    assert plan_pass(CONFIG, EMPTY, at_hour(12), manual=True).reason
+
+
+def test_which_files_expire() -> None:
+    now = 1000 * HOUR
+    old, new = FileAge(now - 72 * HOUR), FileAge(now - 72 * HOUR + 1)
+    assert expired(CONFIG, [old, old, new, old], now, at_once=False) == 2
+    assert expired(CONFIG, [old, old, new, old], now, at_once=True) == 4
+    assert expired(CONFIG, [old] * 30, now, at_once=False) == 10
+    assert expired(CONFIG, [], now, at_once=True) == 0
+    read = FileAge(old.written_ms, 119_999)
+    assert expired(CONFIG, [old, read, old], now, at_once=True) == 1
+    assert expired(CONFIG, [old, FileAge(old.written_ms, 120_000), old], now, at_once=True) == 3
+    assert deletable_below([10, 20, 30], 20) == 1
+    assert deletable_below([], 20) == 0
+
+
+class Disks:
+    """Says how full the disks are."""
+
+    def __init__(self) -> None:
+        self.used = 0.1
+
+    def __call__(self, path: Path) -> float:
+        return self.used
+
+
+def filled(root: Path, **changes: Any) -> tuple[MessageStore, Disks, Cleaner]:
+    """A store of several log, queue and index files."""
+    store = MessageStore(small_config(root, index=IndexConfig(slots=100, entries=400), **changes))
+    store.open()
+    for number in range(1500):
+        put(store, number, queue_id=number % 2)
+    store.flush(thorough=True)
+    disks = Disks()
+    return store, disks, Cleaner(store, use=disks)
+
+
+def later(store: MessageStore) -> int:
+    """72 hours and a bit after the newest file was written, outside the hour of deleteWhen."""
+    written = store.commit_log.files.segments[-1].modified_ms()
+    now = written + 73 * HOUR
+    return now if not is_hour_of("04", now) else now + 2 * HOUR
+
+
+def test_a_pass_takes_old_files_and_what_points_into_them(tmp_path: Path) -> None:
+    """QUIRKS 50: a queue keeps units below the log's start, and its min offset is computed."""
+    store, disks, cleaner = filled(tmp_path)
+    files, now = store.commit_log.files, later(store)
+    count = len(files.segments)
+    assert count > 3
+    assert cleaner.run(now) == 0  # not the hour, and room enough
+    assert store.min_offset_in_queue("T", 0) == 0
+    assert store.index is not None
+    queue_files, index_files = len(store.queues.queues["T", 0].files.segments), len(store.index.files)
+    disks.used = 0.8
+    assert cleaner.run(now) > count - 1
+    assert len(files.segments) == 1
+    assert len(store.queues.queues["T", 0].files.segments) < queue_files
+    assert len(store.index.files) < index_files
+    start = store.min_physical_offset
+    assert start == files.segments[0].start > 0
+    assert {int(path.name) for path in (tmp_path / "commitlog").iterdir()} >= {start}
+    for queue_id in (0, 1):
+        first = store.min_offset_in_queue("T", queue_id)
+        assert first > 0
+        assert store.physical_offset("T", queue_id, first) >= start
+        assert store.physical_offset("T", queue_id, first - 1) < start
+        assert store.get_message("T", queue_id, 0, 1).status is GetMessageStatus.OFFSET_TOO_SMALL
+        assert bodies(store, "T", queue_id)[-1] == f"body {1498 + queue_id}".encode()
+    assert check_store(store).problems == []
+    left = bodies(store)
+    store.close()
+    with MessageStore(store.config) as again:
+        assert bodies(again) == left
+        assert check_store(again).problems == []
+
+
+def test_young_files_stay_however_full_the_disk(tmp_path: Path) -> None:
+    """Acknowledged messages that nobody has read would be lost because of other files on the disk."""
+    store, disks, cleaner = filled(tmp_path)
+    files = store.commit_log.files
+    count, left = len(files.segments), bodies(store)
+    now = files.segments[-1].modified_ms() + 1000
+    for disks.used in (0.84, 0.86, 0.91, 0.99):
+        assert cleaner.run(now) == 0
+    assert (len(files.segments), bodies(store)) == (count, left)
+    assert store.stats.forced_messages == 0
+    store.close()
+
+
+def test_forced_deletion_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An operator who asked for RocketMQ's behaviour would not learn which messages it has deleted."""
+    store, disks, cleaner = filled(tmp_path, retention=FORCED)
+    files = store.commit_log.files
+    now = files.segments[-1].modified_ms() + 1000
+    disks.used = 0.84
+    assert cleaner.run(now) == 0
+    disks.used = 0.86
+    count = len(files.segments)
+    assert cleaner.run(now) > 0
+    assert len(files.segments) == 1
+    lost = [store.min_offset_in_queue("T", queue_id) for queue_id in (0, 1)]
+    assert store.stats.forced_messages == sum(lost) > 0
+    [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
+    for part in (
+        f"{count - 1} commit log files",
+        f"offsets 0 to {files.min_offset - 1}",
+        f"{sum(lost)} messages",
+        f"T/0 0 to {lost[0] - 1}",
+        f"T/1 0 to {lost[1] - 1}",
+        "86% full",
+        "cleanFileForciblyEnable",
+    ):
+        assert part in warning.getMessage()
+    store.close()
+
+
+def test_expired_files_are_no_forced_deletion(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The alert would go off for messages that had their whole time."""
+    store, disks, cleaner = filled(tmp_path, retention=FORCED)
+    disks.used = 0.86
+    assert cleaner.run(later(store)) > 0
+    assert store.stats.forced_messages == 0
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    store.close()
+
+
+def test_a_full_disk_refuses_messages_until_there_is_room(tmp_path: Path) -> None:
+    store, disks, cleaner = filled(tmp_path)
+    disks.used = 0.95
+    cleaner.run(later(store))
+    with pytest.raises(DiskFull, match="95% full"):
+        store.append(message(1))
+    assert store.failure is None
+    assert bodies(store)
+    disks.used = 0.5
+    cleaner.run(later(store))
+    put(store, 2000)
+    assert bodies(store)[-1] == b"body 2000"
+    store.close()
+
+
+def test_a_file_being_read_stays_for_the_grace_and_can_be_read_to_its_end(tmp_path: Path) -> None:
+    store, disks, cleaner = filled(tmp_path)
+    files, now = store.commit_log.files, later(store)
+    disks.used = 0.8
+    held = files.segments[1]
+    held.hold()
+    content = held.read(0, 1000)
+    cleaner.run(now)
+    assert files.segments[0] is held
+    cleaner.run(now + 119_000)
+    assert files.segments[0] is held
+    cleaner.run(now + 120_000)
+    assert files.segments[0] is not held
+    assert not held.path.exists()
+    assert held.read(0, 1000) == content
+    held.release()
+    store.close()
+
+
+def test_queues_of_topics_that_are_gone(tmp_path: Path) -> None:
+    """A deleted topic's queues would stay for ever; its numbers must not be given twice."""
+    store, _, _ = filled(tmp_path)
+    put(store, 1, topic="Gone")
+    put(store, 2, topic="SCHEDULE_TOPIC_XXXX")
+    assert drop_unused_queues(store, {"T"}) == 1
+    assert not (tmp_path / "consumequeue" / "Gone" / "0").exists()
+    assert ("SCHEDULE_TOPIC_XXXX", 0) in store.queues.queues
+    assert store.max_offset_in_queue("Gone", 0) == 0
+    put(store, 3, topic="Gone")
+    assert store.min_offset_in_queue("Gone", 0) == 1
+    assert bodies(store, "Gone") == [b"body 3"]
+    store.close()
+
+
+async def test_the_driver_cleans(tmp_path: Path) -> None:
+    """The disk would become full, and the broker refuse messages, with expired files on it."""
+    retention = RetentionConfig(reserved_hours=0, max_used_percent=0, interval_ms=5, file_pause_ms=1)
+    store, _, _ = filled(tmp_path)
+    store.close()
+    again = MessageStore(small_config(tmp_path, retention=retention))
+    driver = StoreDriver(again)
+    await driver.start()
+    async with asyncio.timeout(LIMIT_S):
+        while len(list((tmp_path / "commitlog").iterdir())) > 1:  # noqa: ASYNC110  nothing tells when
+            await asyncio.sleep(0.005)
+    assert again.min_physical_offset > 0
+    await driver.close()
+
+
+def test_how_full_a_disk_is(tmp_path: Path) -> None:
+    assert 0 < disk_use(tmp_path) < 1
+    assert disk_use(tmp_path / "missing") == -1
+    assert disk_use(Path("/proc")) == -1  # a file system without blocks
+
+
+@pytest.mark.parametrize(("kind", "count"), [("unlink", 2), ("fdatasync", 1)])
+async def test_a_file_that_could_not_be_deleted_is_deleted_later(
+    kind: str, count: int, tmp_path: Path
+) -> None:
+    """It would stay until the next start: a disk that is full would stay so, though its messages are gone."""
+    store, _, _ = filled(tmp_path)
+    store.close()
+    disk = FaultyDisk(only=kind, code=errno.EIO)
+    retention = RetentionConfig(reserved_hours=0, max_used_percent=0, interval_ms=3_600_000)
+    flush = FlushConfig(commit_log_interval_ms=3_600_000, consume_queue_interval_ms=3_600_000)
+    again = MessageStore(small_config(tmp_path, retention=retention, flush=flush), disk=disk)
+    driver = StoreDriver(again)
+    await driver.start()
+    disk.fail_at, disk.fail_count = disk.calls + 1, count
+    with pytest.raises(StoreError, match="planned failure"):
+        await driver.clean()
+    while await driver.clean():
+        pass
+    kept = [segment.path.name for segment in again.commit_log.files.segments]
+    assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == kept
+    await driver.close()
+
+
+@pytest.mark.parametrize(("passes", "deletes"), [(19, True), (20, False)])
+def test_a_request_to_clean_counts_for_twenty_passes(tmp_path: Path, passes: int, *, deletes: bool) -> None:
+    """`mqadmin cleanExpiredCQ` would do nothing, or keep on deleting at any hour."""
+    store, _, cleaner = filled(tmp_path)
+    young = store.commit_log.files.segments[-1].modified_ms() + 1000
+    young += 0 if not is_hour_of("04", young) else 2 * HOUR
+    cleaner.ask()
+    for _ in range(passes):
+        assert cleaner.run(young) == 0
+    assert (cleaner.run(later(store)) > 0) is deletes
+    store.close()
+
+
+@pytest.mark.parametrize("field", ["flushed_offset", "dispatched_offset"])
+def test_files_that_may_not_be_flushed_stay(tmp_path: Path, field: str) -> None:
+    """Power loss would leave queues that go on behind a log which has lost what they point to."""
+    store, disks, cleaner = filled(tmp_path)
+    files = store.commit_log.files
+    second = files.segments[1]
+    setattr(store.checkpoint, field, second.end)
+    disks.used = 0.8
+    cleaner.run(later(store))
+    assert files.segments[0].start == second.end
+    setattr(store.checkpoint, field, files.segments[0].end - 1)
+    assert cleaner.run(later(store)) == 0
+    assert files.segments[0].start == second.end
+    store.close()
