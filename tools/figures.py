@@ -1,0 +1,223 @@
+"""Measures the shape of the code, and holds it against limits.
+
+    python -m tools.figures            prints the figures
+    python -m tools.figures --check    also fails when one is beyond its limit
+
+Lines of code are those without blanks, comments and docstrings.
+"""
+
+import ast
+import io
+import sys
+import tokenize
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tools.import_map import ROOT, SOURCES
+
+ENTRIES_MAX: Final = 16
+LINES_MIN: Final = 40
+NOT_COUNTED: Final = frozenset({"__init__.py", "__main__.py", "_version.py", "py.typed", "__pycache__"})
+# Module below LINES_MIN -> why it stands alone.
+SMALL: Final[Mapping[str, str]] = {}
+_TASK_OWNER: Final = "rocketpy/runtime/tasks.py"
+_TASK_STARTERS: Final = frozenset({"create_task", "ensure_future", "TaskGroup"})
+_DEFINITIONS: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Figures(NamedTuple):
+    """What is measured. Places are written `path` or `path:line`."""
+
+    code: Mapping[str, int]
+    """Lines of code by top-level folder."""
+    wide: Mapping[str, int]
+    """Folders with more entries than ENTRIES_MAX."""
+    widest: int
+    small: list[str]
+    """Modules with fewer than LINES_MIN lines that SMALL does not name."""
+    unexplained: list[str]
+    """Broad excepts without a comment that gives the reason."""
+    broad: int
+    raw_tasks: list[str]
+    undocumented: list[str]
+    """Public definitions without a docstring, unless the method that they override has one."""
+    public: int
+
+
+def measure() -> Figures:
+    """Read all sources and measure them."""
+    code: dict[str, int] = {"tests": _code_below(ROOT / "tests")}
+    small, unexplained, raw_tasks = [], [], []
+    broad = 0
+    for package, folder in SOURCES.items():
+        code[package] = _code_below(folder)
+        for path in sorted(folder.rglob("*.py")):
+            name, text = str(path.relative_to(ROOT)), path.read_text("utf-8")
+            tree = ast.parse(text)
+            if text.count("\n") < LINES_MIN and path.name not in NOT_COUNTED and name not in SMALL:
+                small.append(name)
+            lines = text.splitlines()
+            for line in _broad_excepts(tree):
+                broad += 1
+                if "#" not in lines[line - 1]:
+                    unexplained.append(f"{name}:{line}")
+            if name != _TASK_OWNER:
+                raw_tasks += [f"{name}:{line}" for line in _raw_tasks(tree)]
+    entries = {str(folder.relative_to(ROOT)): count for folder, count in _entries()}
+    undocumented, public = _docstrings()
+    return Figures(
+        code=code,
+        wide={folder: count for folder, count in entries.items() if count > ENTRIES_MAX},
+        widest=max(entries.values()),
+        small=small,
+        unexplained=unexplained,
+        broad=broad,
+        raw_tasks=raw_tasks,
+        undocumented=undocumented,
+        public=public,
+    )
+
+
+def code_lines(text: str) -> int:
+    """Count the lines of a module that hold code."""
+    lines: set[int] = set()
+    skipped = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in skipped:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, _DEFINITIONS):
+            for inner in node.body:
+                # A docstring, or the text below an attribute.
+                if isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant):
+                    lines.difference_update(range(inner.lineno, (inner.end_lineno or inner.lineno) + 1))
+    return len(lines)
+
+
+def _code_below(folder: Path) -> int:
+    return sum(code_lines(path.read_text("utf-8")) for path in folder.rglob("*.py"))
+
+
+def _entries() -> Iterator[tuple[Path, int]]:
+    for source in SOURCES.values():
+        folders = {path.parent for path in source.rglob("*.py")}
+        for folder in sorted(folders):
+            names = [path for path in folder.iterdir() if path.name not in NOT_COUNTED]
+            yield folder, sum(path.suffix == ".py" or path in folders for path in names)
+
+
+def _broad_excepts(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler):
+            caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            names = {one.id for one in caught if isinstance(one, ast.Name)}
+            if node.type is None or names & {"Exception", "BaseException"}:
+                yield node.lineno
+
+
+def _raw_tasks(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.ImportFrom):
+            names = [node.attr] if isinstance(node, ast.Attribute) else [name.name for name in node.names]
+            if _TASK_STARTERS.intersection(names):
+                yield node.lineno
+
+
+def _docstrings() -> tuple[list[str], int]:
+    classes: dict[str, list[tuple[ast.ClassDef, str]]] = {}
+    modules: list[tuple[str, ast.Module]] = []
+    for source in SOURCES.values():
+        for path in sorted(source.rglob("*.py")):
+            tree = ast.parse(path.read_text("utf-8"))
+            modules.append((str(path.relative_to(ROOT)), tree))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    classes.setdefault(node.name, []).append((node, str(path)))
+    missing: list[str] = []
+    public = 0
+    for name, tree in modules:
+        for node, owner in _public(tree, None):
+            public += 1
+            if ast.get_docstring(node) is None and not _overrides(node, owner, classes):
+                missing.append(f"{name}:{getattr(node, 'lineno', 1)}")
+    return missing, public
+
+
+def _public(
+    node: ast.Module | ast.ClassDef, owner: ast.ClassDef | None
+) -> Iterator[tuple[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, ast.ClassDef | None]]:
+    yield node, owner
+    inside = node if isinstance(node, ast.ClassDef) else None
+    for inner in node.body:
+        if not isinstance(inner, _DEFINITIONS) or isinstance(inner, ast.Module) or inner.name.startswith("_"):
+            continue
+        if isinstance(inner, ast.ClassDef):
+            yield from _public(inner, inside)
+        elif not _is_overload(inner):
+            yield inner, inside
+
+
+def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(
+        "overload" in ast.dump(decorator) or ".setter" in ast.unparse(decorator)
+        for decorator in node.decorator_list
+    )
+
+
+def _overrides(
+    node: ast.AST, owner: ast.ClassDef | None, classes: Mapping[str, list[tuple[ast.ClassDef, str]]]
+) -> bool:
+    """Whether a documented method of a base class, found by its name, is overridden."""
+    if owner is None or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    todo, seen = [owner], set()
+    while todo:
+        one = todo.pop()
+        for base in one.bases:
+            base_name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
+            for found, _ in classes.get(base_name, ()):
+                if id(found) in seen:
+                    continue
+                seen.add(id(found))
+                todo.append(found)
+                for inner in found.body:
+                    if (
+                        isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+                        and inner.name == node.name
+                        and ast.get_docstring(inner)
+                    ):
+                        return True
+    return False
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures; returns 1 when `--check` finds one beyond its limit."""
+    if arguments not in ([], ["--check"]):
+        print(__doc__)
+        return 2
+    found = measure()
+    product = sum(count for package, count in found.code.items() if package != "tests")
+    print(f"lines of code: {product} of the product, {found.code['tests']} of tests")
+    print(f"entries in a folder: {found.widest} at most; limit {ENTRIES_MAX}")
+    print(f"modules under {LINES_MIN} lines: {len(found.small)} besides {len(SMALL)} with a reason; limit 0")
+    print(f"broad excepts: {found.broad}, {len(found.unexplained)} without a reason; limit 0")
+    print(f"tasks outside of {_TASK_OWNER}: {len(found.raw_tasks)}; limit 0")
+    documented = found.public - len(found.undocumented)
+    print(f"public docstrings: {documented} of {found.public}; limit all")
+    beyond = [*(f"{folder}: {count} entries" for folder, count in found.wide.items())]
+    beyond += [*found.small, *found.unexplained, *found.raw_tasks, *found.undocumented]
+    if arguments and beyond:
+        print("\n".join(["beyond a limit:", *beyond]))
+    return 1 if arguments and beyond else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
