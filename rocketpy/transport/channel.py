@@ -369,14 +369,14 @@ class Channel(StreamProtocol):
     def _handle_some(self, requests: Sequence[Command]) -> int:
         """Handle requests until their turn is over; return how many were.
 
-        The clock is read after an answer, and after every 16th request: the usual runs of sends are answered
-        at their end, and should cost nothing more.
+        The clock is read after an answer, and after every fourth request: the usual runs of sends are
+        answered at their end, and should cost nothing more.
         """
         until = self._loop.time() + _TURN_S
         answered = len(self._out)
         for done, request in enumerate(requests, 1):
             self._handle(request)
-            if len(self._out) == answered and done & 15:
+            if len(self._out) == answered and done & 3:
                 continue
             if self._out and len(self._out[-1]) > _LITTLE_BYTES:
                 self._send_out()  # so that it is known whether the peer reads

@@ -14,7 +14,7 @@ from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.transport import Channel, ChannelOptions, Server, serve
 from tests.integration.raw_client import RawClient
 
-SLOW, LARGE, PING, HUGE = 1, 2, 3, 4
+SLOW, LARGE, PING, HUGE, HELD = 1, 2, 3, 4, 5
 SLOW_S = 0.02
 LARGE_BYTES = 1 << 20
 
@@ -29,14 +29,17 @@ class Handlers:
     def channel_opened(self, channel: Channel) -> None:
         """Part of Endpoint."""
 
-    def handle(self, channel: Channel, request: Command) -> Command:
+    def handle(self, channel: Channel, request: Command) -> Command | None:
         """Part of Endpoint."""
         self.order.append(request.code)
         self.moved.set()
-        if request.code == SLOW:
+        if request.code in (SLOW, HELD):
             until = time.perf_counter() + SLOW_S
             while time.perf_counter() < until:
                 pass
+        if request.code == HELD:
+            channel.park()
+            return None
         if request.code == LARGE:
             return request.reply(body=bytes(LARGE_BYTES))
         return request.reply(body=bytes((16 << 20) if request.code == HUGE else 0))
@@ -101,6 +104,16 @@ async def test_a_client_waits_for_few_of_many_connections_with_slow_requests(
         assert handlers.order.index(PING, before) - before <= 3
         for hog in hogs:
             assert [(await hog.next()).opaque for _ in range(6)] == list(range(6))
+
+
+async def test_slow_requests_that_are_held_let_others_in_between(server: Server, handlers: Handlers) -> None:
+    """Eight pulls with a thousand tags each had one turn of 10 ms, since none of them is answered."""
+    async with await RawClient.open(server.address) as hog, await RawClient.open(server.address) as other:
+        await other.call(PING)
+        hog.writer.write(frames(HELD, 15))
+        await handlers.moved.wait()
+        await other.call(PING)
+        assert handlers.order.count(HELD) < 15
 
 
 async def test_large_answers_are_made_as_their_peer_reads_them(server: Server, handlers: Handlers) -> None:
