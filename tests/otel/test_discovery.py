@@ -73,7 +73,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 async def main():
     reader = InMemoryMetricReader()
-    async with EmbeddedCluster(transport="memory") as cluster, asyncio.timeout(LIMIT_S):
+    async with EmbeddedCluster(transport="memory") as cluster, asyncio.timeout(60):
         async with Producer("g", cluster.namesrv_address) as producer:
             stop = asyncio.Event()
             async def busy():

@@ -40,9 +40,9 @@ PACKAGES = {
         ),
     ),
     "ha": Package(
-        ROOT / "rocketpy_broker/ha",
+        ROOT / "rocketpy_broker/replication/ha",
         (
-            "tests/unit/ha",
+            "tests/unit/replication/ha",
             "tests/unit/config/test_defaults.py",
             "tests/property/test_hostile_bytes.py",
             "tests/integration/replication/test_ha.py",
@@ -51,9 +51,9 @@ PACKAGES = {
         ),
     ),
     "dledger": Package(
-        ROOT / "rocketpy_broker/dledger",
+        ROOT / "rocketpy_broker/replication/dledger",
         (
-            "tests/unit/dledger",
+            "tests/unit/replication/dledger",
             "tests/unit/config/test_defaults.py",
             "tests/property/test_hostile_bytes.py",
             "tests/sim/test_raft.py",
