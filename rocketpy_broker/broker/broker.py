@@ -30,13 +30,13 @@ from rocketpy_broker.broker.vip_port import serve_ports
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin.access import AccessHandler
 from rocketpy_broker.handlers.admin.admin import AdminHandler
-from rocketpy_broker.handlers.send.response import SendAnswers
+from rocketpy_broker.handlers.send.response import SendResponses
 from rocketpy_broker.handlers.send.sync_flush import FlushWaiters
 from rocketpy_broker.metrics.collecting import Sources, State
 from rocketpy_broker.metrics.health import Check, add_probes, broker_checks
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.metrics.reporting import MetricsReport
-from rocketpy_broker.metrics.tracing import SendTracing, TracedAnswers
+from rocketpy_broker.metrics.tracing import SendTracing, TracedResponses
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
 from rocketpy_broker.security.guard import open_access
 from rocketpy_broker.security.lookups import ConnectedClients, StoredRecords
@@ -94,7 +94,7 @@ class Broker:
             clients=self.consumers.clients,
             find_group=self.consumers.groups.find,
             offsets=self.consumers.offsets,
-            sent_back=lambda group, topic: self.consumers.stats.sent_back(topic, group),
+            sent_back=lambda group, topic: self.consumers.stats.count_sent_back(topic, group),
             access=self._access,
         )
         self._ends = None
@@ -299,7 +299,7 @@ class Broker:
                 config,
                 self.tasks,
                 info=self._runtime_info,
-                announced=self._topics_announced,
+                wait_registered=self._wait_registered,
             ),
             *consumers.families(self.advertised_address),
             AccessHandler(
@@ -323,15 +323,15 @@ class Broker:
         telemetry = find_telemetry(None) if self.config.metrics.trace_sends else None
         return SendTracing(telemetry, self.config.name) if telemetry is not None else None
 
-    def _answers(self, host: bytes, tracing: SendTracing | None) -> SendAnswers:
+    def _answers(self, host: bytes, tracing: SendTracing | None) -> SendResponses:
         region, trace_on = self.config.send.region_id, self.config.send.trace_on
         if tracing is not None:
-            return TracedAnswers(tracing, store_host=host, region_id=region, trace_on=trace_on)
-        return SendAnswers(store_host=host, region_id=region, trace_on=trace_on)
+            return TracedResponses(tracing, store_host=host, region_id=region, trace_on=trace_on)
+        return SendResponses(store_host=host, region_id=region, trace_on=trace_on)
 
-    async def _topics_announced(self) -> None:
+    async def _wait_registered(self) -> None:
         if self._registrar is not None:
-            await self._registrar.announced()
+            await self._registrar.wait_registered()
 
     async def _register(self) -> None:
         self._registrar = Registrar(

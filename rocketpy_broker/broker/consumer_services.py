@@ -15,13 +15,13 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.broker.request_router import HandlesRequests
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.admin.consume_stats import ProgressHandler
+from rocketpy_broker.handlers.admin.consume_stats import ConsumeStatsHandler
 from rocketpy_broker.handlers.clients.client_calls import ClientCallHandler
 from rocketpy_broker.handlers.clients.clients import ClientHandler
 from rocketpy_broker.handlers.clients.connections import ConnectionHandler
 from rocketpy_broker.handlers.clients.groups import GroupHandler
 from rocketpy_broker.handlers.clients.locks import LockHandler
-from rocketpy_broker.handlers.pull.expressions import Expressions
+from rocketpy_broker.handlers.pull.expressions import ExpressionPolicy
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
 from rocketpy_broker.handlers.pull.pull import PullHandler
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
@@ -29,13 +29,13 @@ from rocketpy_broker.handlers.pull.query import QueryHandler
 from rocketpy_broker.security.guard import AccessGuard
 from rocketpy_broker.security.required_permissions import to_read
 from rocketpy_broker.services.metadata.clients import ClientRegistry
-from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
-from rocketpy_broker.services.metadata.long_polling import PullHolds
+from rocketpy_broker.services.metadata.long_polling import PullRequestHoldTable
 from rocketpy_broker.services.metadata.offset_moved import OffsetMovedEvent, event_message
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
-from rocketpy_broker.services.periodic import Sweeper
+from rocketpy_broker.services.periodic import PeriodicCalls
 from rocketpy_broker.services.stats.put_counts import PutCounts
 from rocketpy_broker.services.stats.runtime_info import DayTotals, runtime_info
 from rocketpy_broker.services.stats.stats import SAMPLE_MS, BrokerStats
@@ -69,7 +69,7 @@ class ConsumerSide:
         self.offsets = ConsumerOffsets(
             settings / "consumerOffset.json", offsets_max=config.consume.offsets_max
         )
-        self.groups = SubscriptionGroups(
+        self.groups = SubscriptionGroupTable(
             settings / "subscriptionGroup.json",
             tasks,
             config.consume,
@@ -77,7 +77,7 @@ class ConsumerSide:
         )
         self.clients = ClientRegistry(_count_subscriptions)
         self.locks = QueueLocks()
-        self.holds = PullHolds(_count_pulls)
+        self.holds = PullRequestHoldTable(_count_pulls)
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)
         self._access = access
@@ -92,9 +92,9 @@ class ConsumerSide:
             store, topics, self.clients, self.offsets, tasks, broker_name=config.name
         )
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
-        self._sweeper = Sweeper(tasks)
+        self._sweeper = PeriodicCalls(tasks)
         self._host = bytes(8)
-        expressions = Expressions(config.consume)
+        expressions = ExpressionPolicy(config.consume)
         self._client_handler = ClientHandler(
             self.clients,
             self.groups,
@@ -125,7 +125,7 @@ class ConsumerSide:
             OffsetHandler(self._store, self.offsets, self.clients, self._topics, self._tasks),
             QueryHandler(self._store, self.clients.subscription, may_read=self._may_read),
             ConnectionHandler(self.clients),
-            ProgressHandler(
+            ConsumeStatsHandler(
                 self._store,
                 self._topics,
                 self.groups,
@@ -197,12 +197,12 @@ class ConsumerSide:
     # -- now and then -------------------------------------------------------------------------
 
     def _sweep_clients(self) -> None:
-        self._client_handler.drop_silent()
+        self._client_handler.drop_inactive()
         self.locks.drop_expired(int(_now_ms()))
 
     def _sample(self) -> None:
         self.stats.sample(_now_ms(), self.puts)
-        self._days.note(time.localtime()[:3], self.puts.total, self.stats.got_total)
+        self._days.update(time.localtime()[:3], self.puts.total, self.stats.pulled_total)
 
     def _note_moved_offset(self, header: PullMessageRequestHeader, offset: int) -> None:
         """Store an event about it once no run of sends is open (QUIRKS 50)."""

@@ -17,7 +17,7 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin.delay import DelayHandler
 from rocketpy_broker.handlers.send.commit_wait import CommitWaiters
 from rocketpy_broker.handlers.send.reply import ReplyHandler
-from rocketpy_broker.handlers.send.response import Park, SendAnswers
+from rocketpy_broker.handlers.send.response import ParkResponses, SendResponses
 from rocketpy_broker.handlers.send.send import FindGroup, SendHandler
 from rocketpy_broker.handlers.send.send_back import SendBackHandler
 from rocketpy_broker.handlers.send.transactions import TransactionHandler
@@ -28,7 +28,7 @@ from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, own_topic
 from rocketpy_broker.services.transactions.transaction_check import TransactionChecker
-from rocketpy_broker.services.transactions.transactions import Transactions
+from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.copy.replica import A_COPY
 from rocketpy_broker.store.upkeep.driver import StoreDriver
@@ -74,7 +74,7 @@ class DeferredSide:
             interval_ms=config.delay_offset_interval_ms,
         )
         self._checker: TransactionChecker | None = None
-        self._transactions: Transactions | None = None
+        self._transactions: TransactionService | None = None
 
     def load(self) -> None:
         """Read what was saved; the store is open and dispatched. Raises StoreDamaged."""
@@ -90,7 +90,11 @@ class DeferredSide:
         return len(self._transactions.table.open)
 
     def start(
-        self, host: bytes, answers: SendAnswers, park: Park | None, commits: CommitWaiters | None = None
+        self,
+        host: bytes,
+        answers: SendResponses,
+        park: ParkResponses | None,
+        commits: CommitWaiters | None = None,
     ) -> tuple[SendHandler, Sequence[HandlesRequests]]:
         """Return the send handler, and all handlers that store messages; see `run`.
 
@@ -103,7 +107,7 @@ class DeferredSide:
                 park([], store.max_physical_offset)  # nobody may read it before it is flushed
             self._driver.schedule_dispatch()
 
-        self._transactions = transactions = Transactions(store, self._offsets, host)
+        self._transactions = transactions = TransactionService(store, self._offsets, host)
         if commits is None:  # else when this broker leads
             transactions.load()
         send = SendHandler(

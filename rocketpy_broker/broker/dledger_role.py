@@ -21,7 +21,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.send.commit_wait import CommitWaiters
-from rocketpy_broker.handlers.send.response import SendAnswers
+from rocketpy_broker.handlers.send.response import SendResponses
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
@@ -141,7 +141,7 @@ class LedgerReplication:
     def follow(self, ha_address: str) -> None:
         """Slaves hear of their leader from the group."""
 
-    def park(self, answers: SendAnswers, are_before: Callable[[], bool]) -> None:
+    def park(self, answers: SendResponses, are_before: Callable[[], bool]) -> None:
         """Nobody waits for an HA slave; see `commits`."""
 
     def slaves(self) -> list[SlaveState]:
@@ -155,7 +155,7 @@ class LedgerReplication:
         """Whether topics and offsets are another's."""
         return self.is_slave
 
-    def commits(self, answers: SendAnswers) -> CommitWaiters:
+    def commits(self, answers: SendResponses) -> CommitWaiters:
         """Return who holds answers until what they acknowledge is committed."""
         self._waiters = CommitWaiters(
             answers,

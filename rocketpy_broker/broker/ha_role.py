@@ -15,7 +15,7 @@ from rocketpy.errors import ConfigInvalid, StoreError
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config.model import BrokerConfig, BrokerRole
-from rocketpy_broker.handlers.send.response import Park, SendAnswers
+from rocketpy_broker.handlers.send.response import ParkResponses, SendResponses
 from rocketpy_broker.handlers.send.sync_replication import ReplicaWaiters
 from rocketpy_broker.replication.ha.client import HaClient, HaClientState
 from rocketpy_broker.replication.ha.epochs import rank
@@ -168,10 +168,10 @@ class Replication:
 
     # -- roles --------------------------------------------------------------------------------
 
-    def commits(self, answers: SendAnswers) -> None:
+    def commits(self, answers: SendResponses) -> None:
         """Nobody waits for a majority."""
 
-    def park(self, answers: SendAnswers, are_before: Callable[[], bool]) -> Park | None:
+    def park(self, answers: SendResponses, are_before: Callable[[], bool]) -> ParkResponses | None:
         """Who holds answers until a slave has what they acknowledge; None when nobody does.
 
         are_before: whether sends wait for the disk, and come here afterwards.

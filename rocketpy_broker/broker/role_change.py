@@ -18,7 +18,7 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.send.send import RETRY_PREFIX
 from rocketpy_broker.services.cluster.registration import Registrar
 from rocketpy_broker.services.cluster.slave_sync import SlaveSync
-from rocketpy_broker.services.metadata.lost_state import learn_topics
+from rocketpy_broker.services.metadata.lost_state import restore_topics
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.store import MessageStore
 
@@ -101,7 +101,7 @@ class LedgerRole:
 
     def _learn_log(self) -> None:
         """Know the topics and groups that only the log knows; the copy of the last leader's may be old."""
-        made = learn_topics(self._store, self._topics)
+        made = restore_topics(self._store, self._topics)
         if made:
             log.warning("topics were not copied from the last leader and are made again: %s", ", ".join(made))
         for topic in made:

@@ -15,7 +15,7 @@ from rocketpy_broker.replication.dledger.peer import PeerHealth
 from rocketpy_broker.replication.ha.client import HaClientState
 from rocketpy_broker.replication.ha.progress import SlaveState
 from rocketpy_broker.services.metadata.clients import ClientRegistry
-from rocketpy_broker.services.metadata.long_polling import PullHolds
+from rocketpy_broker.services.metadata.long_polling import PullRequestHoldTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.stats.put_counts import PutCounts
@@ -54,7 +54,7 @@ class Sources(NamedTuple):
     topics: TopicTable
     offsets: ConsumerOffsets
     clients: ClientRegistry
-    holds: PullHolds
+    holds: PullRequestHoldTable
     stats: BrokerStats
     puts: Callable[[], PutCounts]
     state: Callable[[], State]

@@ -19,7 +19,7 @@ from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy.telemetry.plugin import BrokerSend, Stage, Telemetry
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
-from rocketpy_broker.handlers.send.response import Park, Parked, SendAnswers
+from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 
 _FOLLOWED_MAX: Final = 10_000
 """Sends that are followed at once; more are not traced."""
@@ -63,10 +63,10 @@ class SendTracing:
         """A send is refused: there is nothing to tell but its answer, which its sender has."""
         self._followed.pop(id(request), None)
 
-    def stage(self, name: str, park: Park) -> Park:
+    def stage(self, name: str, park: ParkResponses) -> ParkResponses:
         """The same `park`; a stage of that name begins when it gets a send."""
 
-        def parking(sends: list[Parked], until: int) -> None:
+        def parking(sends: list[ParkedResponse], until: int) -> None:
             now_ns = time.time_ns()
             for parked in sends:
                 stages = self._followed.get(id(parked.request))
@@ -98,22 +98,22 @@ def _carried(request: Command) -> tuple[str, list[dict[str, str]]]:
     return header.topic, [properties.decode(header.properties or "")]
 
 
-class TracedAnswers(SendAnswers):
+class TracedResponses(SendResponses):
     """Answers to sends that tell `tracing` of each."""
 
     def __init__(self, tracing: SendTracing, *, store_host: bytes, region_id: str, trace_on: bool) -> None:
         super().__init__(store_host=store_host, region_id=region_id, trace_on=trace_on)
         self._tracing = tracing
 
-    def drop_bodies(self, sends: list[Parked]) -> None:
-        """See `SendAnswers`. The properties of a batch's messages are in its body: it is kept."""
+    def drop_bodies(self, sends: list[ParkedResponse]) -> None:
+        """See `SendResponses`. The properties of a batch's messages are in its body: it is kept."""
 
-    def stored(self, parked: Parked, code: int = 0) -> bytes:
-        """See `SendAnswers`."""
+    def stored(self, parked: ParkedResponse, code: int = 0) -> bytes:
+        """See `SendResponses`."""
         self._tracing.ended(parked.request, parked.queue_id, code)
         return super().stored(parked, code)
 
     def refused(self, request: Command, code: int, remark: str) -> Command:
-        """See `SendAnswers`."""
+        """See `SendResponses`."""
         self._tracing.forget(request)
         return super().refused(request, code, remark)

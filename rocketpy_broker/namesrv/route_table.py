@@ -207,7 +207,7 @@ class RouteTable:
 
     # -- what ends them -----------------------------------------------------------------------
 
-    def drop_silent(self, now_ms: int, expired_ms: int) -> list[LiveBroker]:
+    def drop_inactive(self, now_ms: int, expired_ms: int) -> list[LiveBroker]:
         """Drop every broker not heard of for longer than expired_ms; return them."""
         late = [live for live in self._live.values() if live.updated_ms + expired_ms < now_ms]
         for live in late:

@@ -205,7 +205,7 @@ class NameServer:
 
     def _drop_silent(self) -> None:
         expired_ms = self.config.broker_expired_ms
-        for broker in self.routes.drop_silent(self._now_ms(), expired_ms):
+        for broker in self.routes.drop_inactive(self._now_ms(), expired_ms):
             log.warning(
                 "broker %s at %s was silent for %d ms",
                 broker.identity.name, broker.identity.address, expired_ms,

@@ -19,7 +19,7 @@ from rocketpy.protocol.bodies import ClusterInfo, KVTable
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.replication.ha.progress import SlaveState
-from rocketpy_broker.services.cluster.remoting_client import Asker
+from rocketpy_broker.services.cluster.remoting_client import RemotingClient
 
 MASTER_ID: Final = 0
 
@@ -129,7 +129,7 @@ async def _first_answer(
 
 async def _ask(address: Address, code: int, options: ChannelOptions | None) -> bytes:
     """Ask one question, signed with the keys in the environment, if there are any."""
-    asker = Asker(address, Credentials.from_environment(), options or ChannelOptions())
+    asker = RemotingClient(address, Credentials.from_environment(), options or ChannelOptions())
     try:
         return await asker.ask(code)
     finally:

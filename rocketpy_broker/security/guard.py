@@ -38,7 +38,7 @@ from rocketpy_broker.security.accounts import Account
 from rocketpy_broker.security.permissions import Permission
 from rocketpy_broker.security.replays import ReplayGuard
 from rocketpy_broker.security.required_permissions import NO_RECORDS, Demand, Kind, Records, demands, has_rule
-from rocketpy_broker.services.periodic import Sweeper
+from rocketpy_broker.services.periodic import PeriodicCalls
 from rocketpy_broker.store.files.clock import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.access")
@@ -106,7 +106,7 @@ class AccessGuard:
         self._unsigned_s = unsigned_timeout_ms / 1000
         self._strangers: dict[Channel, asyncio.TimerHandle] = {}
         self._tasks = tasks
-        self._sweeper = Sweeper(tasks)
+        self._sweeper = PeriodicCalls(tasks)
 
     def connect(self, records: Records, clients: Clients) -> None:
         """Look at these from now on."""

@@ -12,7 +12,7 @@ from rocketpy.runtime.tasks import Tasks
 log = logging.getLogger("rocketpy.broker")
 
 
-class Sweeper:
+class PeriodicCalls:
     """One timer a function. `close` ends them all. tasks: of the server that it works for."""
 
     def __init__(self, tasks: Tasks) -> None:

@@ -35,8 +35,7 @@ log = logging.getLogger("rocketpy.broker.admin")
 class AdminHandler:
     """Topics, settings, runtime information.
 
-    info: what the broker tells of itself. announced: waits until name servers know the topics as they are,
-    or until that takes too long; see `Registrar.announced`.
+    info: the runtime information of the broker. wait_registered: see `Registrar.wait_registered`.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class AdminHandler:
         tasks: Tasks,
         *,
         info: Callable[[], dict[str, str]],
-        announced: Callable[[], Awaitable[None]],
+        wait_registered: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -55,7 +54,7 @@ class AdminHandler:
         self._tasks = tasks
         self._live = broker_settings(config)
         self._runtime_info = info
-        self._announced = announced
+        self._wait_registered = wait_registered
         self._dropping = asyncio.Lock()
 
     @property
@@ -109,7 +108,7 @@ class AdminHandler:
 
     async def _update_topic(self, request: Command, topic: TopicConfig) -> Command:
         await self._topics.update(topic)
-        await self._announced()
+        await self._wait_registered()
         return request.reply()
 
     def delete_topic(self, channel: Channel, request: Command) -> Command | None:
@@ -126,7 +125,7 @@ class AdminHandler:
         async with self._dropping:
             self._drop_unused()
             await asyncio.sleep(0)  # deletions that are saved together take turns with other requests
-        await self._announced()
+        await self._wait_registered()
         return request.reply()
 
     def system_topics(self, channel: Channel, request: Command) -> Command:
@@ -162,4 +161,4 @@ class AdminHandler:
     async def _changed(self, keys: frozenset[str]) -> None:
         if "brokerPermission" in keys:
             await self._topics.all_changed()
-            await self._announced()
+            await self._wait_registered()

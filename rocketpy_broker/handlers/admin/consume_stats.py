@@ -38,7 +38,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.services.metadata.clients import ClientRegistry
-from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.stats.stats import GROUP_GET_NUMS, BrokerStats
@@ -52,7 +52,7 @@ _QUEUE_BYTES: Final = 120
 """Of a queue in an answer, besides the names of its topic and broker."""
 
 
-class ProgressHandler:
+class ConsumeStatsHandler:
     """Reads store, offsets and statistics. broker_name, address: as the broker is registered.
 
     now_ms: of a clock that only goes forward. sample: brings the statistics up to date.
@@ -62,7 +62,7 @@ class ProgressHandler:
         self,
         store: MessageStore,
         topics: TopicTable,
-        groups: SubscriptionGroups,
+        groups: SubscriptionGroupTable,
         clients: ClientRegistry,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
@@ -130,7 +130,7 @@ class ProgressHandler:
         return [
             topic
             for name, topic in found
-            if topic is not None and not self._clients.is_strange_to(group, name)
+            if topic is not None and not self._clients.lacks_subscription(group, name)
         ]
 
     def _check_size(self, queues: Iterable[tuple[str, int]]) -> None:

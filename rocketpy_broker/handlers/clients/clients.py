@@ -33,9 +33,9 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, bounded, filter_of
 from rocketpy_broker.handlers.base import Handler
-from rocketpy_broker.handlers.pull.expressions import Expressions
+from rocketpy_broker.handlers.pull.expressions import ExpressionPolicy
 from rocketpy_broker.services.metadata.clients import ClientRegistry
-from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, own_topic
 from rocketpy_broker.store.files.batch_saver import Saving
 
@@ -65,9 +65,9 @@ class ClientHandler:
     def __init__(
         self,
         clients: ClientRegistry,
-        groups: SubscriptionGroups,
+        groups: SubscriptionGroupTable,
         topics: TopicTable,
-        expressions: Expressions,
+        expressions: ExpressionPolicy,
         config: ConsumeConfig,
         *,
         now_ms: Callable[[], float],
@@ -202,9 +202,9 @@ class ClientHandler:
         """Forget who was on a channel that is gone."""
         self._notify(self._clients.drop_channel(channel))
 
-    def drop_silent(self) -> None:
+    def drop_inactive(self) -> None:
         """Forget clients that sent no heartbeat for too long."""
-        self._notify(self._clients.drop_silent(int(self._now_ms())))
+        self._notify(self._clients.drop_inactive(int(self._now_ms())))
 
     def _notify(self, changed: Iterable[str]) -> None:
         """Tell all members of groups, new ones too, that they should share their queues anew (QUIRKS 41)."""

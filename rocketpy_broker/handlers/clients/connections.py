@@ -14,7 +14,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
-from rocketpy_broker.services.metadata.clients import ClientInfo, ClientRegistry
+from rocketpy_broker.services.metadata.clients import ClientChannelInfo, ClientRegistry
 
 
 class ConnectionHandler:
@@ -57,7 +57,7 @@ class ConnectionHandler:
         return request.reply(body=ProducerConnection(connection_set=_connections(members)).encode())
 
 
-def _connections(members: Mapping[Hashable, ClientInfo]) -> list[Connection]:
+def _connections(members: Mapping[Hashable, ClientChannelInfo]) -> list[Connection]:
     return [
         Connection(
             client_id=info.client_id,

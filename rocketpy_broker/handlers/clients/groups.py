@@ -12,13 +12,13 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler, answer_later
-from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 
 
 class GroupHandler:
     """Changes the table of groups; what was answered is on disk."""
 
-    def __init__(self, groups: SubscriptionGroups, tasks: Tasks) -> None:
+    def __init__(self, groups: SubscriptionGroupTable, tasks: Tasks) -> None:
         self._groups = groups
         self._tasks = tasks
 

@@ -10,7 +10,7 @@ from rocketpy_broker.filter.subscription import SQL92, is_tag_type
 log = logging.getLogger("rocketpy.broker.filter")
 
 
-class Expressions:
+class ExpressionPolicy:
     """Refuses expressions where they are not allowed, and says in the log, once, which key allows them.
 
     config: read at each question, since the key may be changed while the broker runs.

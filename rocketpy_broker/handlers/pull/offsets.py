@@ -93,7 +93,7 @@ class OffsetHandler:
         header = request.header_as(CloneGroupOffsetRequestHeader)
         source = header.src_group
         for topic in [header.topic] if header.topic else self._offsets.topics_of(source):
-            is_gone = not header.offline and self._clients.is_strange_to(source, topic)
+            is_gone = not header.offline and self._clients.lacks_subscription(source, topic)
             if self._topics.get(topic) is not None and not is_gone:
                 self._offsets.clone(source, header.dest_group, topic)
         return request.reply()

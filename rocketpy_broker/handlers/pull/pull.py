@@ -28,8 +28,8 @@ from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import MessageFilter
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
-from rocketpy_broker.services.metadata.groups import SubscriptionGroups
-from rocketpy_broker.services.metadata.long_polling import HeldPull, PullHolds
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
+from rocketpy_broker.services.metadata.long_polling import HeldPull, PullRequestHoldTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.stats.stats import BrokerStats
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageStore
@@ -88,11 +88,11 @@ class PullHandler:
         self,
         store: MessageStore,
         checks: PullChecks,
-        groups: SubscriptionGroups,
+        groups: SubscriptionGroupTable,
         offsets: ConsumerOffsets,
         config: ConsumeConfig,
         *,
-        holds: PullHolds,
+        holds: PullRequestHoldTable,
         stats: BrokerStats,
         now_ms: Callable[[], float],
         on_offset_moved: OffsetMoved,
@@ -171,7 +171,7 @@ class PullHandler:
         broker_id = self._broker_for(header.consumer_group, result)
         if code == ResponseCode.SUCCESS:
             body = b"".join(result.chunks)
-            self._stats.got(header.topic, header.consumer_group, result.count, len(body))
+            self._stats.count_pulled(header.topic, header.consumer_group, result.count, len(body))
         elif code == ResponseCode.PULL_OFFSET_MOVED and self._is_slave:
             code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, self._preferred(header.consumer_group)
         elif code == ResponseCode.PULL_OFFSET_MOVED:

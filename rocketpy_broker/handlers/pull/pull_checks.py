@@ -11,9 +11,9 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.filter import ExpressionInvalid, MessageFilter, filter_of, is_tag_type, subscription_of
 from rocketpy_broker.handlers.base import FAQ, refuse_topic
-from rocketpy_broker.handlers.pull.expressions import Expressions
+from rocketpy_broker.handlers.pull.expressions import ExpressionPolicy
 from rocketpy_broker.services.metadata.clients import ClientRegistry
-from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import PERM_READ, TopicTable
 
 _BROADCASTING = "BROADCASTING"
@@ -25,9 +25,9 @@ class PullChecks:
     def __init__(
         self,
         topics: TopicTable,
-        groups: SubscriptionGroups,
+        groups: SubscriptionGroupTable,
         clients: ClientRegistry,
-        expressions: Expressions,
+        expressions: ExpressionPolicy,
         config: BrokerConfig,
     ) -> None:
         self._topics = topics

@@ -15,13 +15,13 @@ from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.send.response import Park, Parked, SendAnswers
+from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 
 PC_BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 """OS_PAGECACHE_BUSY: what 4.6.0 answers when no majority has taken a message in time, or too many wait."""
 _UNKNOWN: Final = "UNKNOWN_ERROR"
 
-Stored = Callable[[StoreError | None], None]
+OnStored = Callable[[StoreError | None], None]
 """Told that a message is stored, or why it is not, or may not be."""
 
 
@@ -31,7 +31,11 @@ class _Group:
     __slots__ = ("listeners", "sends", "timer", "until")
 
     def __init__(
-        self, sends: list[Parked], listeners: Sequence[Stored], until: int, timer: asyncio.TimerHandle
+        self,
+        sends: list[ParkedResponse],
+        listeners: Sequence[OnStored],
+        until: int,
+        timer: asyncio.TimerHandle,
     ) -> None:
         self.sends = sends
         self.listeners = listeners
@@ -48,7 +52,7 @@ class CommitWaiters:
 
     def __init__(
         self,
-        answers: SendAnswers,
+        answers: SendResponses,
         tasks: Tasks,
         *,
         appended: Callable[[], int],
@@ -61,18 +65,18 @@ class CommitWaiters:
         self._push = push
         self._timeout_s = timeout_ms / 1000
         self._groups: deque[_Group] = deque()
-        self._listeners: Sequence[Stored] = ()
+        self._listeners: Sequence[OnStored] = ()
         self._answered = asyncio.Event()
-        self.park: Park = self._park
+        self.park: ParkResponses = self._park
         """Who takes sends; may be wrapped."""
 
-    def hold(self, sends: list[Parked], listeners: Sequence[Stored]) -> None:
+    def hold(self, sends: list[ParkedResponse], listeners: Sequence[OnStored]) -> None:
         """Answer these, and tell those, when all that is appended until now is committed."""
         self._listeners = listeners
         self.park(sends, self._appended())
         self._push()
 
-    def _park(self, sends: list[Parked], until: int) -> None:
+    def _park(self, sends: list[ParkedResponse], until: int) -> None:
         listeners, self._listeners = self._listeners, ()
         timer = asyncio.get_running_loop().call_later(self._timeout_s, self._tasks.run, self._expire)
         self._groups.append(_Group(sends, listeners, until, timer))

@@ -1,8 +1,9 @@
 """SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2: the reply half of request-reply.
 
 A reply is pushed to the client that asked (PUSH_REPLY_MESSAGE_TO_CLIENT) and kept in `<cluster>_REPLY_TOPIC`.
-Its sender is answered when both are done; when the asker is not connected here, with code 1, and tries the
-next broker (QUIRKS 30). Source: ReplyMessageProcessor of RocketMQ 4.6.0. Differs: no thread waits.
+The sender gets its response when both are done. If the requester is not connected to this broker, the
+response has code 1, and the sender tries the next broker (QUIRKS 30).
+Source: ReplyMessageProcessor of RocketMQ 4.6.0. Differs: no thread waits.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class ReplyHandler:
         client_id = properties.get(props.PROPERTY_MESSAGE_REPLY_TO_CLIENT)
         if client_id is None:
             return f"reply message properties[{props.PROPERTY_MESSAGE_REPLY_TO_CLIENT}] is null"
-        asker = self._channel_of(client_id)
-        if asker is None or asker.is_closed:
+        requester = self._channel_of(client_id)
+        if requester is None or requester.is_closed:
             return f"push reply message fail, channel of <{client_id}> not found."
         now_ms = self._clock()
         push = ReplyMessageRequestHeader(
@@ -121,7 +122,7 @@ class ReplyHandler:
         )
         command = Command.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push, message.body)
         try:
-            return asker.request(command, _PUSH_TIMEOUT_MS)
+            return requester.request(command, _PUSH_TIMEOUT_MS)
         except RocketError as error:
             return f"push reply message to {client_id} fail. {error}"
 
@@ -141,7 +142,7 @@ class _Delivery:
         """Things that are not done; the last one to end answers."""
 
     def begin_push(self, push: asyncio.Future[Command] | str) -> None:
-        """Wait for the asker's answer."""
+        """Wait for the requester's answer."""
         if isinstance(push, str):
             self._failure = push
         else:

@@ -27,7 +27,7 @@ from rocketpy.transport import Channel
 _PREFIX: Final = Struct(">iI")
 
 
-class Parked(NamedTuple):
+class ParkedResponse(NamedTuple):
     """A send that is answered once its messages are as safe as was asked for.
 
     request: what is answered. positions: physical offset of each of its messages; queue_offset: of the
@@ -42,11 +42,11 @@ class Parked(NamedTuple):
     waits: bool
 
 
-Park = Callable[[list[Parked], int], None]
+ParkResponses = Callable[[list[ParkedResponse], int], None]
 """Takes sends whose answer must wait, and the log offset behind the last of them."""
 
 
-class SendAnswers:
+class SendResponses:
     """Encodes answers to sends for one broker.
 
     store_host: 8 or 20 bytes; it begins every message id.
@@ -62,12 +62,12 @@ class SendAnswers:
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (region, b"true" if trace_on else b"false", self._id.encode(), VERSION)
 
-    def drop_bodies(self, sends: list[Parked]) -> None:
+    def drop_bodies(self, sends: list[ParkedResponse]) -> None:
         """Free the bodies of sends: they are written, and may wait long for a flush or for replicas."""
         for parked in sends:
             parked.request.body = b""
 
-    def stored(self, parked: Parked, code: int = 0) -> bytes:
+    def stored(self, parked: ParkedResponse, code: int = 0) -> bytes:
         """Return the frame that says where a send's messages are.
 
         code: 0, or what kept the store from doing all that was asked for (10, 11, 12).
@@ -80,7 +80,7 @@ class SendAnswers:
         size = len(header)
         return _PREFIX.pack(size + 4, size) + header
 
-    def _encoded(self, parked: Parked, code: int) -> bytes:
+    def _encoded(self, parked: ParkedResponse, code: int) -> bytes:
         refusal = self._refusal
         header = SendMessageResponseHeader(
             msg_region=refusal.msg_region,

@@ -26,9 +26,15 @@ from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import FAQ, Handler
-from rocketpy_broker.handlers.send.commit_wait import PC_BUSY, CommitWaiters, Stored
-from rocketpy_broker.handlers.send.response import Park, Parked, SendAnswers
-from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, as_delayed, as_half, delay_level, is_half
+from rocketpy_broker.handlers.send.commit_wait import PC_BUSY, CommitWaiters, OnStored
+from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
+from rocketpy_broker.services.delay.topic_rewrite import (
+    HALF_TOPIC,
+    delay_level,
+    is_half,
+    to_delayed_message,
+    to_half_message,
+)
 from rocketpy_broker.services.metadata.topics import (
     NOT_WRITABLE,
     PERM_READ,
@@ -76,13 +82,13 @@ class SendHandler:
         store: MessageStore,
         topics: TopicTable,
         config: BrokerConfig,
-        answers: SendAnswers,
+        answers: SendResponses,
         *,
         schedule_dispatch: Callable[[], None],
         find_group: FindGroup,
         delays: DelayLevels,
         on_delayed: Callable[[int], None],
-        park: Park | None = None,
+        park: ParkResponses | None = None,
         commits: CommitWaiters | None = None,
         clock: Clock = system_clock,
     ) -> None:
@@ -102,8 +108,8 @@ class SendHandler:
         self._find_group = find_group
         self._level_max = delays.level_max
         self._on_delayed = on_delayed
-        self._waiting: list[Parked] = []
-        self._stored: list[Stored] = []
+        self._waiting: list[ParkedResponse] = []
+        self._stored: list[OnStored] = []
         self.is_run_open = False
         """Whether messages are appended and not written yet: what reads the store must flush before."""
         self._accepts_from_ms = config.send.start_accept_ms
@@ -144,7 +150,7 @@ class SendHandler:
             or header.batch
             or self._accepts_from_ms
         ):
-            return self._send_with_care(channel, request, header)
+            return self._send_slow_path(channel, request, header)
         message = MessageInner(
             header.topic,
             queue_id,
@@ -165,16 +171,16 @@ class SendHandler:
         try:
             position, _, queue_offset, _ = self._append(message)
         except RocketError as error:
-            return self._failure(request, error)
+            return self._error_response(request, error)
         self.is_run_open = True
         if not request.flag & FLAG_ONEWAY:
             waits = self._park is not None and _waits(message.properties)
             self._waiting.append(
-                _tuple(Parked, (channel, request, queue_id, queue_offset, (position,), waits))
+                _tuple(ParkedResponse, (channel, request, queue_id, queue_offset, (position,), waits))
             )
         return None
 
-    def _send_with_care(
+    def _send_slow_path(
         self, channel: Channel, request: Command, header: SendMessageRequestHeader
     ) -> Command | None:
         """Look at everything that the hot path found unusual."""
@@ -196,17 +202,17 @@ class SendHandler:
         try:
             topic = self._topic(header.topic) or self._create_topic(channel, header)
         except UsageError as error:
-            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+            return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
         if topic is None:
             remark = f"topic[{header.topic}] not exist, apply first please!{FAQ}"
-            return self._refused(request, ResponseCode.TOPIC_NOT_EXIST, remark)
+            return self._reject(request, ResponseCode.TOPIC_NOT_EXIST, remark)
         queue_id = header.queue_id
         if queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
             remark = (
                 f"request queueId[{queue_id}] is illegal, {_topic_text(topic)} "
                 f"Producer: {channel.remote_address}"
             )
-            return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
+            return self._reject(request, ResponseCode.SYSTEM_ERROR, remark)
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))
         return topic, queue_id
@@ -216,16 +222,16 @@ class SendHandler:
         topic = self._topic(header.topic)
         copy = self._store.refusals[A_COPY]
         if copy is not None:  # before a topic is made for it
-            return self._failure(request, copy)
+            return self._error_response(request, copy)
         if self._clock() < self._accepts_from_ms:
             remark = f"broker unable to service, until {self._accepts_from_ms} ms since 1970"
-            return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
+            return self._reject(request, ResponseCode.SYSTEM_ERROR, remark)
         if topic is not None and topic.order and not self._config.permission & PERM_WRITE:
             remark = f"the broker[{self._config.name}] sending message is forbidden"
-            return self._refused(request, ResponseCode.NO_PERMISSION, remark)
+            return self._reject(request, ResponseCode.NO_PERMISSION, remark)
         if header.topic in NOT_WRITABLE:
             remark = f"the topic[{header.topic}] is conflict with system reserved words."
-            return self._refused(request, ResponseCode.SYSTEM_ERROR, remark)
+            return self._reject(request, ResponseCode.SYSTEM_ERROR, remark)
         return None
 
     def _create_topic(self, channel: Channel, header: SendMessageRequestHeader) -> TopicConfig | None:
@@ -273,19 +279,19 @@ class SendHandler:
         if is_half(properties):
             if self._config.send.reject_transactions:
                 remark = f"the broker[{self._config.name}] sending transaction message is forbidden"
-                return self._refused(request, ResponseCode.NO_PERMISSION, remark)
+                return self._reject(request, ResponseCode.NO_PERMISSION, remark)
             ensure_topic(self._topics, HALF_TOPIC, 1, PERM_READ | PERM_WRITE)
-            as_half(message, properties)
+            to_half_message(message, properties)
         elif message.sys_flag & MessageSysFlag.TRANSACTION_PREPARED:
             remark = "a prepared message without the property TRAN_MSG=true would never be delivered"
-            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, remark)
+            return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, remark)
         elif not message.topic.startswith(DLQ_PREFIX):  # who gave up does not wait
             try:
                 level = delay_level(properties)
             except UsageError as error:
-                return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+                return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
             if level > 0 and self._level_max:
-                level = as_delayed(message, properties, level, self._level_max)
+                level = to_delayed_message(message, properties, level, self._level_max)
         refusal = self._append_one(channel, request, message, queue_id)
         if level > 0 and refusal is None:
             self._on_delayed(level)
@@ -302,7 +308,7 @@ class SendHandler:
         settings = self._find_group(group)
         if settings is None:
             remark = f"subscription group not exist, {group} {FAQ}"
-            return self._refused(request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+            return self._reject(request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         times_max = settings.retry_max_times
         if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
             times_max = header.max_reconsume_times
@@ -339,7 +345,7 @@ class SendHandler:
     ) -> Command | None:
         if header.topic.startswith(RETRY_PREFIX):
             remark = f"batch request does not support retry group {header.topic}"
-            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, remark)
+            return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, remark)
         shared = self.message(channel, header, topic, queue_id)
         common = (header.properties or "").encode()
         try:
@@ -347,16 +353,16 @@ class SendHandler:
             _check_batch(common, request.body, batch.properties)
             receipts = self._store.append_batch(shared, batch)
         except RocketError as error:
-            return self._failure(request, error)
+            return self._error_response(request, error)
         self.is_run_open = True
         if not request.is_oneway:
             positions = tuple([receipt.physical_offset for receipt in receipts])
             waits = self._park is not None and _waits(common)
             first = receipts[0].queue_offset
-            self._waiting.append(Parked(channel, request, queue_id, first, positions, waits))
+            self._waiting.append(ParkedResponse(channel, request, queue_id, first, positions, waits))
         return None
 
-    def store(self, message: MessageInner, stored: Stored) -> AppendReceipt:
+    def store(self, message: MessageInner, stored: OnStored) -> AppendReceipt:
         """Append a message that is no send to the run of this socket buffer.
 
         stored: told when the run is written, in a ledger when it is committed. Raises RocketError when it
@@ -380,8 +386,8 @@ class SendHandler:
         except StoreError as error:
             log.error("%d sends are not stored: %s", len(waiting), error)
             for parked in waiting:
-                parked.channel.reply(self._failure(parked.request, error))
-            self._tell_stored(error)
+                parked.channel.reply(self._error_response(parked.request, error))
+            self._notify_stored(error)
             return
         if self._commits is not None:
             stored_later, self._stored = self._stored, []
@@ -389,20 +395,20 @@ class SendHandler:
             self._commits.hold(waiting, stored_later)
             return
         if self._park is not None:
-            waiting = self._without_parked(waiting, self._park)
+            waiting = self._park_waiting(waiting, self._park)
         stored = self._answers.stored
         for parked in waiting:
             parked[0].reply(stored(parked))
         if self._stored:
-            self._tell_stored(None)
+            self._notify_stored(None)
         self._schedule_dispatch()
 
-    def _tell_stored(self, error: StoreError | None) -> None:
+    def _notify_stored(self, error: StoreError | None) -> None:
         listeners, self._stored = self._stored, []
         for listener in listeners:
             listener(error)
 
-    def _without_parked(self, waiting: list[Parked], park: Park) -> list[Parked]:
+    def _park_waiting(self, waiting: list[ParkedResponse], park: ParkResponses) -> list[ParkedResponse]:
         """Hand over those whose sender wants more than a written message; return the others."""
         wanting = [parked for parked in waiting if parked.waits]
         self._answers.drop_bodies(wanting)
@@ -410,18 +416,18 @@ class SendHandler:
         park(wanting, self._store.max_physical_offset)
         return [parked for parked in waiting if not parked.waits]
 
-    def _failure(self, request: Command, error: RocketError) -> Command:
+    def _error_response(self, request: Command, error: RocketError) -> Command:
         """Return the answer that says why a send was not stored, with the code clients act on."""
         if isinstance(error, PendingFull):
-            return self._refused(request, ResponseCode.SYSTEM_ERROR, PC_BUSY)
+            return self._reject(request, ResponseCode.SYSTEM_ERROR, PC_BUSY)
         if isinstance(error, StoreBusy):
-            return self._refused(request, ResponseCode.SYSTEM_BUSY, str(error))
+            return self._reject(request, ResponseCode.SYSTEM_BUSY, str(error))
         if isinstance(error, StoreError):
             # Java's clients try another broker for this code.
-            return self._refused(request, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
-        return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+            return self._reject(request, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+        return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
 
-    def _refused(self, request: Command, code: int, remark: str) -> Command:
+    def _reject(self, request: Command, code: int, remark: str) -> Command:
         return self._answers.refused(request, code, remark)
 
     # -- channels -----------------------------------------------------------------------------

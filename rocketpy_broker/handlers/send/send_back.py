@@ -26,7 +26,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import FAQ, Handler
 from rocketpy_broker.handlers.send.send import DLQ_PREFIX, RETRY_PREFIX, FindGroup, SendHandler
-from rocketpy_broker.services.delay.topic_rewrite import as_delayed, copy_of
+from rocketpy_broker.services.delay.topic_rewrite import copy_to, to_delayed_message
 from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, ensure_topic
 from rocketpy_broker.store import MessageInner, MessageStore
 
@@ -111,7 +111,7 @@ class SendBackHandler:
             level = 0
         else:
             level = level or _FIRST_RETRY_LEVEL + record.reconsume_times
-            message = copy_of(record, topic, random.randrange(queues))
+            message = copy_to(record, topic, random.randrange(queues))
             level = self._delay(message, record, properties, level)
         message.reconsume_times = record.reconsume_times + 1
 
@@ -137,7 +137,7 @@ class SendBackHandler:
     def _dead_letter(self, record: Record, group: str, properties: dict[str, str]) -> MessageInner:
         topic = DLQ_PREFIX + group
         ensure_topic(self._topics, topic, 1, PERM_WRITE)
-        message = copy_of(record, topic, 0)
+        message = copy_to(record, topic, 0)
         message.properties = props.encode(properties).encode()
         return message
 
@@ -147,7 +147,7 @@ class SendBackHandler:
             raise UsageError("messageDelayLevel is empty; a message cannot come again later")
         own_id = message_id(record.store_host, record.physical_offset)
         properties.setdefault(props.PROPERTY_ORIGIN_MESSAGE_ID, own_id)
-        return as_delayed(message, properties, level, self._level_max)
+        return to_delayed_message(message, properties, level, self._level_max)
 
 
 def _times_max(

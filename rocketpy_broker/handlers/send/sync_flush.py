@@ -13,7 +13,7 @@ from collections import deque
 from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.runtime.tasks import Tasks
-from rocketpy_broker.handlers.send.response import Park, Parked, SendAnswers
+from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.flush")
@@ -24,7 +24,7 @@ class _Group:
 
     __slots__ = ("is_answered", "sends", "until")
 
-    def __init__(self, sends: list[Parked], until: int) -> None:
+    def __init__(self, sends: list[ParkedResponse], until: int) -> None:
         self.sends = sends
         self.until = until
         self.is_answered = False
@@ -40,11 +40,11 @@ class FlushWaiters:
     def __init__(
         self,
         driver: StoreDriver,
-        answers: SendAnswers,
+        answers: SendResponses,
         tasks: Tasks,
         *,
         timeout_ms: int,
-        then: Park | None = None,
+        then: ParkResponses | None = None,
     ) -> None:
         self._driver = driver
         self._tasks = tasks
@@ -59,7 +59,7 @@ class FlushWaiters:
         """Whether there is something that is not flushed yet, or not handed on."""
         return bool(self._groups)
 
-    def park(self, sends: list[Parked], until: int) -> None:
+    def park(self, sends: list[ParkedResponse], until: int) -> None:
         """Answer these when everything below `until` is flushed."""
         group = _Group(sends, until)
         self._groups.append(group)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from rocketpy.runtime.tasks import Tasks
-from rocketpy_broker.handlers.send.response import Parked, SendAnswers
+from rocketpy_broker.handlers.send.response import ParkedResponse, SendResponses
 from rocketpy_broker.replication.ha.sync_waiters import Answer, Replicas, WaitingSends
 
 
@@ -23,7 +23,7 @@ class ReplicaWaiters:
     def __init__(
         self,
         replicas: Replicas,
-        answers: SendAnswers,
+        answers: SendResponses,
         tasks: Tasks,
         *,
         timeout_ms: int,
@@ -31,7 +31,7 @@ class ReplicaWaiters:
         poke: Callable[[], None],
         on_visible: Callable[[], None],
     ) -> None:
-        self._waiting = WaitingSends[Parked](replicas, timeout_ms=timeout_ms, are_before=are_before)
+        self._waiting = WaitingSends[ParkedResponse](replicas, timeout_ms=timeout_ms, are_before=are_before)
         self._answers = answers
         self._tasks = tasks
         self._poke = poke
@@ -41,7 +41,7 @@ class ReplicaWaiters:
         self.limit = self._waiting.limit
         """Returns the log offset below which consumers may read."""
 
-    def park(self, sends: list[Parked], until: int) -> None:
+    def park(self, sends: list[ParkedResponse], until: int) -> None:
         """Answer these when a slave has everything below `until`; without sends, show that then."""
         self._poke()
         loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class ReplicaWaiters:
         self._answer(self._waiting.expire(now_ms))
         self._expire_later(loop)
 
-    def _answer(self, answers: list[Answer[Parked]]) -> None:
+    def _answer(self, answers: list[Answer[ParkedResponse]]) -> None:
         for sends, code in answers:
             for parked in sends:
                 parked.channel.reply(self._answers.stored(parked, code))

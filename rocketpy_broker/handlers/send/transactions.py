@@ -21,9 +21,9 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.send.send import SendHandler
-from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_of, real_place
-from rocketpy_broker.services.transactions.half_messages import Half
-from rocketpy_broker.services.transactions.transactions import Transactions
+from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_to, real_queue
+from rocketpy_broker.services.transactions.half_messages import HalfMessage
+from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.clock import Clock, system_clock
 
@@ -39,7 +39,7 @@ class TransactionHandler:
     def __init__(
         self,
         store: MessageStore,
-        transactions: Transactions,
+        transactions: TransactionService,
         send: SendHandler,
         *,
         clock: Clock = system_clock,
@@ -73,7 +73,7 @@ class TransactionHandler:
         if props.PROPERTY_TRANSACTION_CHECK_TIMES in properties:  # not where it left no room for that
             properties[props.PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
         properties.pop(props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # that name is no longer known
-        message = copy_of(record, HALF_TOPIC, 0)
+        message = copy_to(record, HALF_TOPIC, 0)
         message.properties = props.encode(properties).encode()
 
         def written(error: StoreError | None) -> None:
@@ -134,7 +134,7 @@ class TransactionHandler:
         newest, entry = table.end(half.queue_offset)
         try:
             if header.commit_or_rollback == _COMMIT:
-                message = copy_of(half, *real_place(half.properties))
+                message = copy_to(half, *real_queue(half.properties))
                 message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, _COMMIT)
                 message.prepared_transaction_offset = header.commit_log_offset
                 self._send.store(message, _ignore)
@@ -144,10 +144,15 @@ class TransactionHandler:
         except RocketError:
             table.reopen(newest, entry)
             raise
-        table.end_written(receipt.queue_offset, newest)
+        table.record_end(receipt.queue_offset, newest)
 
     def _written(
-        self, channel: Channel, request: Command, newest: int, entry: Half | None, error: StoreError | None
+        self,
+        channel: Channel,
+        request: Command,
+        newest: int,
+        entry: HalfMessage | None,
+        error: StoreError | None,
     ) -> None:
         answer = request.reply()
         if error is not None:

@@ -37,7 +37,7 @@ from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, Topi
 log = logging.getLogger("rocketpy.broker.registration")
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
-_ANNOUNCE_S: Final = 1.0
+_WAIT_REGISTERED_S: Final = 1.0
 """How long an operator's change waits for name servers to accept it. RocketMQ 5 waits so long, too."""
 _PART_BYTES: Final = 1 << 20
 """Topics of one request, about: a larger one holds up a name server's other clients."""
@@ -60,7 +60,7 @@ def advertised(address: Address, host: str | None) -> str:
 
 
 @dataclass(slots=True)
-class _NameServerLink:
+class _NameServerState:
     """What one name server knows of us."""
 
     address: Address
@@ -131,10 +131,10 @@ class Registrar:
         self._address = address
         self._ha_address = ha_address
         self.broker_id = broker_id
-        self._links = [_NameServerLink(namesrv) for namesrv in config.registration.namesrv]
+        self._servers = [_NameServerState(namesrv) for namesrv in config.registration.namesrv]
         keys = config.registration.credentials
         self._signer = None if keys is None else keys.signer()
-        self._owner = tasks
+        self._task_owner = tasks
         self._tasks: list[asyncio.Task[None]] = []
         self._on_master = on_master
         self._changes = 0
@@ -146,20 +146,21 @@ class Registrar:
 
     async def start(self) -> None:
         """Try every name server once, then keep at it in the background. Raises nothing."""
-        if not self._links:
+        if not self._servers:
             log.warning(
                 "no name server will know broker %s, so no client finds it: set namesrvAddr (--namesrv) "
                 "or NAMESRV_ADDR",
                 self._config.name,
             )
-        await asyncio.gather(*(self._register_or_log(link) for link in self._links))
+        await asyncio.gather(*(self._register_or_log(server) for server in self._servers))
         self._tasks = [
-            self._owner.spawn(self._keep(link), f"registration at {link.address}") for link in self._links
+            self._task_owner.spawn(self._keep(server), f"registration at {server.address}")
+            for server in self._servers
         ]
         if self.broker_id < 0:
             delay_s = self._config.registration.roleless_ms / 1000
             self._timer = asyncio.get_running_loop().call_later(
-                delay_s, self._owner.run, self._register_roleless
+                delay_s, self._task_owner.run, self._register_roleless
             )
 
     def _register_roleless(self) -> None:
@@ -175,9 +176,9 @@ class Registrar:
     def refresh(self, broker_id: int) -> None:
         """Register all anew, soon, perhaps as another than before."""
         self.broker_id = broker_id
-        for link in self._links:
-            link.is_registered = False
-            link.wake.set()
+        for server in self._servers:
+            server.is_registered = False
+            server.wake.set()
 
     def topics_changed(self, changed: Mapping[str, TopicConfig]) -> None:
         """Tell all name servers about topics that are new or other than before.
@@ -186,48 +187,48 @@ class Registrar:
         does the same by a oneway request.
         """
         self._changes += 1
-        for link in self._links:
-            link.changes.add(self._changes)
-            channel = link.channel
-            is_open = channel is not None and not channel.is_closed and link.is_registered
-            is_now = is_open and not link.in_parts and changed and len(self._chunks(changed)) == 1
+        for server in self._servers:
+            server.changes.add(self._changes)
+            channel = server.channel
+            is_open = channel is not None and not channel.is_closed and server.is_registered
+            is_now = is_open and not server.in_parts and changed and len(self._chunks(changed)) == 1
             if channel is None or not is_now:
-                self._tell_later(link, changed)
+                self._queue_topics(server, changed)
                 continue
             request = self._signed(self._registration(changed))
-            link.in_flight.add(self._changes)
+            server.in_flight.add(self._changes)
             answer = channel.request(request, self._config.registration.timeout_ms)
             channel.flush()
-            answer.add_done_callback(partial(self._told, link, changed, self._changes))
+            answer.add_done_callback(partial(self._on_response, server, changed, self._changes))
 
-    def _told(
+    def _on_response(
         self,
-        link: _NameServerLink,
+        server: _NameServerState,
         changed: Mapping[str, TopicConfig],
         number: int,
         answer: asyncio.Future[Command],
     ) -> None:
         """A name server has taken some topics, or shall be told again."""
-        link.in_flight.discard(number)
+        server.in_flight.discard(number)
         if answer.cancelled():
             return
         try:
             response = answer.result()
             if response.code == ResponseCode.SUCCESS:
-                self._accepted(link, {number})
-                self._take_answer(response)
+                self._accepted(server, {number})
+                self._apply_response(response)
                 return
         except RocketError as error:
-            log.info("name server %s has not taken %d topics: %s", link.address, len(changed), error)
-        link.is_stale = True
-        self._tell_later(link, changed)
+            log.info("name server %s has not taken %d topics: %s", server.address, len(changed), error)
+        server.is_stale = True
+        self._queue_topics(server, changed)
 
     @staticmethod
-    def _tell_later(link: _NameServerLink, changed: Mapping[str, TopicConfig]) -> None:
-        link.unsent.update({name: topic for name, topic in changed.items() if name not in link.unsent})
-        link.wake.set()
+    def _queue_topics(server: _NameServerState, changed: Mapping[str, TopicConfig]) -> None:
+        server.unsent.update({name: topic for name, topic in changed.items() if name not in server.unsent})
+        server.wake.set()
 
-    async def announced(self) -> None:
+    async def wait_registered(self) -> None:
         """Wait until the name servers have accepted every change so far, for at most a second.
 
         A name server that cannot be reached is not waited for; one that is late is logged at WARNING. Whoever
@@ -237,123 +238,133 @@ class Registrar:
         """
         last = self._changes
         try:
-            async with asyncio.timeout(_ANNOUNCE_S):
-                while any(link.lacks(last) for link in self._links):
+            async with asyncio.timeout(_WAIT_REGISTERED_S):
+                while any(server.lacks(last) for server in self._servers):
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError:
-            late = ", ".join(str(link.address) for link in self._links if link.lacks(last))
-            log.warning("name servers %s did not accept a change of topics within %g s", late, _ANNOUNCE_S)
+            late = ", ".join(str(server.address) for server in self._servers if server.lacks(last))
+            log.warning(
+                "name servers %s did not accept a change of topics within %g s", late, _WAIT_REGISTERED_S
+            )
 
-    def _accepted(self, link: _NameServerLink, changes: set[int]) -> None:
-        link.changes -= changes
+    def _accepted(self, server: _NameServerState, changes: set[int]) -> None:
+        server.changes -= changes
         self._progress.set()
 
     @property
     def registered_at(self) -> list[str]:
         """The name servers that know this broker now."""
-        return [str(link.address) for link in self._links if link.is_registered]
+        return [str(server.address) for server in self._servers if server.is_registered]
 
     @property
     def problems(self) -> list[str]:
         """Why name servers do not know this broker, or not all of its topics."""
         return [
-            f"name server {link.address}: {link.problem}" for link in self._links if link.problem is not None
+            f"name server {server.address}: {server.problem}"
+            for server in self._servers
+            if server.problem is not None
         ]
 
     async def close(self) -> None:
         """Say goodbye to the name servers that can be reached."""
         if self._timer is not None:
             self._timer.cancel()
-        await self._owner.cancel(*self._tasks)
-        await asyncio.gather(*(self._unregister(link) for link in self._links))
+        await self._task_owner.cancel(*self._tasks)
+        await asyncio.gather(*(self._unregister(server) for server in self._servers))
 
     # -- one name server ----------------------------------------------------------------------
 
-    async def _keep(self, link: _NameServerLink) -> None:
+    async def _keep(self, server: _NameServerState) -> None:
         while True:
-            await self._pause(link)
-            await self._register_or_log(link)
+            await self._pause(server)
+            await self._register_or_log(server)
 
-    async def _pause(self, link: _NameServerLink) -> None:
+    async def _pause(self, server: _NameServerState) -> None:
         """Wait for the next period or a reason to register before it; after a failure, for the retry."""
-        if link.failures:
-            await asyncio.sleep(_RETRY_S[min(link.failures, len(_RETRY_S)) - 1])
+        if server.failures:
+            await asyncio.sleep(_RETRY_S[min(server.failures, len(_RETRY_S)) - 1])
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.registration.period_ms / 1000):
-                await link.wake.wait()
+                await server.wake.wait()
 
-    async def _register_or_log(self, link: _NameServerLink) -> None:
-        link.wake.clear()
+    async def _register_or_log(self, server: _NameServerState) -> None:
+        server.wake.clear()
         if self.broker_id < 0 and not self._may_be_roleless:
             return
         try:
-            await self._register(link)
+            await self._register(server)
         except RocketError as error:
             self._progress.set()
-            self._note_failure(link, error)
+            self._note_failure(server, error)
             return
-        if link.failures:
-            log.warning("registered at name server %s after %d failures", link.address, link.failures)
-        link.failures, link.problem, link.is_stale = 0, None, False
+        if server.failures:
+            log.warning("registered at name server %s after %d failures", server.address, server.failures)
+        server.failures, server.problem, server.is_stale = 0, None, False
 
     @staticmethod
-    def _note_failure(link: _NameServerLink, error: RocketError) -> None:
-        link.failures += 1
-        link.is_stale = True
+    def _note_failure(server: _NameServerState, error: RocketError) -> None:
+        server.failures += 1
+        server.is_stale = True
         is_refused = not isinstance(error, TransportError)
         if is_refused:
-            link.is_registered = False
+            server.is_registered = False
         level = logging.DEBUG
-        if is_refused and str(error) != link.problem:
+        if is_refused and str(error) != server.problem:
             level = logging.ERROR
-        elif link.failures == 1:
+        elif server.failures == 1:
             level = logging.WARNING
-        elif link.failures == _FAILURES_LOGGED:
+        elif server.failures == _FAILURES_LOGGED:
             level = logging.ERROR
-        link.problem = str(error)
+        server.problem = str(error)
         log.log(
             level,
             "cannot register at name server %s (attempt %d), so its clients may not find this broker: %s",
-            link.address,
-            link.failures,
+            server.address,
+            server.failures,
             error,
         )
 
-    async def _register(self, link: _NameServerLink) -> None:
+    async def _register(self, server: _NameServerState) -> None:
         """Send what the name server does not know. Raises TransportError, BrokerError, ProtocolError."""
-        channel = await self._channel(link)
-        rival = None if link.was_asked or self._config.dledger.enabled else await self._rival(link, channel)
-        unsent, link.unsent = link.unsent, {}
-        only = unsent if link.is_registered and unsent and not link.is_stale else None
-        changes = link.changes.copy() if only is None else link.changes - link.in_flight
+        channel = await self._channel(server)
+        duplicate = (
+            None
+            if server.was_asked or self._config.dledger.enabled
+            else await self._find_duplicate(server, channel)
+        )
+        unsent, server.unsent = server.unsent, {}
+        only = unsent if server.is_registered and unsent and not server.is_stale else None
+        changes = server.changes.copy() if only is None else server.changes - server.in_flight
         chunks = self._chunks(self._topics.names if only is None else only)
-        if len(chunks) == 1 and (only is not None or link.is_stale):
+        if len(chunks) == 1 and (only is not None or server.is_stale):
             chunks.insert(0, [])
         response = None
-        link.in_parts = len(chunks) > 1
+        server.in_parts = len(chunks) > 1
         try:
             for later, names in zip(reversed(range(len(chunks))), chunks, strict=True):
                 request = self._signed(self._registration(names, later=later))
                 response = await channel.request(request, self._config.registration.timeout_ms)
                 if response.code != ResponseCode.SUCCESS:
-                    raise refusal(request.code, response, link.address)
+                    raise refusal(request.code, response, server.address)
         except RocketError:
-            link.unsent = unsent | link.unsent
+            server.unsent = unsent | server.unsent
             raise
         finally:
-            link.in_parts = False
-        link.is_registered = True
-        self._accepted(link, changes)
+            server.in_parts = False
+        server.is_registered = True
+        self._accepted(server, changes)
         if response is not None:
-            self._take_answer(response)
-        if rival is not None:
-            self._owner.spawn(self._report_rival(link, rival), f"look for a broker at {rival}")
+            self._apply_response(response)
+        if duplicate is not None:
+            self._task_owner.spawn(
+                self._report_duplicate(server, duplicate), f"look for a broker at {duplicate}"
+            )
 
-    async def _rival(self, link: _NameServerLink, channel: Channel) -> str | None:
+    async def _find_duplicate(self, server: _NameServerState, channel: Channel) -> str | None:
         """Where a name server knows another broker with this name and id; None where it does not tell."""
-        link.was_asked = True
+        server.was_asked = True
         request = self._signed(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
         try:
             answer = await channel.request(request, self._config.registration.timeout_ms)
@@ -361,12 +372,12 @@ class Registrar:
                 return None
             data = ClusterInfo.decode(answer.body).broker_addr_table.get(self._config.name)
         except RocketError as error:
-            log.info("cannot look for a broker of the same name at %s: %s", link.address, error)
+            log.info("cannot look for a broker of the same name at %s: %s", server.address, error)
             return None
         address = data.broker_addrs.get(self.broker_id) if data is not None else None
         return None if address == self._address else address
 
-    async def _report_rival(self, link: _NameServerLink, address: str) -> None:
+    async def _report_duplicate(self, server: _NameServerState, address: str) -> None:
         """Log an error if a broker runs there; else the name server has not yet noticed that it ended."""
         try:
             channel = await connect(address, AskingEnd(), ChannelOptions())
@@ -379,16 +390,16 @@ class Registrar:
             self._config.name,
             self.broker_id,
             address,
-            link.address,
+            server.address,
         )
 
-    async def _channel(self, link: _NameServerLink) -> Channel:
-        if link.channel is None or link.channel.is_closed:
+    async def _channel(self, server: _NameServerState) -> Channel:
+        if server.channel is None or server.channel.is_closed:
             # Routes of many topics come back in one body; a name server is trusted like a broker.
             options = ChannelOptions(ssl=self._config.registration.ssl)
-            link.channel = await connect(link.address, link, options)
-            link.is_registered = False
-        return link.channel
+            server.channel = await connect(server.address, server, options)
+            server.is_registered = False
+        return server.channel
 
     def _signed(self, command: Command) -> Command:
         """The request as a name server with access control wants it, where we have an account."""
@@ -438,15 +449,15 @@ class Registrar:
         )
         return Command.request(RequestCode.REGISTER_BROKER, header, body)
 
-    def _take_answer(self, response: Command) -> None:
+    def _apply_response(self, response: Command) -> None:
         header = response.header_as(RegisterBrokerResponseHeader)
         if header.master_addr:
             self._on_master(header.master_addr, header.ha_server_addr or "")
         if response.body:
             self._topics.apply_order_config(KVTable.decode(response.body).table)
 
-    async def _unregister(self, link: _NameServerLink) -> None:
-        channel, link.channel = link.channel, None
+    async def _unregister(self, server: _NameServerState) -> None:
+        channel, server.channel = server.channel, None
         if channel is None or channel.is_closed:
             return
         header = UnRegisterBrokerRequestHeader(
@@ -459,6 +470,6 @@ class Registrar:
             command = self._signed(Command.request(RequestCode.UNREGISTER_BROKER, header))
             await channel.request(command, self._config.registration.timeout_ms)
         except RocketError as error:
-            log.info("no goodbye to name server %s: %s", link.address, error)
+            log.info("no goodbye to name server %s: %s", server.address, error)
         channel.close()
         await channel.wait_closed()

@@ -15,7 +15,7 @@ _FOR_NAME_SERVERS: Final = (RequestCode.REGISTER_BROKER, RequestCode.GET_BROKER_
 """Requests that every name server handles, and no broker."""
 
 
-class Asker:
+class RemotingClient:
     """Asks one server, over a connection that is opened when it is needed."""
 
     def __init__(self, address: Address, keys: Credentials | None, options: ChannelOptions) -> None:

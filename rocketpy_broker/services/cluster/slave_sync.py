@@ -23,9 +23,9 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config.model import RegistrationConfig
-from rocketpy_broker.services.cluster.remoting_client import Asker
+from rocketpy_broker.services.cluster.remoting_client import RemotingClient
 from rocketpy_broker.services.delay.scheduler import DelayService
-from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 
@@ -48,7 +48,7 @@ class SlaveSync:
     def __init__(
         self,
         topics: TopicTable,
-        groups: SubscriptionGroups,
+        groups: SubscriptionGroupTable,
         offsets: ConsumerOffsets,
         delay: DelayService,
         tasks: Tasks,
@@ -72,7 +72,7 @@ class SlaveSync:
         self._may_sync = may_sync
         self._also = also
         self._known = asyncio.Event()
-        self._master: Asker | None = None
+        self._master: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
         self.problem = ""
         """Why the last copy failed; empty when it did not."""
@@ -84,7 +84,7 @@ class SlaveSync:
             parsed = replace(parsed, scheme="tls")
         if self._master is None or parsed != self._master.address:
             self._hang_up()
-            self._master = Asker(parsed, self._keys, self._options)
+            self._master = RemotingClient(parsed, self._keys, self._options)
             self._known.set()
 
     def forget(self) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from rocketpy.errors import StoreError, UsageError
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC, DelayLevels
 from rocketpy.protocol.message.record import decode
-from rocketpy_broker.services.delay.topic_rewrite import copy_of, real_place
+from rocketpy_broker.services.delay.topic_rewrite import copy_to, real_queue
 from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker.delay")
@@ -156,7 +156,7 @@ class DelayQueues:
             return
         try:
             record = decode(data, check_crc=False)
-            self._store.append(copy_of(record, *real_place(record.properties)))
+            self._store.append(copy_to(record, *real_queue(record.properties)))
         except UsageError as error:
             log.error("delayed message at %d has nowhere to go and is dropped: %s", physical, error)
 

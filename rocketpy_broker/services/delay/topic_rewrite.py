@@ -37,7 +37,7 @@ def is_half(properties: Mapping[str, str]) -> bool:
     return properties.get(props.PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
 
 
-def as_delayed(message: MessageInner, properties: dict[str, str], level: int, level_max: int) -> int:
+def to_delayed_message(message: MessageInner, properties: dict[str, str], level: int, level_max: int) -> int:
     """Put a message into the queue of its delay level, the highest when it asks for more.
 
     properties: all of the message's; changed, and written into it. Returns the level.
@@ -48,10 +48,10 @@ def as_delayed(message: MessageInner, properties: dict[str, str], level: int, le
     return level
 
 
-def as_half(message: MessageInner, properties: dict[str, str]) -> None:
-    """Make a half message of a message; see `as_delayed`. It is in a queue, so its sysFlag says nothing.
+def to_half_message(message: MessageInner, properties: dict[str, str]) -> None:
+    """Turn a message into a half message; see `to_delayed_message`. It is in a queue, so its sysFlag is NOT.
 
-    It cannot be delayed as well: RocketMQ's clients take DELAY out, and 4.6.0's broker would lose its way.
+    DELAY is removed, as in RocketMQ's clients: a half message cannot be delayed as well.
     """
     properties.pop(props.PROPERTY_DELAY_TIME_LEVEL, None)
     message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, MessageSysFlag.TRANSACTION_NOT)
@@ -65,7 +65,7 @@ def _move(message: MessageInner, properties: dict[str, str], topic: str, queue_i
     message.properties = props.encode(properties).encode()
 
 
-def real_place(properties: bytes) -> tuple[str, int]:
+def real_queue(properties: bytes) -> tuple[str, int]:
     """Return the topic and queue that a stored message is meant for. Raises MessageInvalid without them."""
     topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
     queue_id = props.find(properties, props.PROPERTY_REAL_QUEUE_ID.encode())
@@ -80,7 +80,7 @@ def real_place(properties: bytes) -> tuple[str, int]:
     return place
 
 
-def copy_of(record: Record, topic: str, queue_id: int) -> MessageInner:
+def copy_to(record: Record, topic: str, queue_id: int) -> MessageInner:
     """Return a stored message on its way into another queue; everything else is as it was.
 
     A longer name of its topic, or a property that says why it is on its way, cannot make it too large.

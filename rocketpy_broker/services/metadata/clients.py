@@ -34,7 +34,7 @@ _CODE_BYTES: Final = 64
 
 
 @dataclass(slots=True)
-class ClientInfo:
+class ClientChannelInfo:
     """One client on one channel. language, version: as its requests say."""
 
     client_id: str
@@ -44,11 +44,11 @@ class ClientInfo:
 
 
 @dataclass(slots=True)
-class ConsumerGroup:
+class ConsumerGroupInfo:
     """A group with at least one member. subscriptions: by topic, the newest of any member."""
 
     name: str
-    members: dict[Hashable, ClientInfo] = field(default_factory=dict)
+    members: dict[Hashable, ClientChannelInfo] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     consume_type: str | None = None
     message_model: str | None = None
@@ -105,10 +105,10 @@ class ClientRegistry:
     """
 
     def __init__(self, count: Callable[[Any, int], bool] = _unlimited) -> None:
-        self._producers: dict[str, dict[Hashable, ClientInfo]] = {}
+        self._producers: dict[str, dict[Hashable, ClientChannelInfo]] = {}
         self._producer_channels: dict[str, Hashable] = {}
         """By client id."""
-        self._consumers: dict[str, ConsumerGroup] = {}
+        self._consumers: dict[str, ConsumerGroupInfo] = {}
         self._holders: dict[str, _Holder] = {}
         """By client id."""
         self._held: dict[Hashable, str] = {}
@@ -154,7 +154,7 @@ class ClientRegistry:
 
         Returns the consumer groups that have a new member or other topics by it.
         """
-        info = ClientInfo(beat.client_id, language, version, now_ms)
+        info = ClientChannelInfo(beat.client_id, language, version, now_ms)
         holds = len(beat.client_id) <= _ID_CHARACTERS_MAX and self._claim(
             beat.client_id, channel, owner, now_ms
         )
@@ -166,7 +166,7 @@ class ClientRegistry:
                 self._producer_channels[beat.client_id] = channel
         changed = set()
         for data in beat.consumer_data_set:
-            group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
+            group = self._consumers.setdefault(data.group_name, ConsumerGroupInfo(data.group_name))
             is_new = channel not in group.members
             group.members[channel] = info
             memberships.setdefault((_CONSUMER, data.group_name), 0)
@@ -226,7 +226,7 @@ class ClientRegistry:
         self._memberships.pop(channel, None)
         return changed
 
-    def drop_silent(self, now_ms: int) -> set[str]:
+    def drop_inactive(self, now_ms: int) -> set[str]:
         """Forget clients without a heartbeat for 120 s; return the consumer groups that lost a member."""
         changed = set()
         late = [holder.channel for holder in self._holders.values() if _is_late(holder.updated_ms, now_ms)]
@@ -246,7 +246,7 @@ class ClientRegistry:
         found = self._consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
-    def is_strange_to(self, group: str, topic: str) -> bool:
+    def lacks_subscription(self, group: str, topic: str) -> bool:
         """Whether a group has members that subscribe to other topics, and not to this one."""
         found = self._consumers.get(group)
         return found is not None and bool(found.subscriptions) and topic not in found.subscriptions
@@ -255,11 +255,11 @@ class ClientRegistry:
         """Return the groups with members that subscribe to a topic."""
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
-    def producers(self, group: str) -> Mapping[Hashable, ClientInfo]:
+    def producers(self, group: str) -> Mapping[Hashable, ClientChannelInfo]:
         """Return the members of a producer group by channel."""
         return self._producers.get(group, {})
 
-    def consumer_group(self, name: str) -> ConsumerGroup | None:
+    def consumer_group(self, name: str) -> ConsumerGroupInfo | None:
         """Return a group that has members."""
         return self._consumers.get(name)
 
@@ -314,7 +314,7 @@ def _size(data: ConsumerData) -> int:
     return size
 
 
-def _late(members: Iterable[tuple[Hashable, ClientInfo]], now_ms: int) -> list[Hashable]:
+def _late(members: Iterable[tuple[Hashable, ClientChannelInfo]], now_ms: int) -> list[Hashable]:
     return [channel for channel, info in members if _is_late(info.updated_ms, now_ms)]
 
 

@@ -47,7 +47,7 @@ class _Change(NamedTuple):
         return self.gone if self.version is None else table.keys() - self.put.keys()
 
 
-class SubscriptionGroups:
+class SubscriptionGroupTable:
     """The groups by name, with the version that slaves compare.
 
     config: whether `find` makes a group that is not there, and how many there may be. retry_queues_max: how

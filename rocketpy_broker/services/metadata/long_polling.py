@@ -63,7 +63,7 @@ def _unlimited(_channel: Hashable, _size: int) -> bool:
     return True
 
 
-class PullHolds:
+class PullRequestHoldTable:
     """All held pulls of a broker.
 
     count: called with a channel and the bytes that its pulls take more (or less, below 0); False for more

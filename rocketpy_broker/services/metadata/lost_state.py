@@ -18,7 +18,7 @@ from rocketpy.protocol.bodies import TopicConfig
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
-from rocketpy_broker.services.metadata.groups import SubscriptionGroups
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets, check_group_name
 from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, check_topic_name
 from rocketpy_broker.store import MessageStore
@@ -35,7 +35,7 @@ _QUEUES_MIN: Final = 4
 _NAMED_MAX: Final = 20
 
 
-def learn_topics(store: MessageStore, topics: TopicTable) -> list[str]:
+def restore_topics(store: MessageStore, topics: TopicTable) -> list[str]:
     """Make the topics that have messages and are not in the table; returns their names.
 
     Their permissions are unknown, so each gets those of a topic that is made by sending.
@@ -83,7 +83,7 @@ class LostState:
         self,
         store: MessageStore,
         topics: TopicTable,
-        groups: SubscriptionGroups,
+        groups: SubscriptionGroupTable,
         offsets: ConsumerOffsets,
         delay: DelayService,
         *,
@@ -108,7 +108,7 @@ class LostState:
                 self._give_up(self._offsets.path, "consumer groups skip messages or get them again")
             self._offsets.create()
         if self._topics.is_missing:
-            made = learn_topics(self._store, self._topics)
+            made = restore_topics(self._store, self._topics)
             self._tell(
                 "topics", self._topics.path, made, "with default permissions; empty ones are not known"
             )

@@ -32,7 +32,7 @@ class DayTotals:
         self._day: object = None
         self.put_yesterday = self.put_today = self.got_yesterday = self.got_today = 0
 
-    def note(self, day: object, put: int, got: int) -> None:
+    def update(self, day: object, put: int, got: int) -> None:
         """Take over the totals when a new day has begun."""
         if day == self._day:
             return
@@ -68,7 +68,7 @@ def runtime_info(
         "msgPutTotalTodayNow": str(put_total),
         "msgGetTotalYesterdayMorning": str(days.got_yesterday),
         "msgGetTotalTodayMorning": str(days.got_today),
-        "msgGetTotalTodayNow": str(stats.got_total),
+        "msgGetTotalTodayNow": str(stats.pulled_total),
         "putMessageTimesTotal": str(put_total),
         "putTps": stats.rates("BROKER_PUT_NUMS", now_ms),
         "getTransferedTps": stats.rates("BROKER_GET_NUMS", now_ms),

@@ -1,7 +1,7 @@
 """Counts per topic and group, and their sums and rates over the last minute, hour and day.
 
-Counters are plain numbers that only grow; `sample` notes them every 10 s, and what has come meanwhile is the
-difference to an older note. What was put is read from the consume queues, so a send pays nothing for it.
+Counters are plain numbers that only grow; `sample` records them every 10 s; a sum over a period is the
+difference to an older sample. What was put is read from the consume queues, so a send pays nothing for it.
 Source: BrokerStatsManager, StatsItem, StoreStatsService of RocketMQ 4.6.0. Pure: `now_ms` is passed in.
 Differs: sums of hour and day are there from the start and not after their first 10 minutes or hour.
 """
@@ -25,12 +25,12 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
 _PERIODS: Final = {"minute": (SAMPLE_MS, 7), "hour": (600_000, 7), "day": (3_600_000, 25)}
-"""How far notes of a period are apart, ms, and how many there are."""
+"""How far samples of a period are apart, ms, and how many there are."""
 _KEYS_MAX: Final = 100_000
 """Ours: more keys than this are not counted one by one."""
 
 
-class _Note(NamedTuple):
+class _Sample(NamedTuple):
     at_ms: float
     value: int
     times: int
@@ -39,31 +39,31 @@ class _Note(NamedTuple):
 class Counter:
     """value: what was counted. times: in how many steps."""
 
-    __slots__ = ("_notes", "times", "value")
+    __slots__ = ("_samples", "times", "value")
 
     def __init__(self) -> None:
         self.value = 0
         self.times = 0
-        self._notes: dict[str, deque[_Note]] = {}
+        self._samples: dict[str, deque[_Sample]] = {}
 
     def add(self, amount: int) -> None:
         """Count one step of so many."""
         self.value += amount
         self.times += 1
 
-    def note(self, now_ms: float) -> None:
-        """Remember where it stands, in each period whose last note is old enough."""
+    def sample(self, now_ms: float) -> None:
+        """Remember where it stands, in each period whose last sample is old enough."""
         for period, (apart_ms, count) in _PERIODS.items():
-            notes = self._notes.setdefault(period, deque(maxlen=count))
-            if not notes or now_ms - notes[-1].at_ms >= apart_ms:
-                notes.append(_Note(now_ms, self.value, self.times))
+            samples = self._samples.setdefault(period, deque(maxlen=count))
+            if not samples or now_ms - samples[-1].at_ms >= apart_ms:
+                samples.append(_Sample(now_ms, self.value, self.times))
 
     def over(self, period: str, now_ms: float) -> BrokerStatsItem:
         """Return sum, rate a second and average step over a period: minute, hour or day."""
-        notes = self._notes.get(period)
-        if not notes:
+        samples = self._samples.get(period)
+        if not samples:
             return BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
-        first = notes[0]
+        first = samples[0]
         total, times = self.value - first.value, self.times - first.times
         elapsed_ms = now_ms - first.at_ms
         return BrokerStatsItem(
@@ -73,12 +73,12 @@ class Counter:
         )
 
     def rate_since(self, since_ms: float, now_ms: float) -> float:
-        """Return the rate a second since about then: since the newest note that is not younger."""
-        notes = [note for kept in self._notes.values() for note in kept]
-        older = [note for note in notes if note.at_ms <= since_ms] or notes[:1]
+        """Return the rate a second since about then: since the newest sample that is not younger."""
+        samples = [sample for kept in self._samples.values() for sample in kept]
+        older = [sample for sample in samples if sample.at_ms <= since_ms] or samples[:1]
         if not older:
             return 0.0
-        first = max(older, key=lambda note: note.at_ms)
+        first = max(older, key=lambda sample: sample.at_ms)
         elapsed_ms = now_ms - first.at_ms
         return (self.value - first.value) * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0
 
@@ -92,17 +92,17 @@ class BrokerStats:
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._counters: dict[tuple[str, str], Counter] = {}
-        self.got_total = 0
+        self.pulled_total = 0
         """Messages that pulls took away, since the start."""
 
-    def got(self, topic: str, group: str, count: int, size: int) -> None:
+    def count_pulled(self, topic: str, group: str, count: int, size: int) -> None:
         """Count what one pull took away."""
         key = f"{topic}@{group}"
         self._counter(GROUP_GET_NUMS, key).add(count)
         self._counter(GROUP_GET_SIZE, key).add(size)
-        self.got_total += count
+        self.pulled_total += count
 
-    def sent_back(self, topic: str, group: str) -> None:
+    def count_sent_back(self, topic: str, group: str) -> None:
         """Count a message that a consumer could not use."""
         self._counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
@@ -118,11 +118,11 @@ class BrokerStats:
             counter = self._counter(TOPIC_PUT_SIZE, topic)
             counter.value, counter.times = size, count
             put_total += count
-        for name, total in ((BROKER_PUT_NUMS, put_total), (BROKER_GET_NUMS, self.got_total)):
+        for name, total in ((BROKER_PUT_NUMS, put_total), (BROKER_GET_NUMS, self.pulled_total)):
             counter = self._counter(name, self._cluster)
             counter.value = counter.times = total
         for counter in self._counters.values():
-            counter.note(now_ms)
+            counter.sample(now_ms)
 
     def find(self, name: str, key: str) -> Counter | None:
         """Return a counter; None when nothing was counted under that key."""

@@ -23,7 +23,7 @@ from rocketpy.protocol.message import properties as props
 
 
 @dataclass(slots=True)
-class Half:
+class HalfMessage:
     """One open half message. earlier: queue offsets of the copies before this one."""
 
     physical_offset: int
@@ -31,13 +31,13 @@ class Half:
     earlier: list[int] = field(default_factory=list)
 
 
-class HalfMessages:
+class HalfMessageTable:
     """The open ones by queue offset. next_half, next_op: how far the two queues were read."""
 
     def __init__(self, half_offset: int = 0, op_offset: int = 0) -> None:
         self.next_half = half_offset
         self.next_op = op_offset
-        self.open: dict[int, Half] = {}
+        self.open: dict[int, HalfMessage] = {}
         self._later: dict[int, int] = {}
         """Queue offset of an earlier copy -> of the one that is open."""
         self._ended_unseen: set[int] = set()
@@ -54,7 +54,7 @@ class HalfMessages:
         if offset in self._ended_unseen:
             self._ended_unseen.remove(offset)
         elif offset not in self.open:  # a copy that `replace` brought is here already
-            self.open[offset] = Half(physical_offset, size)
+            self.open[offset] = HalfMessage(physical_offset, size)
 
     def add_op(self, offset: int, half_offset: int) -> None:
         """Take an entry of the op queue that was written in an earlier life. Before any `add_half`."""
@@ -62,7 +62,7 @@ class HalfMessages:
         self._ops.append((offset, half_offset))
         self._drop(half_offset)
 
-    def name(self, offset: int, earlier: int) -> None:
+    def add_earlier_copy(self, offset: int, earlier: int) -> None:
         """Take note that an open half message is a copy of an earlier one; the end of that is its end."""
         half = self.open[offset]
         half.earlier.append(earlier)
@@ -83,7 +83,7 @@ class HalfMessages:
         current = self._current(half_offset)
         return current in self.open or (current >= self.next_half and current not in self._ended_unseen)
 
-    def end(self, half_offset: int) -> tuple[int, Half | None]:
+    def end(self, half_offset: int) -> tuple[int, HalfMessage | None]:
         """End an open transaction.
 
         Returns the queue offset of its newest copy, which the op record names, and what `reopen` needs.
@@ -91,19 +91,19 @@ class HalfMessages:
         current = self._current(half_offset)
         return current, self._drop(current)
 
-    def end_written(self, op_offset: int, half_offset: int) -> None:
+    def record_end(self, op_offset: int, half_offset: int) -> None:
         """Take note of where an end was written. half_offset: as `end` returned it."""
         self.next_op = max(self.next_op, op_offset + 1)
         self._ops.append((op_offset, half_offset))
 
-    def reopen(self, half_offset: int, half: Half | None) -> None:
+    def reopen(self, half_offset: int, half: HalfMessage | None) -> None:
         """Take an `end` back: it could not be written. half_offset, half: as `end` returned them."""
         self._ops = deque(entry for entry in self._ops if entry[1] != half_offset)
         self._ended_unseen.discard(half_offset)
         if half is not None:
             self._open(half_offset, half)
 
-    def replace(self, old: int, new: int, half: Half) -> None:
+    def replace(self, old: int, new: int, half: HalfMessage) -> None:
         """A copy takes the place of an open half message. new: its queue offset; it may be open already."""
         half.earlier += [*self.open.pop(old).earlier, old]
         if old >= self.next_half:
@@ -124,12 +124,12 @@ class HalfMessages:
     def _current(self, half_offset: int) -> int:
         return self._later.get(half_offset, half_offset)
 
-    def _open(self, offset: int, half: Half) -> None:
+    def _open(self, offset: int, half: HalfMessage) -> None:
         self.open[offset] = half
         for earlier in half.earlier:
             self._later[earlier] = offset
 
-    def _drop(self, offset: int) -> Half | None:
+    def _drop(self, offset: int) -> HalfMessage | None:
         if offset >= self.next_half:
             self._ended_unseen.add(offset)
         half = self.open.pop(offset, None)
@@ -139,13 +139,13 @@ class HalfMessages:
         return half
 
 
-class Verdict(Enum):
+class CheckAction(Enum):
     """What a check does about an open half message."""
 
     WAIT = "too young, and so are those behind it"
-    KEEP = "its producer wants no question yet"
-    ASK = "ask its producer"
-    GIVE_UP = "asked often enough, or too old"
+    RENEW = "its producer wants no question yet"
+    CHECK = "ask its producer"
+    DISCARD = "asked often enough, or too old"
 
 
 class CheckRules(NamedTuple):
@@ -156,15 +156,15 @@ class CheckRules(NamedTuple):
     reserved_ms: int
 
 
-def judge(properties: Mapping[str, str], born_ms: int, now_ms: int, rules: CheckRules) -> Verdict:
+def check_action(properties: Mapping[str, str], born_ms: int, now_ms: int, rules: CheckRules) -> CheckAction:
     """Return what to do about a half message. born_ms: its producer's clock, so it may be in the future."""
     age_ms = now_ms - born_ms
     if check_times(properties) >= rules.check_max or age_ms > rules.reserved_ms:
-        return Verdict.GIVE_UP
+        return CheckAction.DISCARD
     immunity = properties.get(props.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS)
     if immunity is not None:
-        return Verdict.KEEP if age_ms < _immunity_ms(immunity, rules.timeout_ms) else Verdict.ASK
-    return Verdict.WAIT if 0 <= age_ms < rules.timeout_ms else Verdict.ASK
+        return CheckAction.RENEW if age_ms < _immunity_ms(immunity, rules.timeout_ms) else CheckAction.CHECK
+    return CheckAction.WAIT if 0 <= age_ms < rules.timeout_ms else CheckAction.CHECK
 
 
 def check_times(properties: Mapping[str, str]) -> int:

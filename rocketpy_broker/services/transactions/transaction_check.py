@@ -1,7 +1,7 @@
-"""Asks producers what became of their transactions: CHECK_TRANSACTION_STATE.
+"""Asks producers for the state of their open transactions: CHECK_TRANSACTION_STATE.
 
-Every transactionCheckInterval each open half message is looked at; `half_messages.judge` says what is to be
-done. Source: TransactionalMessageCheckService, DefaultTransactionalMessageCheckListener of RocketMQ 4.6.0.
+Runs each transactionCheckInterval; `half_messages.check_action` decides for each open half message.
+Source: TransactionalMessageCheckService, DefaultTransactionalMessageCheckListener of RocketMQ 4.6.0.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import TransactionConfig
-from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_of, real_place
-from rocketpy_broker.services.transactions.half_messages import CheckRules, Verdict, check_times, judge
-from rocketpy_broker.services.transactions.transactions import OpenHalf, Transactions
+from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_to, real_queue
+from rocketpy_broker.services.transactions.half_messages import (
+    CheckAction,
+    CheckRules,
+    check_action,
+    check_times,
+)
+from rocketpy_broker.services.transactions.transactions import OpenHalfMessage, TransactionService
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.files.clock import Clock, system_clock
 from rocketpy_broker.store.upkeep.driver import StoreDriver
@@ -37,20 +42,20 @@ _AT_ONCE: Final = 64
 """Half messages looked at in one turn of the event loop."""
 
 
-class _Copy(NamedTuple):
+class _HalfCopy(NamedTuple):
     """An open half message on its way back into the half queue, or out of it."""
 
-    half: OpenHalf
-    verdict: Verdict
+    half: OpenHalfMessage
+    action: CheckAction
     properties: dict[str, str]
     receipt: AppendReceipt
 
 
-class _Looked(NamedTuple):
+class _CheckedSome(NamedTuple):
     """What came of looking at some. goes_on: the others are not too young. failure: why it ended early."""
 
     goes_on: bool
-    copies: list[_Copy]
+    copies: list[_HalfCopy]
     failure: StoreError | None
 
 
@@ -65,7 +70,7 @@ class TransactionChecker:
         self,
         store: MessageStore,
         driver: StoreDriver,
-        transactions: Transactions,
+        transactions: TransactionService,
         config: TransactionConfig,
         tasks: Tasks,
         *,
@@ -138,16 +143,16 @@ class TransactionChecker:
             return
         await self._transactions.save_progress(progress)
 
-    def _check_some(self, offsets: list[int]) -> _Looked:
+    def _check_some(self, offsets: list[int]) -> _CheckedSome:
         """Look at some, and write a copy of each that is to be asked about or given up."""
         now_ms = self._clock()
-        copies: list[_Copy] = []
+        copies: list[_HalfCopy] = []
         failure = None
-        verdict = None
+        action = None
         try:
             for offset in offsets:
-                verdict = self._check_one(offset, now_ms, copies)
-                if verdict is Verdict.WAIT:
+                action = self._check_one(offset, now_ms, copies)
+                if action is CheckAction.WAIT:
                     break
         except StoreError as error:
             failure = error  # copies appended before it are written all the same
@@ -155,11 +160,11 @@ class TransactionChecker:
         self._on_written()
         for copy in copies:
             self._written(copy)
-        return _Looked(verdict is not Verdict.WAIT, copies, failure)
+        return _CheckedSome(action is not CheckAction.WAIT, copies, failure)
 
-    async def _ask_all(self, copies: Sequence[_Copy]) -> None:
+    async def _ask_all(self, copies: Sequence[_HalfCopy]) -> None:
         """Ask about them once an answer can find them. Raises StoreError."""
-        asked = [copy for copy in copies if copy.verdict is Verdict.ASK]
+        asked = [copy for copy in copies if copy.action is CheckAction.CHECK]
         if asked and self._driver.settle is not None:
             await self._driver.settle()
         for copy in asked:
@@ -168,39 +173,39 @@ class TransactionChecker:
             except RocketError as error:
                 log.warning("no check of half message %d: %s", copy.receipt.queue_offset, error)
 
-    def _check_one(self, offset: int, now_ms: int, copies: list[_Copy]) -> Verdict | None:
+    def _check_one(self, offset: int, now_ms: int, copies: list[_HalfCopy]) -> CheckAction | None:
         """Look at one; what is appended for it is added to `copies`. Raises StoreError."""
         half = self._transactions.read(offset)
         if half is None:
             return None  # ended meanwhile
         properties = props.decode(half.record.properties)
-        verdict = judge(properties, half.record.born_timestamp, now_ms, self._rules)
-        if verdict is not Verdict.WAIT:
-            message = self._copy(half, verdict, properties)
+        action = check_action(properties, half.record.born_timestamp, now_ms, self._rules)
+        if action is not CheckAction.WAIT:
+            message = self._copy(half, action, properties)
             try:
-                copies.append(_Copy(half, verdict, properties, self._store.append(message)))
+                copies.append(_HalfCopy(half, action, properties, self._store.append(message)))
             except UsageError as error:
                 log.error("half message %d cannot be stored again and is not asked about: %s", offset, error)
-        return verdict
+        return action
 
-    def _copy(self, half: OpenHalf, verdict: Verdict, properties: dict[str, str]) -> MessageInner:
+    def _copy(self, half: OpenHalfMessage, action: CheckAction, properties: dict[str, str]) -> MessageInner:
         """Return the record that takes the place of a half message."""
         topic = HALF_TOPIC
-        if verdict is Verdict.GIVE_UP:
+        if action is CheckAction.DISCARD:
             topic = CHECK_MAX_TOPIC
             self._make_topic(topic)
-        elif verdict is Verdict.ASK:
+        elif action is CheckAction.CHECK:
             times = check_times(properties) + 1
             _set_if_room(properties, props.PROPERTY_TRANSACTION_CHECK_TIMES, str(times))
         elif props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET not in properties:
             _set_if_room(properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.offset))
-        message = copy_of(half.record, topic, 0)
+        message = copy_to(half.record, topic, 0)
         message.properties = props.encode(properties).encode()
         return message
 
-    def _written(self, copy: _Copy) -> None:
+    def _written(self, copy: _HalfCopy) -> None:
         half = copy.half
-        if copy.verdict is Verdict.GIVE_UP:
+        if copy.action is CheckAction.DISCARD:
             log.error(
                 "transaction of group %s, message %s, is given up after %d checks; it is now in %s",
                 copy.properties.get(props.PROPERTY_PRODUCER_GROUP),
@@ -214,7 +219,7 @@ class TransactionChecker:
 
     # -- asking -------------------------------------------------------------------------------
 
-    def _ask(self, copy: _Copy) -> None:
+    def _ask(self, copy: _HalfCopy) -> None:
         """Send one question. Raises RocketError."""
         group = copy.properties.get(props.PROPERTY_PRODUCER_GROUP, "")
         channel = self._channel(group, copy.half.record)
@@ -242,7 +247,7 @@ class TransactionChecker:
 
 def _as_asked(record: Record, receipt: AppendReceipt, properties: dict[str, str]) -> Record:
     """Return the message as its producer knows it: in its own topic; where it is now (QUIRKS 27)."""
-    topic, queue_id = real_place(record.properties)
+    topic, queue_id = real_queue(record.properties)
     shown = properties.copy()
     _set_if_room(shown, props.PROPERTY_WAIT_STORE_MSG_OK, "false")
     text = props.encode(shown)

@@ -12,7 +12,7 @@ from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.record import Record, decode
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
-from rocketpy_broker.services.transactions.half_messages import Half, HalfMessages
+from rocketpy_broker.services.transactions.half_messages import HalfMessage, HalfMessageTable
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 
 log = logging.getLogger("rocketpy.broker.transactions")
@@ -26,14 +26,14 @@ _UNSEEN_MAX: Final = 1000
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
 
 
-class OpenHalf(NamedTuple):
+class OpenHalfMessage(NamedTuple):
     """An open half message. offset: in the half queue, of its newest copy."""
 
     offset: int
     record: Record
 
 
-class Transactions:
+class TransactionService:
     """Open transactions of one store. `load` before use, and again when the store was exchanged.
 
     store_host: this broker's address as records have it.
@@ -43,12 +43,12 @@ class Transactions:
         self._store = store
         self._offsets = offsets
         self._store_host = store_host
-        self.table = HalfMessages()
+        self.table = HalfMessageTable()
 
     def load(self) -> None:
         """Read what the last life left open. Raises StoreError."""
         half_offset, op_offset = self._saved(HALF_TOPIC), self._saved(OP_TOPIC)
-        self.table = table = HalfMessages(half_offset, op_offset)
+        self.table = table = HalfMessageTable(half_offset, op_offset)
         for offset, physical, size in self._units(OP_TOPIC, op_offset):
             self._take_op(offset, physical, size)
         self.catch_up()
@@ -66,7 +66,7 @@ class Transactions:
         if self.table.unseen_ends > _UNSEEN_MAX:
             self.catch_up()
 
-    def read(self, offset: int) -> OpenHalf | None:
+    def read(self, offset: int) -> OpenHalfMessage | None:
         """Return an open half message; None when it cannot be read, and then it is open no more."""
         half = self.table.open.get(offset)
         if half is None:
@@ -76,7 +76,7 @@ class Transactions:
             log.error("half message %d cannot be read at %d and is lost", offset, half.physical_offset)
             self.table.discard(offset)
             return None
-        return OpenHalf(offset, decode(data, check_crc=False))
+        return OpenHalfMessage(offset, decode(data, check_crc=False))
 
     def op_message(self, half_offset: int, now_ms: int) -> MessageInner:
         """Return the record that ends a transaction (QUIRKS 28)."""
@@ -91,7 +91,7 @@ class Transactions:
 
     def replaced(self, old: int, receipt: AppendReceipt) -> None:
         """A copy of an open half message was written."""
-        half = Half(receipt.physical_offset, receipt.size)
+        half = HalfMessage(receipt.physical_offset, receipt.size)
         self.table.replace(old, receipt.queue_offset, half)
 
     async def save_progress(self, progress: tuple[int, int]) -> None:
@@ -143,6 +143,6 @@ class Transactions:
             newest[key] = offset
             name = props.find(properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
             if name is not None and name.isdigit() and len(name) <= _OFFSET_DIGITS_MAX:
-                table.name(offset, int(name))
+                table.add_earlier_copy(offset, int(name))
                 if offset not in table.open:
                     del newest[key]

@@ -218,9 +218,9 @@ async def save(self):
     raise ValueError("a bug")
 
 def scan(self):
-    def drop_silent():
+    def drop_inactive():
         raise ValueError("a bug")
-    asyncio.get_running_loop().call_soon(self.tasks.run, drop_silent)
+    asyncio.get_running_loop().call_soon(self.tasks.run, drop_inactive)
 
 if sys.argv[1] == "namesrv":
     NameServer._schedule_scan = scan
@@ -247,7 +247,7 @@ async def test_a_background_task_that_ends_ends_the_server(tmp_path: Path, comma
     assert process.returncode == 1
     task = "offsets of broker broker-a"
     if command == "namesrv":
-        task = "scan.<locals>.drop_silent of the name server"
+        task = "scan.<locals>.drop_inactive of the name server"
     assert f"ERROR rocketpy.tasks: background task {task} failed: ValueError('a bug')" in errors
     assert "Traceback" in errors
     assert errors.splitlines()[-1].startswith("rocketpy-broker: background task")

@@ -167,7 +167,7 @@ async def test_a_timer_of_a_name_server_that_fails(
     listen = ListenConfig(address=Address.parse("127.0.0.1:0"))
     namesrv = NameServer(NamesrvConfig(scan_interval_ms=10, listen=listen))
     await namesrv.start()
-    monkeypatch.setattr(RouteTable, "drop_silent", fails)
+    monkeypatch.setattr(RouteTable, "drop_inactive", fails)
     async with asyncio.timeout(LIMIT_S):
         assert_logged(await namesrv.wait_failed(), caplog)
     await namesrv.close()

@@ -12,9 +12,13 @@ from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import MessageQueue, SubscriptionGroupConfig
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import ConsumeConfig
-from rocketpy_broker.services.metadata.groups import SYSTEM_GROUPS, SubscriptionGroups
+from rocketpy_broker.services.metadata.groups import SYSTEM_GROUPS, SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import LOCK_MS, QueueLocks
-from rocketpy_broker.services.metadata.long_polling import HELD_PER_CHANNEL_MAX, HeldPull, PullHolds
+from rocketpy_broker.services.metadata.long_polling import (
+    HELD_PER_CHANNEL_MAX,
+    HeldPull,
+    PullRequestHoldTable,
+)
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.stats.runtime_info import DayTotals
 from rocketpy_broker.services.stats.stats import BrokerStats
@@ -29,9 +33,9 @@ NO_AUTO_CREATE = ConsumeConfig(auto_create_group=False)
 
 def groups_at(
     path: Path, config: ConsumeConfig | None = None, disk: OsDisk | None = None
-) -> SubscriptionGroups:
+) -> SubscriptionGroupTable:
     """The groups that a file holds, to be loaded."""
-    return SubscriptionGroups(
+    return SubscriptionGroupTable(
         path, Tasks("the test"), config or ConsumeConfig(), retry_queues_max=1024, disk=disk
     )
 
@@ -99,7 +103,7 @@ def test_locks_keep_no_long_names() -> None:
 
 def test_held_pulls_are_found_by_queue_time_and_channel() -> None:
     """Without this a pull would be answered twice, never, or to a connection that is gone."""
-    holds = PullHolds()
+    holds = PullRequestHoldTable()
     one, two, late = held("a"), held("b", offset=6), held("a", deadline_ms=200, queue_id=1)
     assert all(holds.hold(pull) for pull in (one, two, late))
     assert set(holds.queues) == {("T", 0), ("T", 1)}
@@ -117,7 +121,7 @@ def test_held_pulls_are_found_by_queue_time_and_channel() -> None:
 
 def test_a_channel_holds_so_many_pulls() -> None:
     """Without this one client could fill the broker's memory."""
-    holds = PullHolds()
+    holds = PullRequestHoldTable()
     assert all(holds.hold(held("a")) for _ in range(HELD_PER_CHANNEL_MAX))
     assert not holds.hold(held("a"))
     assert holds.hold(held("b"))
@@ -303,7 +307,7 @@ def test_rates_are_over_the_last_minute() -> None:
     stats = BrokerStats("cluster")
     stats.sample(0, [("T", 0, 0)])
     for second in range(10, 130, 10):
-        stats.got("T", "g", 50, 5000)
+        stats.count_pulled("T", "g", 50, 5000)
         stats.sample(second * 1000, [("T", second * 100, second * 20_000)])
     assert stats.rate("TOPIC_PUT_NUMS", "T", 120_000) == 100
     assert stats.rate("GROUP_GET_NUMS", "T@g", 120_000) == 5
@@ -323,11 +327,11 @@ def test_rates_are_over_the_last_minute() -> None:
 def test_totals_roll_over_at_midnight() -> None:
     """Without this today's and yesterday's totals would be one."""
     days = DayTotals()
-    days.note("mon", 10, 5)
-    days.note("mon", 20, 9)
+    days.update("mon", 10, 5)
+    days.update("mon", 20, 9)
     assert (days.put_today, days.got_today) == (0, 0)
-    days.note("tue", 30, 15)
-    days.note("wed", 70, 20)
+    days.update("tue", 30, 15)
+    days.update("wed", 70, 20)
     assert (days.put_yesterday, days.put_today, days.got_yesterday, days.got_today) == (30, 70, 15, 20)
 
 

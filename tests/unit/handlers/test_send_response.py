@@ -8,7 +8,7 @@ from rocketpy.protocol.headers import SendMessageResponseHeader
 from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
 from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_ROCKETMQ, FrameDecoder
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.send.response import Parked, SendAnswers
+from rocketpy_broker.handlers.send.response import ParkedResponse, SendResponses
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 NOBODY = cast(Channel, None)
@@ -18,7 +18,7 @@ NOBODY = cast(Channel, None)
 @pytest.mark.parametrize("trace_on", [True, False])
 def test_the_template_writes_what_the_encoder_writes(region: str, trace_on: bool) -> None:
     """Without this the fast way and the ordinary way could drift apart, and clients would see both."""
-    answers = SendAnswers(store_host=HOST, region_id=region, trace_on=trace_on)
+    answers = SendResponses(store_host=HOST, region_id=region, trace_on=trace_on)
     request = Command(310, opaque=77, flag=0x100, codec=CODEC_JSON)
     header = SendMessageResponseHeader(
         msg_region=region,
@@ -27,14 +27,14 @@ def test_the_template_writes_what_the_encoder_writes(region: str, trace_on: bool
         queue_id=3,
         queue_offset=9,
     )
-    parked = Parked(NOBODY, request, 3, 9, (0x12AB,), waits=False)
+    parked = ParkedResponse(NOBODY, request, 3, 9, (0x12AB,), waits=False)
     assert answers.stored(parked, 10) == encode_command(request.reply(10, header=header))
 
 
 def test_a_batch_has_all_its_ids() -> None:
     """QUIRKS 18: without this a batch's result would name only one of its messages."""
-    answers = SendAnswers(store_host=HOST, region_id="r", trace_on=True)
-    parked = Parked(NOBODY, Command(320, opaque=1), 0, 5, (0, 0xB3), waits=False)
+    answers = SendResponses(store_host=HOST, region_id="r", trace_on=True)
+    parked = ParkedResponse(NOBODY, Command(320, opaque=1), 0, 5, (0, 0xB3), waits=False)
     (frame,) = FrameDecoder().feed(answers.stored(parked))
     ids = decode_command(frame).ext_fields()["msgId"]
     assert ids == "7F00000100002A9F0000000000000000,7F00000100002A9F00000000000000B3"
@@ -42,8 +42,8 @@ def test_a_batch_has_all_its_ids() -> None:
 
 def test_a_binary_request_is_answered_in_binary() -> None:
     """Without this a client that set its codec would have to read another one."""
-    answers = SendAnswers(store_host=HOST, region_id="r", trace_on=True)
+    answers = SendResponses(store_host=HOST, region_id="r", trace_on=True)
     request = Command(310, opaque=1, codec=CODEC_ROCKETMQ)
-    (frame,) = FrameDecoder().feed(answers.stored(Parked(NOBODY, request, 2, 5, (7,), waits=False)))
+    (frame,) = FrameDecoder().feed(answers.stored(ParkedResponse(NOBODY, request, 2, 5, (7,), waits=False)))
     assert frame.codec == CODEC_ROCKETMQ
     assert decode_command(frame).ext_fields()["queueId"] == "2"

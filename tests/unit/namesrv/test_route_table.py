@@ -128,10 +128,10 @@ def test_silence_drops_a_broker() -> None:
     """Without this producers would keep sending to a machine that is gone."""
     table = RouteTable()
     register(table, now_ms=1000)
-    assert table.drop_silent(121_000, 120_000) == []
+    assert table.drop_inactive(121_000, 120_000) == []
     table.touch("h:1", 2000)
-    assert table.drop_silent(121_001, 120_000) == []
-    assert [live.identity.name for live in table.drop_silent(122_001, 120_000)] == ["broker-a"]
+    assert table.drop_inactive(121_001, 120_000) == []
+    assert [live.identity.name for live in table.drop_inactive(122_001, 120_000)] == ["broker-a"]
     assert table.route("T") is None
     assert table.cluster_info().cluster_addr_table == {}
 

@@ -64,8 +64,8 @@ def test_silence_ends_a_client_after_two_minutes() -> None:
     registry = ClientRegistry()
     beat(registry, "one", now_ms=0)
     beat(registry, "two", now_ms=60_000)
-    assert registry.drop_silent(120_000) == set()
-    assert registry.drop_silent(120_001) == {"consumers"}
+    assert registry.drop_inactive(120_000) == set()
+    assert registry.drop_inactive(120_001) == {"consumers"}
     assert registry.producer_channels("producers") == ["two"]
 
 
@@ -113,7 +113,7 @@ def test_a_silent_client_loses_its_id() -> None:
     """A client behind a dead network would keep its id from the one that replaces it."""
     registry = ClientRegistry()
     claim(registry, "first", "a")
-    registry.drop_silent(120_001)
+    registry.drop_inactive(120_001)
     claim(registry, "other", "b", now_ms=120_001)
     assert (registry.producer_channel("c"), registry.owner_of("c")) == ("other", "b")
 

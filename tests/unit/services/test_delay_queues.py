@@ -10,7 +10,7 @@ from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC, DelayLevels
 from rocketpy.protocol.message.record import Record, decode_all
 from rocketpy_broker.services.delay.queues import DelayQueues
-from rocketpy_broker.services.delay.topic_rewrite import as_delayed
+from rocketpy_broker.services.delay.topic_rewrite import to_delayed_message
 from rocketpy_broker.store import MessageInner, MessageStore, RetentionConfig
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.unit.store.faulty_disk import FaultyDisk
@@ -39,7 +39,7 @@ class World:
 
     def send(self, level: int, body: bytes = b"", *, queue_id: int = 0) -> None:
         message = MessageInner("Real", queue_id, body, born_timestamp=7)
-        as_delayed(message, {"KEYS": "k", "DELAY": "0"}, level, LEVELS.level_max)
+        to_delayed_message(message, {"KEYS": "k", "DELAY": "0"}, level, LEVELS.level_max)
         self.store.put_message(message)
 
     def deliver(self, at_ms: int, count_max: int = 100) -> tuple[int, int | None]:

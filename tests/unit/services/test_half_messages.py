@@ -1,52 +1,58 @@
-"""HalfMessages and judge: which transactions are open, and what a check does about them."""
+"""HalfMessageTable and check_action: which transactions are open, and what a check does about them."""
 
 import random
 
 import pytest
 
-from rocketpy_broker.services.transactions.half_messages import CheckRules, Half, HalfMessages, Verdict, judge
+from rocketpy_broker.services.transactions.half_messages import (
+    CheckAction,
+    CheckRules,
+    HalfMessage,
+    HalfMessageTable,
+    check_action,
+)
 
 RULES = CheckRules(timeout_ms=6000, check_max=15, reserved_ms=1_000_000)
 
 
 @pytest.mark.parametrize(
-    ("properties", "age_ms", "verdict"),
+    ("properties", "age_ms", "action"),
     [
-        ({}, 0, Verdict.WAIT),
-        ({}, 5999, Verdict.WAIT),
-        ({}, 6000, Verdict.ASK),
-        ({}, -1, Verdict.ASK),  # its producer's clock is ahead: nobody knows how old it is
-        ({"TRANSACTION_CHECK_TIMES": "14"}, 6000, Verdict.ASK),
-        ({"TRANSACTION_CHECK_TIMES": "15"}, 6000, Verdict.GIVE_UP),
-        ({"TRANSACTION_CHECK_TIMES": "many"}, 6000, Verdict.ASK),
-        ({}, 1_000_001, Verdict.GIVE_UP),
-        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, 59_999, Verdict.KEEP),
-        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, 60_000, Verdict.ASK),
-        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}, 1000, Verdict.ASK),
-        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "-1"}, 5999, Verdict.KEEP),
-        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, 6000, Verdict.ASK),
+        ({}, 0, CheckAction.WAIT),
+        ({}, 5999, CheckAction.WAIT),
+        ({}, 6000, CheckAction.CHECK),
+        ({}, -1, CheckAction.CHECK),  # its producer's clock is ahead: nobody knows how old it is
+        ({"TRANSACTION_CHECK_TIMES": "14"}, 6000, CheckAction.CHECK),
+        ({"TRANSACTION_CHECK_TIMES": "15"}, 6000, CheckAction.DISCARD),
+        ({"TRANSACTION_CHECK_TIMES": "many"}, 6000, CheckAction.CHECK),
+        ({}, 1_000_001, CheckAction.DISCARD),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, 59_999, CheckAction.RENEW),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, 60_000, CheckAction.CHECK),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}, 1000, CheckAction.CHECK),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "-1"}, 5999, CheckAction.RENEW),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, 6000, CheckAction.CHECK),
     ],
 )
-def test_verdicts(properties: dict[str, str], age_ms: int, verdict: Verdict) -> None:
+def test_verdicts(properties: dict[str, str], age_ms: int, action: CheckAction) -> None:
     """Producers would be asked too early, too often, or never."""
-    assert judge(properties, 10_000_000 - age_ms, 10_000_000, RULES) is verdict
+    assert check_action(properties, 10_000_000 - age_ms, 10_000_000, RULES) is action
 
 
-def seen(table: HalfMessages, count: int) -> None:
+def seen(table: HalfMessageTable, count: int) -> None:
     """The next `count` half messages are read from their queue."""
     for _ in range(count):
         table.add_half(table.next_half * 100, 100)
 
 
-def ended(table: HalfMessages, half_offset: int, op_offset: int) -> int:
+def ended(table: HalfMessageTable, half_offset: int, op_offset: int) -> int:
     newest, _ = table.end(half_offset)
-    table.end_written(op_offset, newest)
+    table.record_end(op_offset, newest)
     return newest
 
 
 def test_the_first_decision_counts() -> None:
     """A commit that arrives twice would deliver twice."""
-    table = HalfMessages()
+    table = HalfMessageTable()
     seen(table, 2)
     assert table.is_open(0)
     assert ended(table, 0, 0) == 0
@@ -61,11 +67,11 @@ def test_the_first_decision_counts() -> None:
 
 def test_an_end_that_is_not_written_is_taken_back() -> None:
     """A full disk would lose a transaction: neither committed nor asked about."""
-    table = HalfMessages()
+    table = HalfMessageTable()
     seen(table, 1)
     for offset in (0, 1):
         newest, half = table.end(offset)
-        table.end_written(0, newest)
+        table.record_end(0, newest)
         table.reopen(newest, half)
         assert table.is_open(offset)
     seen(table, 1)
@@ -74,11 +80,11 @@ def test_an_end_that_is_not_written_is_taken_back() -> None:
 
 def test_copies_take_the_place_of_what_they_copy() -> None:
     """A producer that commits late, by the offset it knows, would be ignored and the message asked about."""
-    table = HalfMessages()
+    table = HalfMessageTable()
     seen(table, 2)
-    table.replace(0, 2, Half(1, 1))
+    table.replace(0, 2, HalfMessage(1, 1))
     seen(table, 1)
-    table.replace(2, 3, Half(1, 1))
+    table.replace(2, 3, HalfMessage(1, 1))
     assert table.is_open(0)
     assert ended(table, 0, 0) == 3
     assert not table.is_open(0)
@@ -89,7 +95,7 @@ def test_copies_take_the_place_of_what_they_copy() -> None:
 
 def test_progress_keeps_what_a_restart_needs() -> None:
     """After a restart, ended transactions would be asked about, or open ones forgotten."""
-    table = HalfMessages()
+    table = HalfMessageTable()
     seen(table, 4)
     ended(table, 1, 0)
     ended(table, 3, 1)
@@ -102,11 +108,11 @@ def test_progress_keeps_what_a_restart_needs() -> None:
 
 def test_an_earlier_life_told_by_name() -> None:
     """A copy made for CHECK_IMMUNITY_TIME_IN_SECONDS by a Java broker would be asked about after its end."""
-    table = HalfMessages(half_offset=5, op_offset=0)
+    table = HalfMessageTable(half_offset=5, op_offset=0)
     table.add_op(0, 2)
     seen(table, 2)
-    table.name(5, 2)
-    table.name(6, 3)
+    table.add_earlier_copy(5, 2)
+    table.add_earlier_copy(6, 3)
     assert sorted(table.open) == [6]
     assert table.is_open(3)
     assert not table.is_open(2)
@@ -118,7 +124,7 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.table = HalfMessages()
+        self.table = HalfMessageTable()
         self.halves: list[int] = []
         """Queue offset -> which transaction."""
         self.ops: list[int] = []
@@ -140,14 +146,14 @@ class Life:
         if self.table.open:
             old = self.rng.choice(sorted(self.table.open))
             self.halves.append(self.halves[old])
-            self.table.replace(old, len(self.halves) - 1, Half(0, 0))
+            self.table.replace(old, len(self.halves) - 1, HalfMessage(0, 0))
 
     def read(self) -> None:
         seen(self.table, len(self.halves) - self.table.next_half)
 
     def restart(self) -> None:
         half_offset, op_offset = self.table.progress()
-        self.table = table = HalfMessages(half_offset, op_offset)
+        self.table = table = HalfMessageTable(half_offset, op_offset)
         for number in range(op_offset, len(self.ops)):
             table.add_op(number, self.ops[number])
         self.read()
