@@ -20,7 +20,7 @@ from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.pull import PullConsumer
 from rocketpy.errors import MessageInvalid, RecordCorrupt, RouteNotFound
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt, check_group
-from rocketpy.producer.send.response import read_answer
+from rocketpy.producer.send.response import parse_response
 from rocketpy.protocol.bodies import MessageQueue, QueueData
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import CreateTopicRequestHeader, SendMessageRequestHeaderV2
@@ -135,7 +135,7 @@ class AdminClient(Lookups, Connected):
         command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
         # Asked once: a second time might store it twice.
         answer = await client.links.to(address).request(command, _TIMEOUT_MS)
-        return read_answer(answer, queue, message.message_id)
+        return parse_response(answer, queue, message.message_id)
 
     async def _make_readable(self, client: ClientInstance, topic: str, data: QueueData) -> None:
         """Give a topic the permission to be read, at the broker's master; all else stays."""

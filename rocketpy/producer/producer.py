@@ -29,9 +29,9 @@ from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.message.message import Message, MessageExt, check_group, check_message
 from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.request_reply import Requests
-from rocketpy.producer.send.dispatcher import Submitter, kind_of
-from rocketpy.producer.send.pending import LoneSend, OnewaySend
-from rocketpy.producer.send.sender import Engine
+from rocketpy.producer.send.dispatcher import SendDispatcher, kind_of
+from rocketpy.producer.send.pending import OnewaySend, UnbatchedSend
+from rocketpy.producer.send.sender import Sender
 from rocketpy.producer.transaction import (
     LocalTransaction,
     TransactionCheck,
@@ -84,7 +84,7 @@ class Producer(Lookups, Lifecycle):
         self._listeners = tuple(listeners)
         self._telemetry = telemetry
         self._checks = tuple(checks)
-        self._sends: Submitter | None = None
+        self._sends: SendDispatcher | None = None
         self._closing: asyncio.Task[list[Unfinished]] | None = None
         self._wire_group = self.group
         self._transactions: Transactions | None = None
@@ -121,9 +121,9 @@ class Producer(Lookups, Lifecycle):
         listeners.observe(telemetry, client.config.namespace)
         self._count_failure = failure_counter(telemetry, f"producer {self.group}")
         client.tasks.on_failure.append(self._count_failure)
-        engine = Engine(client, self._wire_group, self.config, listeners, self._checks)
+        sender = Sender(client, self._wire_group, self.config, listeners, self._checks)
         gathers = self.config.batching and not self._checks
-        self._sends = sends = Submitter(engine, client, self.config, gathers=gathers)
+        self._sends = sends = SendDispatcher(sender, client, self.config, gathers=gathers)
         self._transactions = Transactions(
             client, self._wire_group, sends.send_half, listeners.settlers, self.config.send_timeout_ms
         )
@@ -159,18 +159,18 @@ class Producer(Lookups, Lifecycle):
         wait_ms = self.config.close_timeout_ms if timeout_ms is None else timeout_ms
         check_number("timeout_ms", wait_ms, 0)
         if self._closing is None:
-            engine = self._sends.engine
-            engine.refuse()
+            sender = self._sends.sender
+            sender.refuse()
             self.transactions.close()
             _started(self._requests).close()
-            self._closing = joined(self._close(engine, self._client, wait_ms), f"close producer {self.group}")
+            self._closing = joined(self._close(sender, self._client, wait_ms), f"close producer {self.group}")
         return await asyncio.shield(self._closing)
 
-    async def _close(self, engine: Engine, client: ClientInstance, wait_ms: int) -> list[Unfinished]:
+    async def _close(self, sender: Sender, client: ClientInstance, wait_ms: int) -> list[Unfinished]:
         try:
             client.tasks.on_failure.remove(self._count_failure)
-            unfinished = await engine.close(wait_ms)
-            engine.listeners.close()
+            unfinished = await sender.close(wait_ms)
+            sender.listeners.close()
             if unfinished:
                 log.warning("producer %s closed with %d messages unanswered", self.group, len(unfinished))
             await client.remove_producer(self._wire_group)
@@ -183,16 +183,16 @@ class Producer(Lookups, Lifecycle):
     def health(self) -> Health:
         """How the producer and its connections are doing. Raises ClientClosed when it was not started."""
         sends = _started(self._sends)
-        room = sends.room
+        limiter = sends.limiter
         health = _started(self._client).health()
-        problem = (str(room.closed),) if room.closed is not None else ()
+        problem = (str(limiter.closed),) if limiter.closed is not None else ()
         return replace(
             health,
             ok=health.ok and not problem,
             problems=health.problems + problem,
-            in_flight=room.count,
-            in_flight_bytes=room.bytes,
-            rejecting_batches=sends.engine.rejecting_batches,
+            in_flight=limiter.count,
+            in_flight_bytes=limiter.bytes,
+            rejecting_batches=sends.sender.rejecting_batches,
         )
 
     # -- sending ------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Producer(Lookups, Lifecycle):
         """
         sends = self._sends or _started(self._sends)
         kind = kind_of(message)
-        if sends.room.refuses(len(message.body)):
+        if sends.limiter.refuses(len(message.body)):
             return await sends.send(kind, message, queue, selector, arg, timeout_ms)
         return await sends.hand_over(kind, message, queue, selector, arg, timeout_ms)
 
@@ -243,8 +243,8 @@ class Producer(Lookups, Lifecycle):
         """
         sends = self._sends or _started(self._sends)
         kind = kind_of(message)
-        if sends.room.refuses(len(message.body)):
-            sends.room.check(len(message.body))
+        if sends.limiter.refuses(len(message.body)):
+            sends.limiter.check(len(message.body))
         return sends.hand_over(kind, message, queue, selector, arg, timeout_ms)
 
     def send_oneway(
@@ -261,7 +261,7 @@ class Producer(Lookups, Lifecycle):
         """
         sends = _started(self._sends)
         check_message(message)
-        sends.room.check(len(message.body))
+        sends.limiter.check(len(message.body))
         future = sends.hand_over(OnewaySend, message, queue, selector, arg, None)
         future.add_done_callback(self._oneway_ended)
 
@@ -285,7 +285,7 @@ class Producer(Lookups, Lifecycle):
 
         For loops of `send_nowait`. `flush` waits for the answers.
         """
-        await self._here().engine.drain()
+        await self._here().sender.drain()
 
     async def flush(self) -> None:
         """Wait until every message accepted so far has ended: stored, failed, or its send cancelled.
@@ -293,7 +293,7 @@ class Producer(Lookups, Lifecycle):
         What was gathered for a batch leaves at once. Messages accepted during the wait are not waited for.
         Ends when the last time-out does. Never raises for a failed send: its future or `send` does.
         """
-        await self._here().engine.flush()
+        await self._here().sender.flush()
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Short for `fetch_publish_message_queues`."""
@@ -370,7 +370,7 @@ class Producer(Lookups, Lifecycle):
         check_message(message)
 
         async def send_singly(request: Message, left_ms: int) -> SendResult:
-            return await sends.send(LoneSend, request, queue, selector, arg, left_ms)
+            return await sends.send(UnbatchedSend, request, queue, selector, arg, left_ms)
 
         return await _started(self._requests).request(message, ttl_ms, send_singly)
 
@@ -401,10 +401,10 @@ class Producer(Lookups, Lifecycle):
             return None
         if self._sends is None or self._closing is not None:
             return None
-        count = self._sends.room.count
+        count = self._sends.limiter.count
         return f"producer {self.group}" + (f", with {count} messages unanswered," if count else "")
 
-    def _here(self) -> Submitter:
+    def _here(self) -> SendDispatcher:
         """What sends. Raises ClientClosed before the start, and in another event loop than the producer's."""
         sends = _started(self._sends)
         _started(self._client).check_loop()

@@ -37,7 +37,7 @@ class PublishRoute:
     queues: tuple[MessageQueue, ...]
     masters: Mapping[str, str]
     ordered: bool = False
-    leaderless: frozenset[str] = frozenset()
+    brokers_without_master: frozenset[str] = frozenset()
 
 
 def check_route(topic: str, route: TopicRouteData) -> None:
@@ -77,12 +77,12 @@ def publish_route(topic: str, route: TopicRouteData) -> PublishRoute:
         if data.perm & PERM_WRITE and data.broker_name in masters
         for queue_id in range(data.write_queue_nums)
     )
-    leaderless = frozenset(
+    brokers_without_master = frozenset(
         data.broker_name
         for data in route.queue_datas
         if data.perm & PERM_WRITE and data.write_queue_nums and data.broker_name not in masters
     )
-    return PublishRoute(topic, queues, masters, leaderless=leaderless)
+    return PublishRoute(topic, queues, masters, brokers_without_master=brokers_without_master)
 
 
 def borrow_route(topic: str, template: TopicRouteData, queues_max: int) -> PublishRoute:

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from rocketpy.config import BatchConfig
 from rocketpy.hooks import SendEvent
 from rocketpy.message.message import Message
-from rocketpy.producer.send.batch_builder import OpenBatch
-from rocketpy.producer.send.encoder import Preparer
-from rocketpy.producer.send.flow_control import Room
-from rocketpy.producer.send.publish_info import Publisher
+from rocketpy.producer.send.batch_builder import BatchBuilder
+from rocketpy.producer.send.encoder import MessageEncoder
+from rocketpy.producer.send.flow_control import InFlightLimiter
+from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
 from rocketpy.runtime.tasks import Tasks
@@ -33,8 +33,8 @@ _RECORD_BYTES = 384
 class Accumulator:
     """The open batches of one producer.
 
-    is_calm: whether the last batch was one of one message, so that a send that finds nothing in flight had
-    better go at once. room: what is gathered counts at once. leave: called with each batch when it is to
+    last_batch_was_single: whether the last batch had one message; then a send that finds nothing in flight
+    leaves at once. limiter: what is gathered counts at once. leave: called with each batch when it is to
     leave. left: called when all that leave at this moment have. check_loop: called when a batch is opened
     while the event loop does not run, which would never leave. tasks: the client's; a bug fails it.
     """
@@ -42,9 +42,9 @@ class Accumulator:
     def __init__(
         self,
         config: BatchConfig,
-        room: Room,
-        preparer: Preparer,
-        leave: Callable[[OpenBatch], None],
+        limiter: InFlightLimiter,
+        encoder: MessageEncoder,
+        leave: Callable[[BatchBuilder], None],
         left: Callable[[], None],
         check_loop: Callable[[], None],
         tasks: Tasks,
@@ -53,20 +53,20 @@ class Accumulator:
         self._max_count = config.max_gathered
         self._linger_s = config.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._room = room
-        self._preparer = preparer
+        self._limiter = limiter
+        self._encoder = encoder
         self._leave = leave
         self._left = left
         self._check_loop = check_loop
         self._tasks = tasks
-        self._open: dict[Publisher, OpenBatch] = {}
-        self._given: dict[MessageQueue, OpenBatch] = {}
+        self._open: dict[TopicPublishInfo, BatchBuilder] = {}
+        self._given: dict[MessageQueue, BatchBuilder] = {}
         self._timer: asyncio.Handle | None = None
-        self.is_calm = not self._linger_s
+        self.last_batch_was_single = not self._linger_s
 
     def add(
         self,
-        publisher: Publisher,
+        publish_info: TopicPublishInfo,
         message: Message,
         future: asyncio.Future[SendResult],
         event: SendEvent | None,
@@ -74,8 +74,8 @@ class Accumulator:
         timeout_ms: int,
     ) -> None:
         """Accept a send and let it join. Raises MessageTooLarge for its properties, and ClientClosed."""
-        tail = self._preparer.tail(message, event)
-        batch = self._open.get(publisher) if queue is None else self._given.get(queue)
+        tail = self._encoder.tail(message, event)
+        batch = self._open.get(publish_info) if queue is None else self._given.get(queue)
         size = len(message.body)
         wire_bytes = size + len(tail) * 4 + _RECORD_BYTES
         if (
@@ -84,7 +84,7 @@ class Accumulator:
             or batch.wire_bytes + wire_bytes > self._max_bytes
             or (batch.timeout_ms != timeout_ms and not _join_times(batch, timeout_ms))
         ):
-            batch = self._new(publisher, queue, timeout_ms, wait=message.wait_store)
+            batch = self._new(publish_info, queue, timeout_ms, wait=message.wait_store)
         messages = batch.messages
         messages.append(message)
         batch.futures.append(future)
@@ -95,20 +95,20 @@ class Accumulator:
             batch.events.append(event)
         batch.size += size
         batch.wire_bytes += wire_bytes
-        room = self._room
-        room.count += 1
-        room.bytes += size
+        limiter = self._limiter
+        limiter.count += 1
+        limiter.bytes += size
         if len(messages) >= self._max_count:
-            self.flush_topic(publisher)
+            self.flush_topic(publish_info)
 
-    def flush_topic(self, publisher: Publisher) -> None:
+    def flush_topic(self, publish_info: TopicPublishInfo) -> None:
         """Let go what was gathered for one topic."""
-        batch = self._open.pop(publisher, None)
+        batch = self._open.pop(publish_info, None)
         batches = [batch] if batch is not None else []
         if self._given:
-            batches += [batch for batch in self._given.values() if batch.publisher is publisher]
+            batches += [batch for batch in self._given.values() if batch.publish_info is publish_info]
             self._given = {
-                queue: batch for queue, batch in self._given.items() if batch.publisher is not publisher
+                queue: batch for queue, batch in self._given.items() if batch.publish_info is not publish_info
             }
         self._let_go(batches)
 
@@ -123,16 +123,16 @@ class Accumulator:
         self._let_go(batches)
 
     def _new(
-        self, publisher: Publisher, queue: MessageQueue | None, timeout_ms: int, *, wait: bool
-    ) -> OpenBatch:
+        self, publish_info: TopicPublishInfo, queue: MessageQueue | None, timeout_ms: int, *, wait: bool
+    ) -> BatchBuilder:
         """Open a batch, after those have left that it must not overtake."""
         if not self._loop.is_running():
             self._check_loop()
-        if queue is None or publisher in self._open or queue in self._given:
-            self.flush_topic(publisher)
-        batch = OpenBatch(publisher, queue, timeout_ms, wait=wait)
+        if queue is None or publish_info in self._open or queue in self._given:
+            self.flush_topic(publish_info)
+        batch = BatchBuilder(publish_info, queue, timeout_ms, wait=wait)
         if queue is None:
-            self._open[publisher] = batch
+            self._open[publish_info] = batch
         else:
             self._given[queue] = batch
         if self._timer is None:
@@ -142,16 +142,18 @@ class Accumulator:
                 self._timer = self._loop.call_soon(self._tasks.run, self.flush)
         return batch
 
-    def _let_go(self, batches: list[OpenBatch]) -> None:
+    def _let_go(self, batches: list[BatchBuilder]) -> None:
         if not batches:
             return
-        self.is_calm = len(batches) == 1 and len(batches[0].messages) == 1 and not self._linger_s
+        self.last_batch_was_single = (
+            len(batches) == 1 and len(batches[0].messages) == 1 and not self._linger_s
+        )
         for batch in batches:
             self._leave(batch)
         self._left()
 
 
-def _join_times(batch: OpenBatch, timeout_ms: int) -> bool:
+def _join_times(batch: BatchBuilder, timeout_ms: int) -> bool:
     """Whether a send with this time-out may join, which makes the batch's time-out the longer one.
 
     Within a tenth it may: senders that have waited for room have all sorts of time left.

@@ -9,14 +9,14 @@ from typing import NamedTuple
 from rocketpy.hooks import SendEvent
 from rocketpy.message.message import Message
 from rocketpy.producer.send.pending import BatchRequest, SingleSend
-from rocketpy.producer.send.publish_info import Publisher
+from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.request_template import encoded_properties
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.results import SendResult
 
 
-class Shed(NamedTuple):
+class CancelledMessages(NamedTuple):
     """What callers who have gone leave behind: messages, their bodies' bytes, and what listeners follow."""
 
     messages: int
@@ -24,7 +24,7 @@ class Shed(NamedTuple):
     events: list[SendEvent]
 
 
-class OpenBatch:
+class BatchBuilder:
     """What is being gathered: one entry a message in `messages`, `futures`, `tails` and, with listeners,
     `events`.
 
@@ -40,7 +40,7 @@ class OpenBatch:
         "given",
         "has_ids",
         "messages",
-        "publisher",
+        "publish_info",
         "size",
         "tails",
         "timeout_ms",
@@ -49,9 +49,9 @@ class OpenBatch:
     )
 
     def __init__(
-        self, publisher: Publisher, given: MessageQueue | None, timeout_ms: int, *, wait: bool
+        self, publish_info: TopicPublishInfo, given: MessageQueue | None, timeout_ms: int, *, wait: bool
     ) -> None:
-        self.publisher = publisher
+        self.publish_info = publish_info
         self.given = given
         self.timeout_ms = timeout_ms
         self.wait = wait
@@ -64,10 +64,10 @@ class OpenBatch:
         self.wire_bytes = 0
 
 
-class GatheredSend(BatchRequest[SendResult]):
+class ProducerBatch(BatchRequest[SendResult]):
     """As many sends as were gathered; each caller gets a result of its own.
 
-    tails, wait: as in `OpenBatch`.
+    tails, wait: as in `BatchBuilder`.
     """
 
     messages: list[Message]
@@ -107,13 +107,13 @@ class GatheredSend(BatchRequest[SendResult]):
             else:
                 yield event, end if isinstance(end, Exception) else end[number : number + 1]
 
-    def shed(self) -> Shed | None:
+    def drop_cancelled(self) -> CancelledMessages | None:
         """Part with the messages whose callers have gone; None when all are there."""
         if True not in [future.done() for future in self.futures]:
             return None
         kept = [number for number, future in enumerate(self.futures) if not future.done()]
         gone = sorted(set(range(len(self.futures))) - set(kept))
-        shed = Shed(
+        drop_cancelled = CancelledMessages(
             len(gone),
             sum([len(self.messages[number].body) for number in gone]),
             [self.events[number] for number in gone if self.events],
@@ -123,9 +123,9 @@ class GatheredSend(BatchRequest[SendResult]):
         self.tails = [self.tails[number] for number in kept]
         self.message_ids = [self.message_ids[number] for number in kept]
         self.events = [self.events[number] for number in kept if self.events]
-        self.count -= shed.messages
-        self.size -= shed.size
-        return shed
+        self.count -= drop_cancelled.messages
+        self.size -= drop_cancelled.size
+        return drop_cancelled
 
     def parts(self) -> Iterable[SingleSend]:
         """Each message as a send of its own, with the same id and what is left of the time."""
@@ -150,7 +150,7 @@ class GatheredSend(BatchRequest[SendResult]):
             message.body,
             tail,
             owner=self.owner,
-            publisher=self.publisher,
+            publish_info=self.publish_info,
             size=len(message.body),
             given=self.given,
             born_ms=self.born_ms,

@@ -1,4 +1,4 @@
-"""The way from a message to a send in the engine: room, selectors, gathering, preparing, compression."""
+"""The way from a message to a send in the sender: bounds, selectors, gathering, preparing, compression."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rocketpy.producer.send.batch import check_batch, messages_of
 from rocketpy.producer.send.encoder import BatchPart
 from rocketpy.producer.send.pending import (
     HalfSend,
-    OneMessage,
     OnewaySend,
     ReplyMessage,
     ReplySend,
+    SingleRequest,
     SingleSend,
 )
-from rocketpy.producer.send.publish_info import Publisher
+from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.selected import submit_selected
-from rocketpy.producer.send.sender import Engine
+from rocketpy.producer.send.sender import Sender
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.compression import compress_if_worth
 from rocketpy.results import SendResult
@@ -34,29 +34,29 @@ from rocketpy.results import SendResult
 R = TypeVar("R")
 
 
-class Submitter:
-    """Hands one producer's messages to its engine.
+class SendDispatcher:
+    """Hands one producer's messages to its sender.
 
     gathers: whether sends may travel together.
-    room, new_future: the engine's. Time-outs are in ms; None stands for the producer's.
+    limiter, new_future: the sender's. Time-outs are in ms; None stands for the producer's.
     """
 
     def __init__(
-        self, engine: Engine, client: ClientInstance, config: ProducerConfig, *, gathers: bool
+        self, sender: Sender, client: ClientInstance, config: ProducerConfig, *, gathers: bool
     ) -> None:
-        self.engine: Final = engine
-        self.room: Final = engine.room
-        self.new_future: Final[Callable[[], asyncio.Future[Any]]] = engine.new_future
+        self.sender: Final = sender
+        self.limiter: Final = sender.limiter
+        self.new_future: Final[Callable[[], asyncio.Future[Any]]] = sender.new_future
         self._config = config
         self._client = client
         self._gathers = gathers
-        self._runs = engine.loop.is_running
+        self._runs = sender.loop.is_running
         self._compress_above = config.compression.above_bytes
         self._gather_up_to = min(self._compress_above, config.max_message_bytes) if gathers else -1
 
     def hand_over(
         self,
-        kind: type[OneMessage[R]],
+        kind: type[SingleRequest[R]],
         message: Message,
         queue: MessageQueue | None,
         selector: QueueSelector | None,
@@ -75,7 +75,7 @@ class Submitter:
 
     async def send(
         self,
-        kind: type[OneMessage[R]],
+        kind: type[SingleRequest[R]],
         message: Message,
         queue: MessageQueue | None,
         selector: QueueSelector | None,
@@ -106,13 +106,13 @@ class Submitter:
         check_batch(messages)
         if queue is not None:
             self._check_queue(queue, messages[0].topic)
-        listeners = self.engine.listeners
+        listeners = self.sender.listeners
         listeners.look()
         event = listeners.announce(messages) if listeners.all else None
         results: list[SendResult] = []
         is_given = queue is not None
         try:
-            for part in self.engine.preparer.batch_parts(messages, event):
+            for part in self.sender.encoder.batch_parts(messages, event):
                 try:
                     follows = bool(results) and not is_given
                     results += await self._send_part(part, queue, timeout_ms, event, follows=follows)
@@ -131,7 +131,7 @@ class Submitter:
 
     def select(
         self,
-        kind: type[OneMessage[R]],
+        kind: type[SingleRequest[R]],
         message: Message,
         future: asyncio.Future[R],
         queue: MessageQueue | None,
@@ -146,11 +146,11 @@ class Submitter:
         def submit(chosen: MessageQueue, left_ms: int) -> None:
             self.submit(kind, message, future, chosen, left_ms)
 
-        submit_selected(self.engine, message, future, selector, arg, self._time_for(timeout_ms), submit)
+        submit_selected(self.sender, message, future, selector, arg, self._time_for(timeout_ms), submit)
 
     def submit(
         self,
-        kind: type[OneMessage[Any]],
+        kind: type[SingleRequest[Any]],
         message: Message,
         future: asyncio.Future[Any],
         queue: MessageQueue | None,
@@ -161,59 +161,59 @@ class Submitter:
         Returns what listeners follow, unless it was gathered.
         """
         size = len(message.body)
-        engine = self.engine
+        sender = self.sender
         if queue is not None:
             self._check_queue(queue, message.topic)
-        publisher = engine.publishers[message.topic]
+        publish_info = sender.publish_infos[message.topic]
         timeout_ms = self._config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
-        listeners = engine.listeners
-        if listeners.dormant and not self.room.count:
+        listeners = sender.listeners
+        if listeners.dormant and not self.limiter.count:
             listeners.look()
         if (
             kind is SingleSend
             and size <= self._gather_up_to
             and not message.delay_level
-            and publisher.takes_batches
-            and (self.room.count or not engine.accumulator.is_calm)
+            and publish_info.may_batch
+            and (self.limiter.count or not sender.accumulator.last_batch_was_single)
         ):
             if listeners.all:
-                self._gather_announced(publisher, message, future, queue, timeout_ms)
+                self._gather_announced(publish_info, message, future, queue, timeout_ms)
             else:
-                engine.accumulator.add(publisher, message, future, None, queue, timeout_ms)
+                sender.accumulator.add(publish_info, message, future, None, queue, timeout_ms)
             return None
         self._check_single(size)
         event = listeners.announce((message,), oneway=kind is OnewaySend) if listeners.all else None
         try:
-            tail = engine.preparer.tail(message, event)
+            tail = sender.encoder.tail(message, event)
         except RocketError as error:
             if event is not None:
                 listeners.ended(event, error)
             raise
         events = (event,) if event is not None else ()
-        send = engine.preparer.single(kind, publisher, message, future, tail, queue, timeout_ms, events)
+        send = sender.encoder.single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
         if self._gathers:
-            engine.accumulator.flush_topic(publisher)
-        engine.accept(send)
+            sender.accumulator.flush_topic(publish_info)
+        sender.accept(send)
         if size <= self._compress_above:
-            engine.begin(send)
+            sender.begin(send)
         else:
             self._compress(send)
         return event
 
     def _gather_announced(
         self,
-        publisher: Publisher,
+        publish_info: TopicPublishInfo,
         message: Message,
         future: asyncio.Future[SendResult],
         queue: MessageQueue | None,
         timeout_ms: int,
     ) -> None:
         """Accept a message that travels with others, should there be any, and tell the listeners."""
-        event = self.engine.listeners.announce((message,))
+        event = self.sender.listeners.announce((message,))
         try:
-            self.engine.accumulator.add(publisher, message, future, event, queue, timeout_ms)
+            self.sender.accumulator.add(publish_info, message, future, event, queue, timeout_ms)
         except RocketError as error:
-            self.engine.listeners.ended(event, error)
+            self.sender.listeners.ended(event, error)
             raise
 
     def _check_single(self, size: int) -> None:
@@ -236,26 +236,26 @@ class Submitter:
                 f"a message of topic {topic} cannot go to a queue of topic {queue.topic}: {queue}"
             )
 
-    def _compress(self, send: OneMessage[R]) -> None:
+    def _compress(self, send: SingleRequest[R]) -> None:
         """Compress its body, then begin. On a thread when it is long and no order would be lost by that."""
         config = self._config.compression
         if send.given is not None or send.size <= config.off_loop_above_bytes:
             send.body, send.sys_flag = compress_if_worth(
                 send.body, COMPRESSION_TYPES[config.type], config.level
             )
-            self.engine.begin(send)
+            self.sender.begin(send)
         else:
             self._client.tasks.spawn(self._compress_on_thread(send), "compression")
 
-    async def _compress_on_thread(self, send: OneMessage[R]) -> None:
+    async def _compress_on_thread(self, send: SingleRequest[R]) -> None:
         config = self._config.compression
         try:
-            send.body, send.sys_flag = await self.engine.loop.run_in_executor(
+            send.body, send.sys_flag = await self.sender.loop.run_in_executor(
                 None, compress_if_worth, send.body, COMPRESSION_TYPES[config.type], config.level
             )
         finally:
             # Also when that failed: the body is then as it was, and goes like that.
-            self.engine.begin_late(send)
+            self.sender.begin_late(send)
 
     async def _send_part(
         self,
@@ -267,19 +267,19 @@ class Submitter:
         follows: bool,
     ) -> Sequence[SendResult]:
         """Send one request of a batch."""
-        engine = self.engine
+        sender = self.sender
         left_ms = self._time_for(await self._wait_for_room(len(part.body), timeout_ms))
         future: asyncio.Future[Sequence[SendResult]] = self.new_future()
-        publisher = engine.publishers[part.messages[0].topic]
-        send = engine.preparer.batch(publisher, part, future, queue, left_ms, event, follows=follows)
-        engine.accept(send)
-        engine.begin(send)
+        publish_info = sender.publish_infos[part.messages[0].topic]
+        send = sender.encoder.batch(publish_info, part, future, queue, left_ms, event, follows=follows)
+        sender.accept(send)
+        sender.begin(send)
         return await future
 
     async def _wait_for_room(self, size: int, timeout_ms: int | None) -> int | None:
         """Wait until a body of so many bytes would be accepted; what is left of the time-out."""
-        if self.room.refuses(size):
-            return await self.room.wait(size, self._time_for(timeout_ms))
+        if self.limiter.refuses(size):
+            return await self.limiter.wait(size, self._time_for(timeout_ms))
         return timeout_ms
 
     def _time_for(self, timeout_ms: int | None) -> int:

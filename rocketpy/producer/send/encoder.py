@@ -13,9 +13,9 @@ from rocketpy.hooks import SendEvent
 from rocketpy.message.columns import MessageColumns
 from rocketpy.message.message import Message
 from rocketpy.producer.send.batch import split_batch
-from rocketpy.producer.send.batch_builder import GatheredSend, OpenBatch
-from rocketpy.producer.send.pending import BatchSend, OneMessage, Owner, SingleSend
-from rocketpy.producer.send.publish_info import Publisher
+from rocketpy.producer.send.batch_builder import BatchBuilder, ProducerBatch
+from rocketpy.producer.send.pending import BatchSend, Owner, SingleRequest, SingleSend
+from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.request_template import head_text, properties_text, tail_text
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.batch import encode_batch
@@ -36,7 +36,7 @@ class BatchPart(NamedTuple):
     body: bytes
 
 
-class Preparer:
+class MessageEncoder:
     """Makes the sends of one producer. address: the client's, for unique ids. namespace: the client's."""
 
     def __init__(self, owner: Owner, config: ProducerConfig, address: bytes, namespace: str = "") -> None:
@@ -51,15 +51,15 @@ class Preparer:
 
     def single(
         self,
-        kind: type[OneMessage[R]],
-        publisher: Publisher,
+        kind: type[SingleRequest[R]],
+        publish_info: TopicPublishInfo,
         message: Message,
         future: asyncio.Future[R],
         tail: str,
         queue: MessageQueue | None,
         timeout_ms: int,
         events: Sequence[SendEvent],
-    ) -> OneMessage[R]:
+    ) -> SingleRequest[R]:
         """A send of one message, whose properties are made already: see `tail`."""
         born_ms = time.time_ns() // 1_000_000
         message_id = message.unique_id or self._ids.next(born_ms)
@@ -71,7 +71,7 @@ class Preparer:
             message.body,
             tail,
             owner=self._owner,
-            publisher=publisher,
+            publish_info=publish_info,
             size=len(message.body),
             given=queue,
             born_ms=born_ms,
@@ -93,13 +93,13 @@ class Preparer:
             head_bytes = len(head_text(message.unique_id, wait_store=False))
         return tail_text(message, head_bytes, self._checksum, extra)
 
-    def gathered(self, batch: OpenBatch) -> GatheredSend:
+    def gathered(self, batch: BatchBuilder) -> ProducerBatch:
         """What was gathered, as it leaves: with ids and times."""
         born_ms = time.time_ns() // 1_000_000
         count = len(batch.messages)
         now_ms = self._steady() * 1000
         ids = self._ids.take(born_ms, count)
-        return GatheredSend(
+        return ProducerBatch(
             batch.messages,
             _own_ids(batch.messages, ids) if batch.has_ids else ids,
             _BATCH_PROPERTIES[batch.wait],
@@ -107,7 +107,7 @@ class Preparer:
             batch.tails,
             batch.wait,
             owner=self._owner,
-            publisher=batch.publisher,
+            publish_info=batch.publish_info,
             size=batch.size,
             given=batch.given,
             born_ms=born_ms,
@@ -117,11 +117,11 @@ class Preparer:
             count=count,
         )
 
-    def alone(self, batch: OpenBatch) -> OneMessage[SendResult]:
+    def alone(self, batch: BatchBuilder) -> SingleRequest[SendResult]:
         """The only message of a batch, as a send of its own."""
         return self.single(
             SingleSend,
-            batch.publisher,
+            batch.publish_info,
             batch.messages[0],
             batch.futures[0],
             batch.tails[0],
@@ -156,7 +156,7 @@ class Preparer:
 
     def batch(
         self,
-        publisher: Publisher,
+        publish_info: TopicPublishInfo,
         part: BatchPart,
         future: asyncio.Future[Sequence[SendResult]],
         queue: MessageQueue | None,
@@ -175,7 +175,7 @@ class Preparer:
             future,
             follows,
             owner=self._owner,
-            publisher=publisher,
+            publish_info=publish_info,
             size=len(part.body),
             given=queue,
             born_ms=time.time_ns() // 1_000_000,

@@ -8,11 +8,11 @@ from collections import deque
 from rocketpy.errors import FlowControlled, RocketError
 
 
-class Room:
+class InFlightLimiter:
     """Counts what is in flight, and lets callers wait, in their order, until there is room.
 
     count, bytes: what is in flight now; whoever takes room adds to them. closed: why nothing is let in, or
-    None. Room given to someone who waits is kept for them until they run, so nobody overtakes them.
+    None. A place given to someone who waits is kept for them until they run, so nobody overtakes them.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:

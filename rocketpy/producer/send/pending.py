@@ -16,9 +16,9 @@ from rocketpy.config import RetryConfig
 from rocketpy.errors import RocketError
 from rocketpy.hooks import SendEvent
 from rocketpy.message.message import Message
-from rocketpy.producer.send.publish_info import Publisher
+from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.request_template import SendTemplate, head_text
-from rocketpy.producer.send.response import read_answer, read_batch_answer
+from rocketpy.producer.send.response import parse_batch_response, parse_response
 from rocketpy.producer.send.retry import Attempt, SendRules, copy_of
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.sysflag import MessageSysFlag
@@ -31,14 +31,14 @@ R = TypeVar("R")
 class Owner(Protocol):
     """Whom a send tells how it went."""
 
-    def answered(self, send: Pending[Any], results: Sequence[SendResult]) -> None:
+    def answered(self, send: PendingSend[Any], results: Sequence[SendResult]) -> None:
         """The broker has stored it."""
 
-    def failed(self, send: Pending[Any], error: RocketError) -> None:
+    def failed(self, send: PendingSend[Any], error: RocketError) -> None:
         """An attempt has failed."""
 
 
-class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True):
+class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True):
     """One send with all its attempts. (A Struct, since making one is a third of the time of a plain class.)
 
     size, count: how it counts against the bounds. given: the queue that the caller chose. events: a
@@ -47,7 +47,7 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True)
     """
 
     owner: Owner
-    publisher: Publisher
+    publish_info: TopicPublishInfo
     size: int
     given: MessageQueue | None
     born_ms: int
@@ -71,7 +71,7 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True)
         raise NotImplementedError
 
     @property
-    def abandoned(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether nobody waits for it any more."""
         return all(future.done() for future in self.waiting)
 
@@ -131,7 +131,7 @@ class Pending(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True)
         self.owner.failed(self, error)
 
 
-class OneMessage(Pending[R]):
+class SingleRequest(PendingSend[R]):
     """One message in a request of its own.
 
     tail: its properties behind the two that all messages have. body, sys_flag: as they travel; they differ
@@ -160,14 +160,14 @@ class OneMessage(Pending[R]):
         return (self.future,)
 
     @property
-    def abandoned(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether its caller has gone."""
         return self.future.done()
 
     @property
     def template(self) -> SendTemplate:
         """Makes its requests."""
-        return self.publisher.single
+        return self.publish_info.single
 
     @property
     def properties(self) -> str:
@@ -193,12 +193,12 @@ class OneMessage(Pending[R]):
         )
 
 
-class SingleSend(OneMessage[SendResult]):
+class SingleSend(SingleRequest[SendResult]):
     """One message."""
 
     def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
         """One result."""
-        return (read_answer(answer, queue, self.message_id),)
+        return (parse_response(answer, queue, self.message_id),)
 
     def resolve(self, results: Sequence[SendResult]) -> None:
         """The future of `send`."""
@@ -206,7 +206,7 @@ class SingleSend(OneMessage[SendResult]):
             self.future.set_result(results[0])
 
 
-class LoneSend(SingleSend):
+class UnbatchedSend(SingleSend):
     """One message that never travels with others, whatever the settings say."""
 
 
@@ -228,10 +228,10 @@ class ReplySend(SingleSend):
     @property
     def template(self) -> SendTemplate:
         """Makes its requests."""
-        return self.publisher.reply
+        return self.publish_info.reply
 
 
-class OnewaySend(OneMessage[None]):
+class OnewaySend(SingleRequest[None]):
     """A message whose answer nobody gets."""
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
@@ -246,7 +246,7 @@ class OnewaySend(OneMessage[None]):
             self.future.set_result(None)
 
 
-class BatchRequest(Pending[R]):
+class BatchRequest(PendingSend[R]):
     """Several messages in one request, to one queue. properties: those of the request."""
 
     messages: Sequence[Message]
@@ -264,17 +264,17 @@ class BatchRequest(Pending[R]):
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """A batch has its own request code."""
-        return self.publisher.batch.frame(
+        return self.publish_info.batch.frame(
             queue_id, 0, self.born_ms, 0, self.properties, opaque, self.encoded()
         )
 
     def command(self, queue_id: int) -> Command:
         """The same for any header codec."""
-        return self.publisher.batch.command(queue_id, 0, self.born_ms, 0, self.properties, self.encoded())
+        return self.publish_info.batch.command(queue_id, 0, self.born_ms, 0, self.properties, self.encoded())
 
     def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
         """One result a message."""
-        return read_batch_answer(answer, queue, self.message_ids)
+        return parse_batch_response(answer, queue, self.message_ids)
 
 
 class BatchSend(BatchRequest[Sequence[SendResult]]):
@@ -285,7 +285,7 @@ class BatchSend(BatchRequest[Sequence[SendResult]]):
     follows: bool
 
     def rules(self, retry: RetryConfig) -> SendRules:
-        """See `Pending`."""
+        """See `PendingSend`."""
         return SendRules(self.accepted_ms, self.deadline_ms, retry, self.given, self.follows)
 
     @property

@@ -17,13 +17,13 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode
 
 
-class Publisher:
+class TopicPublishInfo:
     """One topic of one producer.
 
-    places: the queues in their turn, each with the link to its broker; empty while no route is known. links:
-    those to the brokers.
+    queue_connections: the queues in their turn, each with the link to its broker; empty while no
+    route is known. links: those to the brokers.
     turn: the next one's number. single, batch, reply: the frames of its requests.
-    topic: as the application knows it, without its namespace. takes_batches: whether a broker
+    topic: as the application knows it, without its namespace. may_batch: whether a broker
     may take batches for this topic.
     """
 
@@ -40,10 +40,10 @@ class Publisher:
         "_waiting",
         "batch",
         "links",
-        "places",
+        "may_batch",
+        "queue_connections",
         "reply",
         "single",
-        "takes_batches",
         "topic",
         "turn",
     )
@@ -59,9 +59,9 @@ class Publisher:
     ) -> None:
         self.topic = topic
         self.turn = turn
-        self.places: list[tuple[MessageQueue, Link]] = []
+        self.queue_connections: list[tuple[MessageQueue, Link]] = []
         self.links: list[Link] = []
-        self.takes_batches = not topic.startswith(RETRY_TOPIC_PREFIX)
+        self.may_batch = not topic.startswith(RETRY_TOPIC_PREFIX)
         name = check_topic(wrap(client.config.namespace, topic)) if client.config.namespace else topic
         self.single, self.batch, self.reply = (
             SendTemplate(code, group, name, default_topic, default_queues, client.links.signer)
@@ -166,8 +166,8 @@ class Publisher:
         self._route = route
         links = {name: self._client.links.to(address) for name, address in route.masters.items()}
         self.links = list(links.values())
-        self.places = [
+        self.queue_connections = [
             (queue, links[queue.broker_name]) for queue in route.queues if queue.broker_name in links
         ]
-        if self.places and self._end_pause():
+        if self.queue_connections and self._end_pause():
             self._answered(None)

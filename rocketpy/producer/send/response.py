@@ -42,7 +42,7 @@ _DEFAULT_REGION: Final = "DefaultRegion"
 _SEND_OK: Final = SendStatus.SEND_OK
 
 
-def read_answer(answer: Command, queue: MessageQueue, message_id: str) -> SendResult:
+def parse_response(answer: Command, queue: MessageQueue, message_id: str) -> SendResult:
     """The result of one message. Raises BrokerError, RemoteProtocolError."""
     status = _SEND_OK if answer.code == 0 else STATUSES.get(answer.code)
     if status is None:
@@ -73,12 +73,14 @@ def _read_header(answer: Command) -> SendMessageResponseHeader:
     return answer.header_as(SendMessageResponseHeader)
 
 
-def read_batch_answer(answer: Command, queue: MessageQueue, message_ids: Sequence[str]) -> list[SendResult]:
+def parse_batch_response(
+    answer: Command, queue: MessageQueue, message_ids: Sequence[str]
+) -> list[SendResult]:
     """The results of a batch, one a message: the answer has all broker ids and the first queue offset.
 
     Raises BrokerError, RemoteProtocolError.
     """
-    first = read_answer(answer, queue, message_ids[0])
+    first = parse_response(answer, queue, message_ids[0])
     broker_ids = first.offset_message_id.split(",")
     if len(broker_ids) != len(message_ids):
         raise RemoteProtocolError(

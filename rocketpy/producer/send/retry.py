@@ -136,12 +136,12 @@ def decide(
     asked_since = known.asked_ms >= (last.ended_ms if last is not None else rules.accepted_ms)
     queues = _choice(known.route, rules.queue)
     if not queues:
-        return _nowhere(known, attempts, rules) if asked_since else RefreshRoute()
+        return _no_writable_queue(known, attempts, rules) if asked_since else RefreshRoute()
     if last is None:
         return SendTo(choose(queues, turn, None))
     queue = choose(queues, turn, last.queue.broker_name)
     alone = queue.broker_name == last.queue.broker_name
-    if not asked_since and _route_is_doubtful(last, alone):
+    if not asked_since and _route_may_be_stale(last, alone):
         return RefreshRoute()
     pause_until_ms = last.ended_ms + rules.retry.pause_ms
     if alone and now_ms < pause_until_ms:
@@ -149,9 +149,9 @@ def decide(
     return SendTo(queue)
 
 
-def _nowhere(known: RouteView, attempts: Sequence[Attempt], rules: SendRules) -> Decision:
+def _no_writable_queue(known: RouteView, attempts: Sequence[Attempt], rules: SendRules) -> Decision:
     """What to do when the route was asked for, and has no place to send to."""
-    if waits_for_master(known.route, rules.queue):
+    if is_waiting_for_master(known.route, rules.queue):
         return RefreshRoute(known.asked_ms + route_pause_ms(rules.retry))
     return GiveUp(_final(attempts) if attempts else _no_route(known, rules))
 
@@ -161,18 +161,22 @@ def route_pause_ms(retry: RetryConfig) -> int:
     return max(retry.pause_ms, _LEAST_PAUSE_MS)
 
 
-def waits_for_master(route: PublishRoute | None, given: MessageQueue | None = None) -> bool:
+def is_waiting_for_master(route: PublishRoute | None, given: MessageQueue | None = None) -> bool:
     """Whether there is nowhere to send to only because a broker has no master at the moment."""
     if route is None or _choice(route, given):
         return False
-    return given.broker_name in route.leaderless if given is not None else bool(route.leaderless)
+    return (
+        given.broker_name in route.brokers_without_master
+        if given is not None
+        else bool(route.brokers_without_master)
+    )
 
 
 def no_master(route: PublishRoute, time_ms: float) -> RouteNotFound:
     """The end of a send that has waited in vain."""
     return RouteNotFound(
         f"no broker of topic {route.topic} had a master within {time_ms:.0f} ms: "
-        f"{', '.join(sorted(route.leaderless))}"
+        f"{', '.join(sorted(route.brokers_without_master))}"
     )
 
 
@@ -202,7 +206,7 @@ def _choice(route: PublishRoute | None, given: MessageQueue | None) -> Sequence[
     return (given,) if given.broker_name in route.masters else ()
 
 
-def _route_is_doubtful(last: Attempt, alone: bool) -> bool:
+def _route_may_be_stale(last: Attempt, alone: bool) -> bool:
     """Whether to ask for the route again. alone: no other broker has the topic, as far as is known."""
     if not isinstance(last.end, RocketError):
         return False
@@ -230,7 +234,7 @@ def _final(attempts: Sequence[Attempt]) -> RocketError | Sequence[SendResult]:
 
 def _never_sent(known: RouteView, rules: SendRules) -> RocketError:
     time_ms = rules.deadline_ms - rules.accepted_ms
-    if known.route is not None and waits_for_master(known.route, rules.queue):
+    if known.route is not None and is_waiting_for_master(known.route, rules.queue):
         return no_master(known.route, time_ms)
     reason = f" ({known.error})" if known.error is not None else ""
     wanted = "a connection, or a broker that reads" if known.route is not None else "the topic's route"

@@ -1,4 +1,4 @@
-"""The engine of a producer: accepts sends, keeps them within bounds, and brings each to its end.
+"""The sender of a producer: accepts sends, keeps them within bounds, and brings each to its end.
 
 A send whose route and connection are there is written at once, by plain calls. One that has to wait for
 either hangs at that place, in order, and goes on from there by a plain call too. After a failed attempt
@@ -35,12 +35,12 @@ from rocketpy.errors import (
 from rocketpy.hooks import FailedAttempt, SendCheck
 from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.send.accumulator import Accumulator
-from rocketpy.producer.send.batch_builder import GatheredSend, OpenBatch
-from rocketpy.producer.send.batch_support import BatchTakers
-from rocketpy.producer.send.encoder import Preparer
-from rocketpy.producer.send.flow_control import Room
-from rocketpy.producer.send.pending import BatchSend, OnewaySend, Pending, fail_all
-from rocketpy.producer.send.publish_info import Publisher
+from rocketpy.producer.send.batch_builder import BatchBuilder, ProducerBatch
+from rocketpy.producer.send.batch_support import BatchSupport
+from rocketpy.producer.send.encoder import MessageEncoder
+from rocketpy.producer.send.flow_control import InFlightLimiter
+from rocketpy.producer.send.pending import BatchSend, OnewaySend, PendingSend, fail_all
+from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.retry import (
     Attempt,
     GiveUp,
@@ -58,7 +58,7 @@ from rocketpy.transport import Channel
 
 log = logging.getLogger("rocketpy.producer")
 
-Send = Pending[Any]
+Send = PendingSend[Any]
 
 _FOREVER_MS = 10**9
 _SWEEP_MS = 10
@@ -68,12 +68,12 @@ _PORTION = 64
 _BROKERS_FAULT = (TransportError, BrokerError, RemoteProtocolError)
 
 
-class Engine:
+class Sender:
     """All sends of one producer.
 
-    room: its bounds. preparer: makes what `accept` takes. accumulator: gathers sends. listeners: are told.
-    publishers: by topic; asking for one makes it. new_future: of this loop. pause_ms: between two questions
-    for the route of a topic that has no master.
+    limiter: its bounds. encoder: makes what `accept` takes. accumulator: gathers sends. listeners: are told.
+    publish_infos: by topic; asking for one makes it. new_future: of this loop. pause_ms: between two
+    questions for the route of a topic that has no master.
     """
 
     def __init__(
@@ -85,18 +85,18 @@ class Engine:
         checks: Sequence[SendCheck],
     ) -> None:
         self.pause_ms = route_pause_ms(config.retry)
-        self.room = Room(config.max_in_flight, config.max_in_flight_bytes)
+        self.limiter = InFlightLimiter(config.max_in_flight, config.max_in_flight_bytes)
         self.listeners = listeners
         listeners.locate = self._address
         self.loop = asyncio.get_running_loop()
         self.new_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self.loop)
-        self.publishers: dict[str, Publisher] = _Publishers(self._publisher)
-        self.preparer = Preparer(self, config, client.address, client.config.namespace)
+        self.publish_infos: dict[str, TopicPublishInfo] = _PublishInfos(self._make_publish_info)
+        self.encoder = MessageEncoder(self, config, client.address, client.config.namespace)
         self.accumulator = Accumulator(
             config.batch,
-            self.room,
-            self.preparer,
-            self._begin_gathered,
+            self.limiter,
+            self.encoder,
+            self._send_batch,
             self._push,
             client.check_loop,
             client.tasks,
@@ -106,7 +106,7 @@ class Engine:
         self._config = config
         self._checks = tuple(checks)
         self._frames = client.links.options.codec == CODEC_JSON and not client.links.hooks
-        self._takers = BatchTakers(client.now_ms)
+        self._batch_support = BatchSupport(client.now_ms)
         latency = config.latency
         self._latencies = (
             BrokerLatencies(latency.latency_ms, latency.away_ms, latency.failed_ms)
@@ -115,9 +115,9 @@ class Engine:
         )
         self._live: dict[Send, None] = {}
         self._waiting: dict[Send, None] = {}
-        self._held: dict[Channel, dict[Send, tuple[MessageQueue, Link]]] = {}
+        self._blocked: dict[Channel, dict[Send, tuple[MessageQueue, Link]]] = {}
         self._written: list[Send] = []
-        self._unpushed: dict[Publisher, None] = {}
+        self._unpushed: dict[TopicPublishInfo, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         self._tasks = client.tasks
@@ -126,13 +126,13 @@ class Engine:
     @property
     def rejecting_batches(self) -> tuple[str, ...]:
         """Names of brokers that refused the last batch they got."""
-        return self._takers.refusing
+        return self._batch_support.rejecting
 
     # -- accepting ----------------------------------------------------------------------------
 
-    def _publisher(self, topic: str) -> Publisher:
+    def _make_publish_info(self, topic: str) -> TopicPublishInfo:
         config = self._config
-        return Publisher(
+        return TopicPublishInfo(
             self._client,
             self._group,
             topic,
@@ -143,16 +143,16 @@ class Engine:
 
     def _address(self, queue: MessageQueue) -> str | None:
         """Where the broker of a queue listens."""
-        publisher = self.publishers.get(queue.topic)
-        link = publisher.link(queue) if publisher is not None else None
+        publish_info = self.publish_infos.get(queue.topic)
+        link = publish_info.link(queue) if publish_info is not None else None
         return link.address if link is not None else None
 
     async def drain(self) -> None:
         """Wait until a send would be accepted, and the connections have taken what was written."""
-        if self.room.refuses(1):
-            await self.room.wait(1, _FOREVER_MS)
-        for publisher in list(self.publishers.values()):
-            for link in {id(link): link for _, link in publisher.places}.values():
+        if self.limiter.refuses(1):
+            await self.limiter.wait(1, _FOREVER_MS)
+        for publish_info in list(self.publish_infos.values()):
+            for link in {id(link): link for _, link in publish_info.queue_connections}.values():
                 if link.channel is not None and not link.channel.is_writable:
                     # A connection that is lost takes nothing more; each send on it says what became of it.
                     with contextlib.suppress(ConnectionLost):
@@ -167,20 +167,20 @@ class Engine:
     def accept(self, send: Send) -> None:
         """Take a send; from now on it is sure to end. Follow it by `begin`."""
         self._live[send] = None
-        self.room.count += 1
-        self.room.bytes += send.size
+        self.limiter.count += 1
+        self.limiter.bytes += send.size
 
     def begin(self, send: Send) -> None:
         """Make the first attempt of an accepted send."""
-        publisher = send.publisher
-        places = publisher.places
-        if places and send.given is None and self._latencies is None:
-            turn = publisher.turn
-            publisher.turn = turn + 1
-            queue, link = places[turn % len(places)]
+        publish_info = send.publish_info
+        queue_connections = publish_info.queue_connections
+        if queue_connections and send.given is None and self._latencies is None:
+            turn = publish_info.turn
+            publish_info.turn = turn + 1
+            queue, link = queue_connections[turn % len(queue_connections)]
             self._transmit(send, queue, link, send.accepted_ms)
             return
-        given_link = publisher.link(send.given) if send.given is not None else None
+        given_link = publish_info.link(send.given) if send.given is not None else None
         if given_link is not None and send.given is not None:
             self._transmit(send, send.given, given_link, send.accepted_ms)
         else:
@@ -189,80 +189,80 @@ class Engine:
     def begin_late(self, send: Send) -> None:
         """Make the first attempt of a send that was accepted a while ago, unless it has ended meanwhile."""
         if send in self._live:
-            if send.abandoned:
+            if send.is_cancelled:
                 self._end(send, ClientClosed("the send was cancelled"))
             else:
                 self.begin(send)
 
     # -- batches ------------------------------------------------------------------------------
 
-    def _begin_gathered(self, batch: OpenBatch) -> None:
+    def _send_batch(self, batch: BatchBuilder) -> None:
         """A batch has been gathered and leaves; its messages are counted already."""
-        self._unpushed[batch.publisher] = None
+        self._unpushed[batch.publish_info] = None
         try:
-            send = self.preparer.alone(batch) if len(batch.messages) == 1 else self.preparer.gathered(batch)
+            send = self.encoder.alone(batch) if len(batch.messages) == 1 else self.encoder.gathered(batch)
         except Exception as error:
             # The callers are not here to see it: they would wait for ever, and so would all that leave later.
-            log.exception("%d messages for %s cannot be sent", len(batch.messages), batch.publisher.topic)
+            log.exception("%d messages for %s cannot be sent", len(batch.messages), batch.publish_info.topic)
             self._notice(error)
-            self.room.free(batch.size, len(batch.messages))
+            self.limiter.free(batch.size, len(batch.messages))
             for event in batch.events:
                 self.listeners.ended(event, error)
             fail_all(batch.futures, error)
             return
         self._live[send] = None
-        if self._still_wanted(send):
+        if self._drop_if_cancelled(send):
             self.begin(send)
 
-    def _still_wanted(self, send: Send) -> bool:
+    def _drop_if_cancelled(self, send: Send) -> bool:
         """Whether somebody waits for it. What nobody waits for any more is taken out of a batch."""
-        if type(send) is GatheredSend:
-            shed = send.shed()
-            if shed is not None:
-                self.room.free(shed.size, shed.messages)
-                for event in shed.events:
+        if type(send) is ProducerBatch:
+            drop_cancelled = send.drop_cancelled()
+            if drop_cancelled is not None:
+                self.limiter.free(drop_cancelled.size, drop_cancelled.messages)
+                for event in drop_cancelled.events:
                     self.listeners.ended(event, asyncio.CancelledError())
-        if send.abandoned:
+        if send.is_cancelled:
             self._end(send, ClientClosed("the send was cancelled"))
             return False
         return True
 
-    def _split(self, batch: GatheredSend) -> None:
+    def _split(self, batch: ProducerBatch) -> None:
         """Send the messages of a batch one by one."""
         del self._live[batch]
         parts = list(batch.parts())
         for part in parts:
             self._live[part] = None
         for part in parts:
-            if not self._still_wanted(part):
+            if not self._drop_if_cancelled(part):
                 continue
             if part.attempts:
                 self._go_on(part)
             else:
                 self.begin(part)
 
-    def _is_held(self, send: Send, queue: MessageQueue, link: Link, channel: Channel) -> bool:
-        """Whether a send may not leave now, or not as it is: see `BatchTakers`."""
+    def _is_blocked(self, send: Send, queue: MessageQueue, link: Link, channel: Channel) -> bool:
+        """Whether a send may not leave now, or not as it is: see `BatchSupport`."""
         if not channel.is_writable:
-            self._hold(send, queue, link, channel)
+            self._block(send, queue, link, channel)
             return True
         name = queue.broker_name
-        if name in self._takers.asked:
-            self._hang(send)
-            self._takers.wait(name, partial(self._opened, send, queue, link, None))
+        if name in self._batch_support.asked:
+            self._park(send)
+            self._batch_support.wait(name, partial(self._opened, send, queue, link, None))
             return True
-        if type(send) is GatheredSend:
-            if self._takers.refuses(name):
+        if type(send) is ProducerBatch:
+            if self._batch_support.refuses(name):
                 self._split(send)
                 return True
-            self._takers.ask(name, send)
+            self._batch_support.ask(name, send)
         return False
 
     def _push(self) -> None:
         """Put on the wire what batches have written."""
         unpushed, self._unpushed = self._unpushed, {}
-        for publisher in unpushed:
-            for link in publisher.links:
+        for publish_info in unpushed:
+            for link in publish_info.links:
                 if link.channel is not None:
                     link.channel.flush()
 
@@ -272,11 +272,11 @@ class Engine:
         """Write a send's request, or hang it at a link that is not open."""
         channel = link.channel
         if channel is None:
-            self._hang(send)
+            self._park(send)
             link.when_open(partial(self._opened, send, queue, link))
             return
-        hot = channel.is_writable and not self._takers.asked
-        if (not hot or type(send) is GatheredSend) and self._is_held(send, queue, link, channel):
+        hot = channel.is_writable and not self._batch_support.asked
+        if (not hot or type(send) is ProducerBatch) and self._is_blocked(send, queue, link, channel):
             return
         send.queue = queue
         send.sent_ms = now_ms
@@ -292,14 +292,14 @@ class Engine:
                 send.on_wire = True
                 opaque = channel.expect(send, send.deadline_ms)
                 frame = send.frame(queue.queue_id, opaque)
-                if self.room.count == 1:
+                if self.limiter.count == 1:
                     channel.write_now(frame)
                 else:
                     channel.write(frame)
         except ConnectionLost:
             # The connection is just ending, and nothing was written: this was no attempt yet.
             send.on_wire = False
-            self._takers.take_back(queue.broker_name, send)
+            self._batch_support.take_back(queue.broker_name, send)
             if link.channel is channel:
                 link.channel = None
             self._transmit(send, queue, link, now_ms)
@@ -314,7 +314,7 @@ class Engine:
         # A bug here, or a value that nobody checked. It is this send's alone: others go on.
         log.error("a send to %s cannot be written", queue, exc_info=error)
         self._notice(error)
-        self._takers.take_back(queue.broker_name, send)
+        self._batch_support.take_back(queue.broker_name, send)
         self._end(send, error)
 
     def _notice(self, error: Exception) -> None:
@@ -322,37 +322,37 @@ class Engine:
         if isinstance(error, InvariantError):
             self._tasks.fail("send", error)
 
-    def _hold(self, send: Send, queue: MessageQueue, link: Link, channel: Channel) -> None:
+    def _block(self, send: Send, queue: MessageQueue, link: Link, channel: Channel) -> None:
         """Keep a send, unwritten, while its broker does not read what was written before."""
-        held = self._held.get(channel)
+        held = self._blocked.get(channel)
         if held is None:
-            held = self._held[channel] = {}
-            channel.when_writable(partial(self._let_go_on, channel))
+            held = self._blocked[channel] = {}
+            channel.when_writable(partial(self._flush_blocked, channel))
         held[send] = queue, link
-        self._hang(send)
+        self._park(send)
 
-    def _let_go_on(self, channel: Channel) -> None:
+    def _flush_blocked(self, channel: Channel) -> None:
         """A broker reads again, or its connection has ended: write what was held, as far as it is taken."""
-        held = self._held.get(channel, {})
+        held = self._blocked.get(channel, {})
         for number, send in enumerate(list(held)):
             if number % _PORTION == 0:
                 channel.flush()
             if not channel.is_writable:
-                self._wait_to_go_on(channel)
+                self._flush_blocked_later(channel)
                 return
             place = held.pop(send, None)
-            if place is not None and self._unhang(send):
+            if place is not None and self._unpark(send):
                 self._transmit(send, *place, self._client.now_ms())
         if held:  # held meanwhile: the parts of a batch that was split, say
-            self._wait_to_go_on(channel)
+            self._flush_blocked_later(channel)
         else:
-            self._held.pop(channel, None)
+            self._blocked.pop(channel, None)
 
-    def _wait_to_go_on(self, channel: Channel) -> None:
+    def _flush_blocked_later(self, channel: Channel) -> None:
         if channel.is_writable:
-            self.loop.call_soon(self._tasks.run, self._let_go_on, channel)
+            self.loop.call_soon(self._tasks.run, self._flush_blocked, channel)
         else:
-            channel.when_writable(partial(self._let_go_on, channel))
+            channel.when_writable(partial(self._flush_blocked, channel))
 
     def _write_command(self, send: Send, queue: MessageQueue, link: Link) -> None:
         """The way of the other header codecs, and of RPC hooks."""
@@ -380,7 +380,7 @@ class Engine:
         return True
 
     def _opened(self, send: Send, queue: MessageQueue, link: Link, error: RocketError | None) -> None:
-        if not self._unhang(send):
+        if not self._unpark(send):
             return
         if error is None:
             self._transmit(send, queue, link, self._client.now_ms())
@@ -390,31 +390,36 @@ class Engine:
 
     def _go_on(self, send: Send) -> None:
         """Do what `decide` says."""
-        publisher = send.publisher
+        publish_info = send.publish_info
         now_ms = self._client.now_ms()
         choose = select_queue if self._latencies is None else self._latencies.chooser(now_ms)
         decision = decide(
-            publisher.view, send.attempts, now_ms, send.rules(self._config.retry), publisher.turn, choose
+            publish_info.view,
+            send.attempts,
+            now_ms,
+            send.rules(self._config.retry),
+            publish_info.turn,
+            choose,
         )
         if isinstance(decision, GiveUp):
             self._end(send, decision.end)
         elif isinstance(decision, SendTo):
-            publisher.turn += 1
-            link = publisher.link(decision.queue)
+            publish_info.turn += 1
+            link = publish_info.link(decision.queue)
             if link is not None:
                 self._transmit(send, decision.queue, link, now_ms)
             else:  # an order configuration that names a broker the route lacks
                 send.queue = decision.queue
                 self.failed(send, RouteNotFound(f"no master of {decision.queue.broker_name} in the route"))
         elif isinstance(decision, RefreshRoute):
-            self._hang(send)
-            publisher.when_asked(partial(self._resume, send), decision.at_ms)
+            self._park(send)
+            publish_info.when_asked(partial(self._resume, send), decision.at_ms)
         else:
-            self._hang(send)
+            self._park(send)
             self.loop.call_later((decision.at_ms - now_ms) / 1000, self._tasks.run, self._resume, send)
 
     def _resume(self, send: Send) -> None:
-        if self._unhang(send):
+        if self._unpark(send):
             self._go_on(send)
 
     def answered(self, send: Send, results: Sequence[SendResult]) -> None:
@@ -422,30 +427,30 @@ class Engine:
         if self._latencies is not None and send.queue is not None:
             now_ms = self._client.now_ms()
             self._latencies.update(send.queue.broker_name, now_ms - send.sent_ms, now_ms)
-        if type(send) is GatheredSend:
-            self._takers.learn(send)
+        if type(send) is ProducerBatch:
+            self._batch_support.learn(send)
         if results[0].status is not SendStatus.SEND_OK and self._config.retry.another_broker_when_not_ok:
             self._attempt_ended(send, results)
         else:
             self._end(send, results)
-        if type(send) is GatheredSend:
-            self._takers.go_on()
+        if type(send) is ProducerBatch:
+            self._batch_support.go_on()
 
     def failed(self, send: Send, error: RocketError) -> None:
         """An attempt of a send has failed."""
-        if isinstance(send, GatheredSend):
+        if isinstance(send, ProducerBatch):
             self._batch_failed(send, error)
         else:
             if send.queue is not None and not isinstance(send, BatchSend):
-                self._takers.single_failed(send.queue.broker_name, error)
+                self._batch_support.single_failed(send.queue.broker_name, error)
             self._attempt_ended(send, error)
 
-    def _batch_failed(self, batch: GatheredSend, error: RocketError) -> None:
-        if self._takers.learn(batch, error) and batch in self._live:
+    def _batch_failed(self, batch: ProducerBatch, error: RocketError) -> None:
+        if self._batch_support.learn(batch, error) and batch in self._live:
             self._split(batch)
         else:
             self._attempt_ended(batch, error)
-        self._takers.go_on()
+        self._batch_support.go_on()
 
     def _attempt_ended(self, send: Send, end: RocketError | Sequence[SendResult]) -> None:
         if send not in self._live or send.queue is None:
@@ -459,7 +464,7 @@ class Engine:
             event.failures += (FailedAttempt(send.queue, end, time.time_ns()),)
         if type(send) is OnewaySend:
             self._end(send, end)
-        elif self._still_wanted(send):
+        elif self._drop_if_cancelled(send):
             self._go_on(send)
 
     # -- ends ---------------------------------------------------------------------------------
@@ -469,7 +474,7 @@ class Engine:
         if send not in self._live:
             return
         del self._live[send]
-        self.room.free(send.size, send.count)
+        self.limiter.free(send.size, send.count)
         if send.events:
             for event, how in send.ends(end):
                 event.queue = send.queue
@@ -492,7 +497,7 @@ class Engine:
         for send in written:
             self._end(send, ())
 
-    def _hang(self, send: Send) -> None:
+    def _park(self, send: Send) -> None:
         """The send waits for a route, a connection or a pause to end; mind its time-out meanwhile."""
         self._waiting[send] = None
         if self._sweeper is None or self._sweeper.when() * 1000 > send.deadline_ms + _SWEEP_MS:
@@ -502,31 +507,31 @@ class Engine:
                 (send.deadline_ms + _SWEEP_MS) / 1000, self._tasks.run, self._sweep
             )
 
-    def _unhang(self, send: Send) -> bool:
+    def _unpark(self, send: Send) -> bool:
         """Whether a send that has waited is to go on: not one that has ended meanwhile, or was cancelled."""
         if send not in self._waiting:
             return False
         del self._waiting[send]
-        for held in self._held.values():
+        for held in self._blocked.values():
             held.pop(send, None)
-        return self._still_wanted(send)
+        return self._drop_if_cancelled(send)
 
     def _sweep(self) -> None:
         self._sweeper = None
         now_ms = self._client.now_ms()
-        for send in [send for send in self._waiting if send.deadline_ms <= now_ms or send.abandoned]:
+        for send in [send for send in self._waiting if send.deadline_ms <= now_ms or send.is_cancelled]:
             self._resume(send)
         if self._waiting:
-            self._hang(min(self._waiting, key=lambda send: send.deadline_ms))
+            self._park(min(self._waiting, key=lambda send: send.deadline_ms))
 
     def refuse(self) -> None:
         """Accept no more; what was gathered leaves."""
-        self.room.close(ClientClosed("the producer is closed"))
+        self.limiter.close(ClientClosed("the producer is closed"))
         self.accumulator.flush()
 
     def _forked(self, reason: RocketError) -> None:
         """In a forked child: refuse with the reason. Nobody there waits for room: no task of ours is run."""
-        self.room.closed = reason
+        self.limiter.closed = reason
 
     async def close(self, timeout_ms: float) -> list[Unfinished]:
         """Wait for what was accepted, and end the rest; return its messages. After `refuse`."""
@@ -540,25 +545,25 @@ class Engine:
             unfinished += [Unfinished(message, outcome) for message in send.sent]
             self._waiting.pop(send, None)
             self._end(send, ClientClosed("the producer was closed before an answer came", outcome=outcome))
-        self._held.clear()
-        for publisher in self.publishers.values():
-            publisher.close()
+        self._blocked.clear()
+        for publish_info in self.publish_infos.values():
+            publish_info.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._client.forked.remove(self._forked)
         return unfinished
 
 
-class _Publishers(dict[str, Publisher]):
+class _PublishInfos(dict[str, TopicPublishInfo]):
     """Publishers by topic, each made when it is first asked for."""
 
-    def __init__(self, make: Callable[[str], Publisher]) -> None:
+    def __init__(self, make: Callable[[str], TopicPublishInfo]) -> None:
         super().__init__()
         self._make = make
 
-    def __missing__(self, topic: str) -> Publisher:
-        publisher = self[topic] = self._make(topic)
-        return publisher
+    def __missing__(self, topic: str) -> TopicPublishInfo:
+        publish_info = self[topic] = self._make(topic)
+        return publish_info
 
 
 def _forbidden(reason: Exception) -> SendForbidden:

@@ -65,17 +65,17 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
     quiet = Peer()
     async with one_broker(refuses_batches) as (producer, broker, names):
         await asyncio.gather(*[producer.send(MESSAGE) for _ in range(5)])
-        engine: Any = producer._sends.engine  # type: ignore[union-attr] # what sockets cannot be made to do
-        assert engine._takers.refusing == ("a",)
+        sender: Any = producer._sends.sender  # type: ignore[union-attr] # what sockets cannot be made to do
+        assert sender._batch_support.rejecting == ("a",)
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         channel = client.links.to(broker.address).channel
         assert channel is not None
         channel.pause_writing()
-        refused_at = engine._takers._refused_at.copy()
-        engine._takers._refused_at.clear()  # as if the broker were asked while the batch is held
+        refused_at = sender._batch_support._rejected_at.copy()
+        sender._batch_support._rejected_at.clear()  # as if the broker were asked while the batch is held
         sends = [producer.send_nowait(MESSAGE, timeout_ms=60_000) for _ in range(3)]
-        await until(lambda: bool(engine._held))
-        engine._takers._refused_at.update(refused_at)
+        await until(lambda: bool(sender._held))
+        sender._batch_support._rejected_at.update(refused_at)
         written = channel.write
 
         def write_and_fill(frame: bytes) -> None:
@@ -89,7 +89,7 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
         channel.resume_writing()
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*sends)
-        assert not engine._held
+        assert not sender._held
         await client.release()
 
 

@@ -232,9 +232,9 @@ async def test_a_send_that_breaks_an_invariant(
             raise Bug
 
         await producer.send(Message("T", b"finds the route"))
-        engine = producer._sends.engine  # type: ignore[union-attr]
+        sender = producer._sends.sender  # type: ignore[union-attr]
         for method in ("alone", "gathered"):
-            monkeypatch.setattr(engine.preparer, method, fails)
+            monkeypatch.setattr(sender.encoder, method, fails)
         with pytest.raises(Bug):
             await asyncio.gather(*(producer.send(Message("T", b"x")) for _ in range(3)))
         assert not producer.health().ok

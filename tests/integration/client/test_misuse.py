@@ -21,7 +21,7 @@ from rocketpy import (
     SendStatus,
 )
 from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid
-from rocketpy.producer.send.encoder import Preparer
+from rocketpy.producer.send.encoder import MessageEncoder
 from rocketpy.producer.send.request_template import SendTemplate
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.sync import Producer as SyncProducer
@@ -133,7 +133,7 @@ async def test_what_goes_wrong_while_a_batch_is_made_ends_its_sends(
             if place == "encode":
                 patch.setattr(SendTemplate, "frame", broken)
             else:
-                patch.setattr(Preparer, "single" if count == 1 else "gathered", broken)
+                patch.setattr(MessageEncoder, "single" if count == 1 else "gathered", broken)
             sends = [producer.send_nowait(MESSAGE) for _ in range(count)]
             async with asyncio.timeout(LIMIT_S):
                 ends = await asyncio.gather(*sends, return_exceptions=True)

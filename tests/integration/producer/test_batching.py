@@ -218,9 +218,9 @@ async def test_a_broker_that_refused_a_batch_is_tried_with_one_again() -> None:
     """
     broker = Store(refuses_batches=True)
     async with producer_of(broker) as producer:
-        takers: Any = producer._sends.engine._takers  # type: ignore[union-attr] # the only clock to be set
+        batch_support: Any = producer._sends.sender._batch_support  # type: ignore[union-attr] # the only clock to be set
         now_ms = 0.0
-        takers.now_ms = lambda: now_ms
+        batch_support.now_ms = lambda: now_ms
 
         async def sent() -> list[int]:
             """The codes of the requests that carry four messages, sent at the same time."""

@@ -13,10 +13,10 @@ from rocketpy.config import BatchConfig, ProducerConfig
 from rocketpy.errors import MessageTooLarge
 from rocketpy.message import Message, MessageQueue
 from rocketpy.producer.send.accumulator import Accumulator, _join_times
-from rocketpy.producer.send.batch_builder import OpenBatch
-from rocketpy.producer.send.encoder import Preparer
-from rocketpy.producer.send.flow_control import Room
-from rocketpy.producer.send.publish_info import Publisher
+from rocketpy.producer.send.batch_builder import BatchBuilder
+from rocketpy.producer.send.encoder import MessageEncoder
+from rocketpy.producer.send.flow_control import InFlightLimiter
+from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.results import SendResult
 from rocketpy.runtime.tasks import Tasks
 from tests.waiting import LIMIT_S
@@ -26,7 +26,7 @@ Q0, Q1 = (MessageQueue("T", "a", number) for number in range(2))
 
 @dataclass(eq=False)
 class Topic:
-    """As much of a publisher as is looked at."""
+    """As much of a publish info as is looked at."""
 
     topic: str
 
@@ -36,20 +36,20 @@ class Rig:
     """An accumulator and what left it."""
 
     config: BatchConfig = field(default_factory=BatchConfig)
-    batches: list[OpenBatch] = field(default_factory=list)
+    batches: list[BatchBuilder] = field(default_factory=list)
     pushes: int = 0
 
     def __post_init__(self) -> None:
-        self.room = Room(1000, 1 << 30)
-        preparer = Preparer(cast(Any, None), ProducerConfig(batch=self.config), bytes(4))
+        self.limiter = InFlightLimiter(1000, 1 << 30)
+        encoder = MessageEncoder(cast(Any, None), ProducerConfig(batch=self.config), bytes(4))
         self.tasks = Tasks("the tester")
         self.accumulator = Accumulator(
-            self.config, self.room, preparer, self.leave, self.push, lambda: None, self.tasks
+            self.config, self.limiter, encoder, self.leave, self.push, lambda: None, self.tasks
         )
-        self.topic = cast(Publisher, Topic("T"))
+        self.topic = cast(TopicPublishInfo, Topic("T"))
         self.pushed = asyncio.Event()
 
-    def leave(self, batch: OpenBatch) -> None:
+    def leave(self, batch: BatchBuilder) -> None:
         self.batches.append(batch)
 
     def push(self) -> None:
@@ -61,7 +61,7 @@ class Rig:
         body: bytes,
         queue: MessageQueue | None = None,
         timeout_ms: int = 3000,
-        topic: Publisher | None = None,
+        topic: TopicPublishInfo | None = None,
         **options: Any,
     ) -> asyncio.Future[SendResult]:
         """One send."""
@@ -84,7 +84,7 @@ async def test_what_one_turn_sends_leaves_at_its_end() -> None:
     assert rig.bodies == []
     await asyncio.sleep(0)
     assert rig.bodies == [[b"1", b"2", b"3"]]
-    assert (rig.room.count, rig.room.bytes, rig.pushes) == (3, 3, 1)
+    assert (rig.limiter.count, rig.limiter.bytes, rig.pushes) == (3, 3, 1)
     rig.add(b"4")
     await asyncio.sleep(0)
     assert rig.bodies[1:] == [[b"4"]]
@@ -153,7 +153,7 @@ async def test_topics_do_not_mix() -> None:
     """A message would end in another topic."""
     rig = Rig()
     rig.add(b"1")
-    rig.add(b"2", topic=cast(Publisher, Topic("U")))
+    rig.add(b"2", topic=cast(TopicPublishInfo, Topic("U")))
     rig.accumulator.flush_topic(rig.topic)
     assert rig.bodies == [[b"1"]]
     await asyncio.sleep(0)
@@ -176,7 +176,7 @@ async def test_what_is_refused_does_not_count() -> None:
     rig = Rig()
     with pytest.raises(MessageTooLarge):
         rig.add(b"1", properties={"p": "x" * 33_000})
-    assert (rig.room.count, rig.room.bytes) == (0, 0)
+    assert (rig.limiter.count, rig.limiter.bytes) == (0, 0)
     await asyncio.sleep(0)
     assert rig.bodies == []
 
@@ -192,7 +192,7 @@ async def test_sends_with_about_the_same_time_travel_together(
     first: int, second: int, *, together: bool
 ) -> None:
     """A send with a short time-out would wait as long as one with a long one."""
-    batch = OpenBatch(cast(Publisher, Topic("T")), None, first, wait=True)
+    batch = BatchBuilder(cast(TopicPublishInfo, Topic("T")), None, first, wait=True)
     assert _join_times(batch, second) is together
     assert batch.timeout_ms == (max(first, second) if together else first)
 
@@ -202,7 +202,7 @@ async def test_a_bug_in_the_timer_fails_the_client(monkeypatch: pytest.MonkeyPat
     """The event loop would log it, and the gathered sends would wait until their time-outs."""
     failed = asyncio.Event()
 
-    def leave(_rig: Rig, _batch: OpenBatch) -> None:
+    def leave(_rig: Rig, _batch: BatchBuilder) -> None:
         raise ValueError("x")
 
     monkeypatch.setattr(Rig, "leave", leave)

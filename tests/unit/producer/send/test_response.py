@@ -6,7 +6,7 @@ import pytest
 
 from rocketpy.errors import BrokerError, Outcome, RemoteProtocolError, Retry
 from rocketpy.message import MessageQueue
-from rocketpy.producer.send.response import read_answer, read_batch_answer
+from rocketpy.producer.send.response import parse_batch_response, parse_response
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import SendMessageResponseHeader
 from rocketpy.protocol.remoting.command import Command, decode_command
@@ -33,7 +33,7 @@ def answer(code: int) -> Command:
 def test_a_recorded_answer() -> None:
     """Results against the real broker would lack the place of the message."""
     command = recorded("SEND_MESSAGE_V2/JSON/send.sync no tag no key empty-ish body, q2")
-    result = read_answer(command, QUEUE, "mine")
+    result = parse_response(command, QUEUE, "mine")
     assert (result.status, result.message_id, len(result.offset_message_id)) == (
         SendStatus.SEND_OK,
         "mine",
@@ -44,7 +44,7 @@ def test_a_recorded_answer() -> None:
 
 def test_an_answer_of_our_own_broker() -> None:
     """A field that only the other writes would be required."""
-    result = read_answer(answer(0), QUEUE, "mine")
+    result = parse_response(answer(0), QUEUE, "mine")
     assert (result.queue, result.queue_offset, result.region, result.trace_on) == (
         QUEUE,
         3,
@@ -57,13 +57,13 @@ def test_an_answer_of_our_own_broker() -> None:
 def test_an_answer_from_another_queue_than_was_asked_for(queue_id: int) -> None:
     """An offset would be looked up in a queue that does not have the message."""
     header = SendMessageResponseHeader(msg_id="A", queue_id=queue_id, queue_offset=3)
-    result = read_answer(Command(0, header=header), QUEUE, "mine")
+    result = parse_response(Command(0, header=header), QUEUE, "mine")
     assert result.queue == MessageQueue("GoldenTopic", "broker-a", queue_id)
 
 
 def test_a_recorded_batch_answer() -> None:
     """Messages of a batch would get each other's ids and offsets."""
-    results = read_batch_answer(recorded("JSON/send.batch of 3 to q1"), QUEUE, ["x", "y", "z"])
+    results = parse_batch_response(recorded("JSON/send.batch of 3 to q1"), QUEUE, ["x", "y", "z"])
     assert [result.message_id for result in results] == ["x", "y", "z"]
     assert [result.queue_offset for result in results] == [1, 2, 3]
     assert results[1].offset_message_id == "7F00000100004E2A00000000000005CB"
@@ -73,14 +73,14 @@ def test_a_recorded_batch_answer() -> None:
 def test_a_batch_answer_with_another_number_of_ids() -> None:
     """Results would be given to the wrong messages in silence."""
     with pytest.raises(RemoteProtocolError, match="a batch of 2 with 3 ids"):
-        read_batch_answer(recorded("JSON/send.batch of 3 to q1"), QUEUE, ["x", "y"])
+        parse_batch_response(recorded("JSON/send.batch of 3 to q1"), QUEUE, ["x", "y"])
 
 
 @pytest.mark.parametrize("status", list(SendStatus))
 def test_statuses(status: SendStatus) -> None:
     """A message that is stored would be reported as failed."""
     code = 0 if status is SendStatus.SEND_OK else ResponseCode[status.name]
-    assert read_answer(answer(code), QUEUE, "mine").status is status
+    assert parse_response(answer(code), QUEUE, "mine").status is status
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_statuses(status: SendStatus) -> None:
 def test_refusals_tell_outcome_and_remedy(code: int, outcome: Outcome, retry: Retry) -> None:
     """A user could not tell whether sending again makes a duplicate."""
     with pytest.raises(BrokerError, match=r"broker-a answered code .*: because") as caught:
-        read_answer(answer(code), QUEUE, "mine")
+        parse_response(answer(code), QUEUE, "mine")
     assert (caught.value.code, caught.value.outcome, caught.value.retry) == (code, outcome, retry)
 
 
 def test_an_answer_without_its_fields() -> None:
     """A broken peer would show as a KeyError."""
     with pytest.raises(RemoteProtocolError, match="msgId"):
-        read_answer(Command(0, ext=b"{}"), QUEUE, "mine")
+        parse_response(Command(0, ext=b"{}"), QUEUE, "mine")

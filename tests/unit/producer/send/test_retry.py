@@ -228,7 +228,7 @@ def test_a_route_that_went_away_meanwhile() -> None:
     assert ended(after(LOST, route=None, asked_ms=5)) is LOST
 
 
-LEADERLESS = PublishRoute("T", (), {}, leaderless=frozenset({"a"}))
+LEADERLESS = PublishRoute("T", (), {}, brokers_without_master=frozenset({"a"}))
 
 
 def test_a_topic_without_a_master_is_waited_for() -> None:
@@ -258,7 +258,7 @@ def test_attempts_are_counted_without_a_master_too() -> None:
 
 def test_a_given_queue_waits_for_its_own_brokers_master() -> None:
     """Ordered sends would fail where others wait; or wait, for a broker that does not exist."""
-    route = PublishRoute("T", (B0,), {"b": "b:1"}, leaderless=frozenset({"a"}))
+    route = PublishRoute("T", (B0,), {"b": "b:1"}, brokers_without_master=frozenset({"a"}))
     assert after(route=route, asked_ms=5, rules=FIXED) == RefreshRoute(105)
     assert after(route=route) == SendTo(B0)
     gone = SendRules(0, 3000, RetryConfig(), MessageQueue("T", "gone", 0))

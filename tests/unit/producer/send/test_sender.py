@@ -1,4 +1,4 @@
-"""The engine of a producer: what its requests say, and how and in which order sends leave."""
+"""The sender of a producer: what its requests say, and how and in which order sends leave."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rocketpy.hooks import SendEvent, SendListener
 from rocketpy.producer import listeners as listening
 from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.send import sender as sending
-from rocketpy.producer.send.encoder import Preparer
+from rocketpy.producer.send.encoder import MessageEncoder
 from rocketpy.producer.send.request_template import head_text
 from rocketpy.producer.send.retry import Decision, WaitUntil, decide
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -127,13 +127,13 @@ async def test_ids_and_born_times_are_those_of_now() -> None:
 @pytest.mark.parametrize("unique_id", [None, f"{7:032X}", f"{7:056X}"])
 async def test_properties_may_be_as_long_as_a_record_allows(address: bytes, unique_id: str | None) -> None:
     """A message with long properties would be refused too early, or by the broker, without its size."""
-    preparer = Preparer(owner=None, config=ProducerConfig(), address=address)  # type: ignore[arg-type] # unused
+    encoder = MessageEncoder(owner=None, config=ProducerConfig(), address=address)  # type: ignore[arg-type] # unused
     message_id = unique_id or "0" * (24 + 2 * len(address))
     own = len(head_text(message_id, wait_store=False)) + len("p\x01\x02")
 
     def tail(size: int) -> str:
         message = Message("T", b"x", properties={"p": "v" * (size - own)}, unique_id=unique_id)
-        return preparer.tail(message, None)
+        return encoder.tail(message, None)
 
     assert len(head_text(message_id, wait_store=False) + tail(32_767)) == 32_767
     with pytest.raises(MessageTooLarge):
@@ -304,8 +304,8 @@ async def test_a_closed_producer_asks_for_no_more_routes() -> None:
             waiting = other.send_nowait(Message("Waiting", b"x"), timeout_ms=60_000)
             ended = producer.send_nowait(Message("Closed", b"x"), timeout_ms=60_000)
             assert producer._sends is not None
-            publisher = producer._sends.engine.publishers["Closed"]
-            await until(lambda: publisher._pause is not None)
+            publish_info = producer._sends.sender.publish_infos["Closed"]
+            await until(lambda: publish_info._pause is not None)
             await producer.close(timeout_ms=0)
             with pytest.raises(ClientClosed):
                 await ended
