@@ -25,25 +25,25 @@ from rocketpy.runtime.tasks import close_all
 from rocketpy.transport import Address
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.config.file import load_broker_config
-from rocketpy_broker.config.keys import BROKER_KEYS, LISTEN_KEYS, STORE_KEYS, Value
+from rocketpy_broker.config.keys import BROKER_KEYS, LISTEN_KEYS, STORE_KEYS, SettingValue
 from rocketpy_broker.config.model import BrokerConfig, ListenConfig, NamesrvConfig
 from rocketpy_broker.namesrv import NameServer
 from rocketpy_broker.replication.ha.client import HaClientState
 
-_DECIDED: Final = {
+_SET_BY_CLUSTER: Final = {
     "brokerId": "a master has the id 0, and its slaves have 1, 2, …",
     "namesrvAddr": "the brokers use the name server of the cluster",
     "storePathRootDir": "give the directory as the cluster's store (of the command: --store)",
 }
 """Keys that the cluster sets for its brokers, and what to do instead."""
 _ADDRESS: Final = frozenset({"bindAddress", "listen", "listenPort"})
-_OF_ONE: Final = _ADDRESS | {"brokerName", "haListenPort"}
+_SINGLE_BROKER_KEYS: Final = _ADDRESS | {"brokerName", "haListenPort"}
 """Keys that can hold for a single broker only."""
 
 _NUMBERS: Final = itertools.count(1)
 """One a cluster, so that memory:// names of this process differ."""
 
-_TEMPORARY: Final = {
+_SMALL_FILES: Final = {
     "mappedFileSizeCommitLog": str(128 << 20),
     "maxHashSlotNum": "500000",
     "maxIndexNum": "2000000",
@@ -51,7 +51,7 @@ _TEMPORARY: Final = {
 """Smaller files for a store that is thrown away."""
 
 
-_ELECTING: Final = {
+_ELECTION_KEYS: Final = {
     "dLegerHeartbeatMillis": "300",
     "dLegerHeartbeatsMissed": "5",
     "dLegerVoteMillisMin": "50",
@@ -87,7 +87,7 @@ class EmbeddedCluster(Lifecycle):
         replicas: int = 1,
         slaves: int = 0,
         namesrv: str | None = None,
-        settings: Mapping[str, Value] | None = None,
+        settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
         if not 1 <= brokers <= 26:
             raise ConfigInvalid(f"an embedded cluster has 1 to 26 brokers, not {brokers}")
@@ -125,9 +125,9 @@ class EmbeddedCluster(Lifecycle):
 
     def _check_settings(self, members: int) -> None:
         for key in sorted(self._settings):
-            if key in _DECIDED:
-                raise ConfigInvalid(f"settings: {key} cannot be set: {_DECIDED[key]}")
-            if key in _OF_ONE and members > 1:
+            if key in _SET_BY_CLUSTER:
+                raise ConfigInvalid(f"settings: {key} cannot be set: {_SET_BY_CLUSTER[key]}")
+            if key in _SINGLE_BROKER_KEYS and members > 1:
                 raise ConfigInvalid(f"settings: {key} cannot be the same for {members} brokers")
             if key in _ADDRESS and self._memory is not None:
                 raise ConfigInvalid(f"settings: {key} needs transport='tcp'")
@@ -151,7 +151,7 @@ class EmbeddedCluster(Lifecycle):
             self._check_layout(root)
             for name in self._names:
                 for settings in self._all_settings(name, root):
-                    broker = Broker(_hurried(load_broker_config(overrides=settings)))
+                    broker = Broker(_with_short_intervals(load_broker_config(overrides=settings)))
                     self.brokers.append(broker)
                     await broker.start()
             await self._ready()
@@ -183,42 +183,42 @@ class EmbeddedCluster(Lifecycle):
     def _listen_text(self, role: str) -> str:
         return "127.0.0.1:0" if self._memory is None else f"memory://{self._memory}-{role}"
 
-    def _place(self, name: str, root: Path) -> Path:
+    def _broker_directory(self, name: str, root: Path) -> Path:
         """The directory of a broker and its copies."""
         return root if len(self._names) == 1 else root / name
 
     def _check_layout(self, root: Path) -> None:
         """Raise ConfigInvalid for a store of other brokers or replicas, whose messages would be missed."""
-        for stray in self._strays(root):
+        for unexpected in self._unexpected_directories(root):
             raise ConfigInvalid(
-                f"{root} has {stray.relative_to(root)}, so it was written with other numbers of brokers or "
-                "replicas; give the same numbers as then, or another directory"
+                f"{root} has {unexpected.relative_to(root)}, so it was written with other numbers of "
+                "brokers or replicas; give the same numbers as then, or another directory"
             )
 
-    def _strays(self, root: Path) -> Iterator[Path]:
+    def _unexpected_directories(self, root: Path) -> Iterator[Path]:
         """What lies in a store that this cluster would not read."""
         if len(self._names) > 1:
             yield from root.glob("commitlog")
-        yield from (path for path in root.glob("broker-[a-z]") if path not in self._places(root))
-        for place in self._places(root):
+        yield from (path for path in root.glob("broker-[a-z]") if path not in self._broker_directories(root))
+        for place in self._broker_directories(root):
             peers = {path.name for path in place.glob("n[0-9]")}
             if peers and peers != set(self._peers):
                 yield from place.glob("n[0-9]")
             if self._peers:
                 yield from place.glob("commitlog")
 
-    def _places(self, root: Path) -> list[Path]:
-        return [self._place(name, root) for name in self._names]
+    def _broker_directories(self, root: Path) -> list[Path]:
+        return [self._broker_directory(name, root) for name in self._names]
 
     @property
     def _peers(self) -> list[str]:
         """The ids of each group's peers; none for brokers on their own."""
         return [f"n{number}" for number in range(self._replicas)] if self._replicas > 1 else []
 
-    def _all_settings(self, name: str, root: Path) -> Iterator[dict[str, Value]]:
+    def _all_settings(self, name: str, root: Path) -> Iterator[dict[str, SettingValue]]:
         """Settings of each member of a broker, masters first."""
-        sizes = _TEMPORARY if self._store is None else {}
-        place = self._place(name, root)
+        sizes = _SMALL_FILES if self._store is None else {}
+        place = self._broker_directory(name, root)
         own = {**sizes, **self._settings, "brokerName": name, "namesrvAddr": self.namesrv_address}
         if self._replicas == 1:
             listen = {} if _ADDRESS & own.keys() else {"listen": self._listen_text(name)}
@@ -234,7 +234,7 @@ class EmbeddedCluster(Lifecycle):
             return
         peers = self._peers
         group = {
-            **_ELECTING,
+            **_ELECTION_KEYS,
             **own,
             "enableDLegerCommitLog": "true",
             "dLegerGroup": name,
@@ -271,12 +271,12 @@ class EmbeddedCluster(Lifecycle):
             return True
         slaves = [broker.replication for broker in self.brokers if broker.config.is_slave]
         masters = [broker.replication for broker in self.brokers if not broker.config.is_slave]
-        return all(slave.copying() is HaClientState.COPIES for slave in slaves) and all(
+        return all(slave.slave_state() is HaClientState.COPIES for slave in slaves) and all(
             len(master.slaves()) == self._slaves and master.progress.acked >= 0 for master in masters
         )
 
 
-def _hurried(config: BrokerConfig) -> BrokerConfig:
+def _with_short_intervals(config: BrokerConfig) -> BrokerConfig:
     """With the times between members of one process that are fixed in RocketMQ."""
     return replace(config, ha=replace(config.ha, sync_interval_ms=_SYNC_MS, reconnect_ms=_SYNC_MS))
 
@@ -288,7 +288,7 @@ async def open_embedded(path: str | None, options: Mapping[str, str]) -> Embedde
     Entry point of the group "rocketpy.embedded". Raises ConfigInvalid, and what `EmbeddedCluster.start` does.
     """
     brokers, replicas, slaves = (_number(name, options.get(name, few)) for name, few in _COUNTS.items())
-    settings: dict[str, Value] = {}
+    settings: dict[str, SettingValue] = {}
     for name in sorted(options.keys() - _COUNTS):
         if name == "flush":
             key, value = _flush(options[name], is_ledger=replicas > 1)

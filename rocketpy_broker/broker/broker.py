@@ -18,27 +18,27 @@ from rocketpy.protocol.message.record import host_bytes
 from rocketpy.runtime.tasks import Closable, Step, Tasks, close_all
 from rocketpy.telemetry.plugin import find_telemetry
 from rocketpy.transport import Address, Server, TlsFiles
-from rocketpy_broker.broker.consumer_services import ConsumerSide
-from rocketpy_broker.broker.delivery_services import DeferredSide
-from rocketpy_broker.broker.dledger_role import LedgerReplication
-from rocketpy_broker.broker.expired_queue_offsets import LedgerEnds
-from rocketpy_broker.broker.ha_role import Replication
-from rocketpy_broker.broker.open_files import within_open_files
-from rocketpy_broker.broker.request_router import BrokerEndpoint, handler_table
-from rocketpy_broker.broker.role_change import LedgerRole
+from rocketpy_broker.broker.consumer_services import ConsumerServices
+from rocketpy_broker.broker.delivery_services import DeliveryServices
+from rocketpy_broker.broker.dledger_role import DLedgerReplication
+from rocketpy_broker.broker.expired_queue_offsets import ExpiredQueueOffsets
+from rocketpy_broker.broker.ha_role import HaReplication
+from rocketpy_broker.broker.open_files import fit_open_files_limit
+from rocketpy_broker.broker.request_router import RequestRouter, handler_table
+from rocketpy_broker.broker.role_change import RoleChangeHandler
 from rocketpy_broker.broker.vip_port import serve_ports
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin.access import AccessHandler
 from rocketpy_broker.handlers.admin.admin import AdminHandler
 from rocketpy_broker.handlers.send.response import SendResponses
 from rocketpy_broker.handlers.send.sync_flush import FlushWaiters
-from rocketpy_broker.metrics.collecting import Sources, State
+from rocketpy_broker.metrics.collecting import BrokerState, MetricSources
 from rocketpy_broker.metrics.health import Check, add_probes, broker_checks
 from rocketpy_broker.metrics.http_server import HttpServer
-from rocketpy_broker.metrics.reporting import MetricsReport
+from rocketpy_broker.metrics.reporting import MetricsReporter
 from rocketpy_broker.metrics.tracing import SendTracing, TracedResponses
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
-from rocketpy_broker.security.guard import open_access
+from rocketpy_broker.security.guard import create_access_guard
 from rocketpy_broker.security.lookups import ConnectedClients, StoredRecords
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.services.cluster.registration import Registrar, advertised
@@ -75,17 +75,19 @@ class Broker:
     """One broker. `start` it, then it serves at `address` until `close`."""
 
     def __init__(self, config: BrokerConfig, *, disk: Disk | None = None) -> None:
-        self.config = config = within_open_files(config)
+        self.config = config = fit_open_files_limit(config)
         self.store = _store(config, disk)
         self.recovery: RecoveryReport | None = None
         """What the store's recovery found, once started."""
         self.tasks = Tasks(f"broker {config.name}", self._tell_failure)
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json", self.tasks)
-        self._access = open_access(config.listen, BROKER_PERMISSIONS, self.tasks)
-        self._endpoint = BrokerEndpoint(self.tasks, self._access)
+        self._access = create_access_guard(config.listen, BROKER_PERMISSIONS, self.tasks)
+        self._endpoint = RequestRouter(self.tasks, self._access)
         self._driver = StoreDriver(self.store, on_failure=self.tasks.fail_with)
-        self.consumers = ConsumerSide(config, self.store, self._driver, self.topics, self.tasks, self._access)
-        self.deferred = DeferredSide(
+        self.consumers = ConsumerServices(
+            config, self.store, self._driver, self.topics, self.tasks, self._access
+        )
+        self.deferred = DeliveryServices(
             config,
             self.store,
             self._driver,
@@ -97,9 +99,9 @@ class Broker:
             sent_back=lambda group, topic: self.consumers.stats.count_sent_back(topic, group),
             access=self._access,
         )
-        self._ends = None
+        self._expired_offsets = None
         if isinstance(self.store, LedgerStore):
-            self._ends = LedgerEnds(self.store, self.topics, self.consumers.offsets)
+            self._expired_offsets = ExpiredQueueOffsets(self.store, self.topics, self.consumers.offsets)
         self._sync = SlaveSync(
             self.topics,
             self.consumers.groups,
@@ -109,15 +111,15 @@ class Broker:
             registration=config.registration,
             interval_ms=config.ha.sync_interval_ms,
             may_sync=self._may_sync,
-            also=None if self._ends is None else self._ends.copy,
+            also=None if self._expired_offsets is None else self._expired_offsets.copy_from_master,
         )
-        self._role: LedgerRole | None = None
-        self._replica = self._make_replica()
+        self._role_changes: RoleChangeHandler | None = None
+        self._replication = self._make_replication()
         self._servers: list[Server] = []
         """At listenPort, and two below it."""
         self._registrar: Registrar | None = None
         self._waiters: FlushWaiters | None = None
-        self.metrics: MetricsReport | None = None
+        self.metrics: MetricsReporter | None = None
         """What tells of its metrics, while it runs."""
         self.http: HttpServer | None = None
         """Where metrics and probes are; None when no port is set."""
@@ -129,20 +131,20 @@ class Broker:
         """What it does before and after it serves; None while it serves."""
         self._holds_spares = False
 
-    def _make_replica(self) -> Replication | LedgerReplication:
-        if not isinstance(self.store, LedgerStore) or self._ends is None:
-            return Replication(self.config, self.store, self._driver, self.tasks)
-        self._role = LedgerRole(
+    def _make_replication(self) -> HaReplication | DLedgerReplication:
+        if not isinstance(self.store, LedgerStore) or self._expired_offsets is None:
+            return HaReplication(self.config, self.store, self._driver, self.tasks)
+        self._role_changes = RoleChangeHandler(
             self.config,
             self.store,
             self.topics,
             self.consumers,
             self.deferred,
             self._sync,
-            self._ends,
+            self._expired_offsets,
             self.tasks,
         )
-        return LedgerReplication(self.config, self.store, self._driver, self._role, self.tasks)
+        return DLedgerReplication(self.config, self.store, self._driver, self._role_changes, self.tasks)
 
     @property
     def address(self) -> Address:
@@ -155,18 +157,18 @@ class Broker:
         return advertised(self.address, self.config.advertised_host)
 
     @property
-    def replication(self) -> Replication:
+    def replication(self) -> HaReplication:
         """Its part in HA replication. Raises ConfigInvalid for a broker of a DLedger group."""
-        if isinstance(self._replica, LedgerReplication):
+        if isinstance(self._replication, DLedgerReplication):
             raise ConfigInvalid(f"{self.config.name} is in a DLedger group")
-        return self._replica
+        return self._replication
 
     @property
-    def ledger(self) -> LedgerReplication:
+    def ledger(self) -> DLedgerReplication:
         """Its part in a DLedger group. Raises ConfigInvalid for a broker that is in none."""
-        if isinstance(self._replica, Replication):
+        if isinstance(self._replication, HaReplication):
             raise ConfigInvalid(f"{self.config.name} is in no DLedger group")
-        return self._replica
+        return self._replication
 
     @property
     def is_master(self) -> bool:
@@ -174,7 +176,7 @@ class Broker:
         known = self._registrar is not None and len(self._registrar.registered_at) == len(
             self.config.registration.namesrv
         )
-        return self._is_serving and known and not self._replica.is_slave
+        return self._is_serving and known and not self._replication.is_slave
 
     def health(self) -> BrokerHealth:
         """How it is now."""
@@ -205,8 +207,8 @@ class Broker:
             name_servers=[str(namesrv) for namesrv in self.config.registration.namesrv],
             registered_at=health.registered_at,
             problems=health.registration_problems,
-            copying=self._replica.copying(),
-            peer=self._replica.health(),
+            slave_state=self._replication.slave_state(),
+            peer=self._replication.health(),
         )
 
     def _live_checks(self) -> list[Check]:
@@ -236,7 +238,7 @@ class Broker:
             self.store.dispatch()
             self.deferred.load()
             await self._restore_tables()
-            self._replica.load(is_clean=self.recovery.clean)
+            self._replication.load(is_clean=self.recovery.clean)
             await self._listen()
             self._serve()
             self._report()
@@ -265,7 +267,7 @@ class Broker:
 
     async def _listen(self) -> None:
         self._servers = await serve_ports(self.config, self._endpoint, self.tasks.fail_with)
-        await self._replica.listen(self.address)
+        await self._replication.listen(self.address)
 
     def _serve(self) -> None:
         """Open the gate: from here on requests are handled."""
@@ -275,7 +277,7 @@ class Broker:
         is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH and not config.dledger.enabled
         tracing = self._tracing()
         answers = self._answers(host, tracing)
-        park = self._replica.park(answers, self._wait_for_disk)
+        park = self._replication.park(answers, self._wait_for_disk)
         if tracing is not None and park is not None:
             park = tracing.stage("replication wait", park)
         if is_sync:
@@ -284,11 +286,11 @@ class Broker:
             park = self._waiters.park
             if tracing is not None:
                 park = tracing.stage("flush wait", park)
-        commits = self._replica.commits(answers)
+        commits = self._replication.commits(answers)
         if tracing is not None and commits is not None:
             commits.park = tracing.stage("commit wait", commits.park)
         send, storing = self.deferred.start(host, answers, park, commits)
-        if not self._replica.is_slave:
+        if not self._replication.is_slave:
             self.deferred.run()
         consumers = self.consumers
         handlers = handler_table(
@@ -301,7 +303,7 @@ class Broker:
                 info=self._runtime_info,
                 wait_registered=self._wait_registered,
             ),
-            *consumers.families(self.advertised_address),
+            *consumers.handlers(self.advertised_address),
             AccessHandler(
                 None if self._access is None else self._access.store, config, address=self.advertised_address
             ),
@@ -339,19 +341,19 @@ class Broker:
             self.topics,
             self.tasks,
             address=self.advertised_address,
-            ha_address=self._replica.advertised_address,
-            broker_id=self._replica.broker_id,
-            on_master=self._learn_master,
+            ha_address=self._replication.advertised_address,
+            broker_id=self._replication.broker_id,
+            on_master=self._on_master_found,
         )
         self.topics.on_change = self._registrar.topics_changed
-        if self._role is not None:
-            self._role.registrar = self._registrar
+        if self._role_changes is not None:
+            self._role_changes.registrar = self._registrar
         await self._registrar.start()
 
     def _report(self) -> None:
         consumers = self.consumers
-        self.metrics = MetricsReport(
-            Sources(
+        self.metrics = MetricsReporter(
+            MetricSources(
                 self.config,
                 self.store,
                 self.topics,
@@ -367,11 +369,11 @@ class Broker:
         self.metrics.start()
 
     def _runtime_info(self) -> dict[str, str]:
-        return self.consumers.runtime_info() | self._replica.info()
+        return self.consumers.runtime_info() | self._replication.info()
 
-    def _state(self) -> State:
+    def _state(self) -> BrokerState:
         health = self.health()
-        return State(
+        return BrokerState(
             health.is_serving,
             health.connections,
             self._servers[0].memory,
@@ -380,22 +382,22 @@ class Broker:
             health.store,
             self.deferred.delay.waiting(),
             self.deferred.halves,
-            self._replica.slaves(),
-            self._replica.copying(),
-            self._replica.health(),
+            self._replication.slaves(),
+            self._replication.slave_state(),
+            self._replication.health(),
         )
 
     def _replicate(self) -> None:
-        self._replica.start()
-        if self._replica.is_slave and self._role is None:
+        self._replication.start()
+        if self._replication.is_slave and self._role_changes is None:
             self._sync.start()
 
     def _may_sync(self) -> bool:
-        return self._replica.may_sync()
+        return self._replication.may_sync()
 
-    def _learn_master(self, address: str, ha_address: str) -> None:
-        if address != self.advertised_address and (ha_address or self._role is not None):
-            self._replica.follow(ha_address)
+    def _on_master_found(self, address: str, ha_address: str) -> None:
+        if address != self.advertised_address and (ha_address or self._role_changes is not None):
+            self._replication.follow(ha_address)
             self._sync.follow(address)
 
     # -- running ------------------------------------------------------------------------------
@@ -421,8 +423,8 @@ class Broker:
         """
         self._is_serving = False
         steps: list[tuple[str, Closable | Step | None]] = [
-            ("the change of its role", self._replica.keep_role),
-            ("its role", self._role),
+            ("the change of its role", self._replication.stop_role_changes),
+            ("its role", self._role_changes),
             ("the copy of topics and offsets from its master", self._sync),
             ("access control", self._access),
             ("metrics", self.metrics),
@@ -432,7 +434,7 @@ class Broker:
             ("sends that wait for their topics", self.topics.saver.drain),
             ("delayed messages and transactions", self.deferred),
             ("sends that wait for a flush", self._waiters),
-            ("replication", self._replica),
+            ("replication", self._replication),
             *(("connections of clients", server) for server in self._servers),
             ("background tasks", self.tasks),
             ("tables and consumer offsets", self._save_tables),

@@ -27,7 +27,7 @@ from rocketpy_broker.handlers.pull.pull import PullHandler
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
 from rocketpy_broker.handlers.pull.query import QueryHandler
 from rocketpy_broker.security.guard import AccessGuard
-from rocketpy_broker.security.required_permissions import to_read
+from rocketpy_broker.security.required_permissions import permissions_to_read
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
@@ -49,7 +49,7 @@ _PULL_SWEEP_S = 0.1
 _CLIENT_SWEEP_S = 10.0
 
 
-class ConsumerSide:
+class ConsumerServices:
     """Groups, clients, offsets, locks and held pulls of one broker.
 
     `load` before requests come, `start` with them, `stop` when no more come.
@@ -114,10 +114,10 @@ class ConsumerSide:
             stats=self.stats,
             now_ms=_now_ms,
             on_offset_moved=self._note_moved_offset,
-            still_allowed=None if access is None else access.later_refusal,
+            still_allowed=None if access is None else access.deny_if_revoked,
         )
 
-    def families(self, address: str) -> Sequence[HandlesRequests]:
+    def handlers(self, address: str) -> Sequence[HandlesRequests]:
         """Its handlers. address: of this broker, as it is registered."""
         return (
             self._pull_handler,
@@ -192,7 +192,9 @@ class ConsumerSide:
         )
 
     def _may_read(self, channel: Channel, record: bytes) -> bool:
-        return self._access is None or self._access.permits(channel, to_read(decode(record, check_crc=False)))
+        return self._access is None or self._access.permits(
+            channel, permissions_to_read(decode(record, check_crc=False))
+        )
 
     # -- now and then -------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from rocketpy_broker.handlers.send.send import FindGroup, SendHandler
 from rocketpy_broker.handlers.send.send_back import SendBackHandler
 from rocketpy_broker.handlers.send.transactions import TransactionHandler
 from rocketpy_broker.security.guard import AccessGuard
-from rocketpy_broker.security.required_permissions import to_end
+from rocketpy_broker.security.required_permissions import permissions_to_end_transaction
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
@@ -34,7 +34,7 @@ from rocketpy_broker.store.copy.replica import A_COPY
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 
-class DeferredSide:
+class DeliveryServices:
     """Delay levels and transactions of one broker, and the handlers of all that stores messages.
 
     `load` before requests come, `start` with them, `run` on a master, `close` when no more come and the
@@ -186,5 +186,5 @@ class DeferredSide:
         channels = cast(Sequence[Channel], self._clients.producer_channels(group))
         if self._access is None:
             return channels
-        wanted = to_end(half)
+        wanted = permissions_to_end_transaction(half)
         return [channel for channel in channels if self._access.permits(channel, wanted)]

@@ -12,13 +12,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from rocketpy.errors import InvariantError, RocketError, StoreError
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
+from rocketpy_broker.broker.role_change import RoleChangeHandler
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.send.commit_wait import CommitWaiters
 from rocketpy_broker.handlers.send.response import SendResponses
@@ -45,23 +46,7 @@ _VOTE_WAIT_MS_MAX: Final = 3000
 _RETRY_S: Final = 1.0
 
 
-class RoleTaker(Protocol):
-    """What a broker does at a change of its role."""
-
-    def prepare(self) -> None:
-        """Read what a master has to know; messages are taken once this returns. Raises RocketError."""
-
-    async def lead(self) -> None:
-        """Do a master's work from now on."""
-
-    async def follow(self) -> None:
-        """Do a slave's; the store takes no messages any more."""
-
-    def leader_changed(self) -> None:
-        """Another leads than before."""
-
-
-class LedgerReplication:
+class DLedgerReplication:
     """The peer of one broker, and its role."""
 
     def __init__(
@@ -69,13 +54,13 @@ class LedgerReplication:
         config: BrokerConfig,
         store: LedgerStore,
         driver: StoreDriver,
-        taker: RoleTaker,
+        role_changes: RoleChangeHandler,
         tasks: Tasks,
     ) -> None:
         self._config = config
         self._store = store
         self._driver = driver
-        self._taker = taker
+        self._role_changes = role_changes
         self._tasks = tasks
         dledger = config.dledger
         own = dledger.peers[dledger.self_id]
@@ -112,7 +97,7 @@ class LedgerReplication:
         )
         store.log.on_expired = self.peer.expire
         self.broker_id = NOBODY
-        self._led_term: int | None = None
+        self._master_term: int | None = None
         """The term in which this broker is the master; None while it is not."""
         self._is_started = False
         self._changed = asyncio.Event()
@@ -148,7 +133,7 @@ class LedgerReplication:
         """No slave copies it over an HA port."""
         return []
 
-    def copying(self) -> None:
+    def slave_state(self) -> None:
         """It copies nobody over an HA port."""
 
     def may_sync(self) -> bool:
@@ -168,27 +153,27 @@ class LedgerReplication:
 
     def start(self) -> None:
         """Take roles from now on."""
-        self._task = self._tasks.spawn(self._take_roles(), "roles")
+        self._task = self._tasks.spawn(self._follow_role_changes(), "roles")
 
-    async def keep_role(self) -> None:
+    async def stop_role_changes(self) -> None:
         """Change the role no more: the broker stops."""
         await self._tasks.cancel(self._task)
 
     async def close(self) -> None:
         """Leave the group, once sends that wait for a majority are answered; the store must still be open."""
-        await self.keep_role()
+        await self.stop_role_changes()
         if self._waiters is not None:
             await self._waiters.drain()
-        self._give_up()
+        self._stop_leading()
         if self._is_started:
             await self.peer.close()
 
     async def _settle(self) -> None:
         """Wait until what is appended now is committed. Raises StoreError when this broker does not lead."""
-        term, until = self._led_term, self._store.appended_offset
+        term, until = self._master_term, self._store.appended_offset
         try:
             async with asyncio.timeout(self._config.dledger.commit_wait_ms / 1000):
-                while term is not None and term == self._led_term:
+                while term is not None and term == self._master_term:
                     if self._store.committed_offset >= until:
                         return
                     await asyncio.sleep(_LOOK_S)
@@ -235,16 +220,16 @@ class LedgerReplication:
 
     def changed(self, state: PeerState) -> None:
         """Part of PeerListener: stop taking messages at once; the rest of a change follows."""
-        if self._led_term is not None and not self._is_leading(self._led_term):
-            self._give_up()
+        if self._master_term is not None and not self._is_leading(self._master_term):
+            self._stop_leading()
         if state.leader_id is not None and state.leader_id != self._leader_id:
             self._leader_id = state.leader_id
-            self._taker.leader_changed()
+            self._role_changes.leader_changed()
         self._changed.set()
 
     def failed(self, error: StoreError | InvariantError) -> None:
         """Part of PeerListener."""
-        self._give_up()
+        self._stop_leading()
         self._tasks.fail_with(
             error if isinstance(error, StoreError) else StoreError(str(error) or repr(error))
         )
@@ -254,45 +239,45 @@ class LedgerReplication:
     @property
     def is_slave(self) -> bool:
         """Whether it is no master now."""
-        return self._led_term is None
+        return self._master_term is None
 
     def _is_leading(self, term: int) -> bool:
         state = self.peer.state
         return state.role is Role.LEADER and state.term == term
 
-    def _give_up(self) -> None:
+    def _stop_leading(self) -> None:
         """Take no more messages; what was taken and is not committed may be lost."""
-        self._led_term = None
+        self._master_term = None
         self._store.refuse(A_COPY, StoreError("this broker does not lead its group"))
         self._store.follow()
         if self._waiters is not None:
             self._waiters.fail()
 
-    async def _take_roles(self) -> None:
+    async def _follow_role_changes(self) -> None:
         while True:
             self._changed.clear()
             try:
-                await self._take_role(self.peer.state)
+                await self._change_role(self.peer.state)
             except RocketError as error:
                 log.error("the role is not taken, and tried again in %s s: %s", _RETRY_S, error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             await self._changed.wait()
 
-    async def _take_role(self, state: PeerState) -> None:
-        if self._led_term is not None:
+    async def _change_role(self, state: PeerState) -> None:
+        if self._master_term is not None:
             return  # it leads on: whatever ended that term has set this to None
         if self.broker_id == MASTER_ID or (self.broker_id == NOBODY and state.role is Role.FOLLOWER):
             self.broker_id = self._config.dledger.slave_id
             log.info("%s is a slave, %d, in term %d", self._config.name, self.broker_id, state.term)
-            await self._taker.follow()
+            await self._role_changes.change_to_slave()
         if state.role is Role.LEADER and await self._is_caught_up(state.term):
             self._store.lead(self.peer)
-            self._taker.prepare()
-            self._led_term, self.broker_id = state.term, MASTER_ID
+            self._role_changes.prepare_master()
+            self._master_term, self.broker_id = state.term, MASTER_ID
             self._store.refuse(A_COPY, None)
             log.info("%s is the master in term %d", self._config.name, state.term)
-            await self._taker.lead()
+            await self._role_changes.change_to_master()
 
     async def _is_caught_up(self, term: int) -> bool:
         """Wait until all that this leader has is committed and in its queues; False: it leads no more."""

@@ -17,18 +17,18 @@ from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 
 
-class LedgerEnds:
+class ExpiredQueueOffsets:
     """What one broker knows of such queues."""
 
     def __init__(self, store: LedgerStore, topics: TopicTable, offsets: ConsumerOffsets) -> None:
         self._store = store
         self._topics = topics
         self._offsets = offsets
-        self._ends: dict[tuple[str, int], int] = {}
+        self._next_offsets: dict[tuple[str, int], int] = {}
         self._asked: dict[str, int] = {}
         """Where the log began here when the master was asked, by topic: what came later is here."""
 
-    async def copy(self, ask: Ask) -> None:
+    async def copy_from_master(self, ask: Ask) -> None:
         """Ask the master for what is not known here. Raises RocketError."""
         begin = self._store.min_physical_offset
         for topic in self._unknown(begin):
@@ -40,7 +40,7 @@ class LedgerEnds:
                 return
             self._asked[topic] = begin
             for queue, offsets in TopicStatsTable.decode(answer).offset_table.items():
-                self._ends[queue.topic, queue.queue_id] = offsets.max_offset
+                self._next_offsets[queue.topic, queue.queue_id] = offsets.max_offset
 
     def knows(self, topic: str) -> bool:
         """Whether the master was asked about that topic, and nothing was lost here since."""
@@ -65,20 +65,20 @@ class LedgerEnds:
         queue = self._store.queues.queues.get((topic, queue_id))
         return queue is None or queue.max_physical_offset < 0
 
-    def go_on(self) -> None:
+    def restore(self) -> None:
         """Let the queues that are empty here go on where they were, as this broker leads now.
 
         Raises StoreError.
         """
         if self._store.min_physical_offset <= 0:
             return
-        ends = dict(self._ends)
+        next_offsets = dict(self._next_offsets)
         for key, queues in self._offsets.snapshot().offset_table.items():
             topic, _, _ = key.rpartition("@")
             known = self._queues(topic)
             for queue_id, offset in queues.items():
                 if queue_id in known:
-                    ends[topic, queue_id] = max(offset, ends.get((topic, queue_id), 0))
-        for (topic, queue_id), number in ends.items():
+                    next_offsets[topic, queue_id] = max(offset, next_offsets.get((topic, queue_id), 0))
+        for (topic, queue_id), number in next_offsets.items():
             if number > 0 and self._is_empty(topic, queue_id):
                 self._store.begin_queue(topic, queue_id, number)

@@ -32,8 +32,8 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 log = logging.getLogger("rocketpy.broker.ha")
 
 
-class Replication:
-    """Replication of one broker."""
+class HaReplication:
+    """HaReplication of one broker."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, driver: StoreDriver, tasks: Tasks) -> None:
         self._config = config
@@ -76,7 +76,7 @@ class Replication:
     def _server_settings(self, settings: LinkSettings) -> LinkSettings:
         """With access control and without a secret, those of an HA port that no slave is let in at."""
         config = self._config
-        if not config.lets_any_replica_in or config.replica_port.scheme == "memory":
+        if not config.accepts_any_replica or config.replica_address.scheme == "memory":
             return settings
         if not config.listen.is_open:
             log.info("the HA port serves no slave: aclEnable is true and haSecret is not set")
@@ -158,7 +158,7 @@ class Replication:
         """Who copies this broker."""
         return self.progress.states(self._store.max_physical_offset)
 
-    def copying(self) -> HaClientState | None:
+    def slave_state(self) -> HaClientState | None:
         """What it is doing as a slave; None for a master."""
         return self.client.state if self.is_slave else None
 
@@ -210,7 +210,7 @@ class Replication:
             address = Address("tls", address.host, address.port)
         self.client.follow(address)
 
-    async def keep_role(self) -> None:
+    async def stop_role_changes(self) -> None:
         """It has one role for all its life."""
 
     async def close(self) -> None:

@@ -29,7 +29,7 @@ _STORE_MIN: Final = 4
 _UNLIMITED: Final = 1 << 20
 
 
-class Shares(NamedTuple):
+class OpenFileShares(NamedTuple):
     """connections: of clients. Half as many again are left for connections that are being made and for those
     of replicas. queue_files: see `ConsumeQueueConfig.handles_max`.
     """
@@ -58,7 +58,7 @@ def raise_open_files_limit() -> None:
         log.info("the limit of open files stays at %d: %s", open_files_limit(), error)
 
 
-def shares_of(limit: int) -> Shares:
+def share_open_files(limit: int) -> OpenFileShares:
     """Return who gets how many. Raises ConfigInvalid for less than 64."""
     if limit < LIMIT_MIN:
         raise ConfigInvalid(
@@ -67,16 +67,16 @@ def shares_of(limit: int) -> Shares:
         )
     rest = limit - _FIXED
     queue_files = min(512, max(_STORE_MIN, rest // _STORE_PART))
-    return Shares((rest - 2 * queue_files) * 2 // 3, queue_files)
+    return OpenFileShares((rest - 2 * queue_files) * 2 // 3, queue_files)
 
 
-def within_open_files(config: BrokerConfig) -> BrokerConfig:
+def fit_open_files_limit(config: BrokerConfig) -> BrokerConfig:
     """Return a configuration that this process has files enough for; says what had to be lowered.
 
     Raises ConfigInvalid when there are too few for anything.
     """
     limit = open_files_limit()
-    shares = shares_of(limit)
+    shares = share_open_files(limit)
     queues = config.store.consume_queue
     if queues.handles_max > shares.queue_files:
         queues = replace(queues, handles_max=shares.queue_files)
@@ -84,13 +84,13 @@ def within_open_files(config: BrokerConfig) -> BrokerConfig:
     return replace(config, listen=_lowered(config.listen, limit, shares))
 
 
-def namesrv_within_open_files(config: NamesrvConfig) -> NamesrvConfig:
+def fit_namesrv_open_files_limit(config: NamesrvConfig) -> NamesrvConfig:
     """The same for a name server, which has no store."""
     limit = open_files_limit()
-    return replace(config, listen=_lowered(config.listen, limit, shares_of(limit)))
+    return replace(config, listen=_lowered(config.listen, limit, share_open_files(limit)))
 
 
-def _lowered(listen: ListenConfig, limit: int, shares: Shares) -> ListenConfig:
+def _lowered(listen: ListenConfig, limit: int, shares: OpenFileShares) -> ListenConfig:
     options = listen.options
     if options.max_connections <= shares.connections:
         return listen

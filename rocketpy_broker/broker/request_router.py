@@ -37,7 +37,7 @@ def handler_table(*families: HandlesRequests) -> dict[int, Handler]:
     return {code: handler for family in families for code, handler in family.requests.items()}
 
 
-class BrokerEndpoint:
+class RequestRouter:
     """Hands requests to their handlers; while the broker is not in service, refuses them all.
 
     Deny by default: a code without a permission (`BROKER_PERMISSIONS`) is refused, handler or not.
@@ -93,7 +93,7 @@ class BrokerEndpoint:
         """Part of Endpoint."""
         handler = self._handlers.get(request.code)
         if handler is not None:
-            refusal = None if self._guard is None else self._guard.refusal(channel, request)
+            refusal = None if self._guard is None else self._guard.check(channel, request)
             try:
                 return handler(channel, request) if refusal is None else refusal
             except NotYetSaved as waiting:

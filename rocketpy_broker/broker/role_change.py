@@ -11,9 +11,9 @@ import logging
 from typing import Final
 
 from rocketpy.runtime.tasks import Tasks
-from rocketpy_broker.broker.consumer_services import ConsumerSide
-from rocketpy_broker.broker.delivery_services import DeferredSide
-from rocketpy_broker.broker.expired_queue_offsets import LedgerEnds
+from rocketpy_broker.broker.consumer_services import ConsumerServices
+from rocketpy_broker.broker.delivery_services import DeliveryServices
+from rocketpy_broker.broker.expired_queue_offsets import ExpiredQueueOffsets
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.send.send import RETRY_PREFIX
 from rocketpy_broker.services.cluster.registration import Registrar
@@ -25,22 +25,22 @@ from rocketpy_broker.store import MessageStore
 log = logging.getLogger("rocketpy.broker.dledger")
 
 _MASTER_ID: Final = 0
-_ASK_AGAIN_S: Final = (0.5, 2.0, 5.0, 10.0)
+_REGISTER_AGAIN_S: Final = (0.5, 2.0, 5.0, 10.0)
 """A slave asks name servers for its new master so long after it has heard of one: that one registers, too."""
 
 
-class LedgerRole:
-    """A RoleTaker. registrar: set once the broker registers."""
+class RoleChangeHandler:
+    """Changes the role of a broker. registrar: set once the broker registers."""
 
     def __init__(
         self,
         config: BrokerConfig,
         store: MessageStore,
         topics: TopicTable,
-        consumers: ConsumerSide,
-        deferred: DeferredSide,
+        consumers: ConsumerServices,
+        deferred: DeliveryServices,
         sync: SlaveSync,
-        ends: LedgerEnds,
+        expired_offsets: ExpiredQueueOffsets,
         tasks: Tasks,
     ) -> None:
         self._slave_id = config.dledger.slave_id
@@ -50,48 +50,48 @@ class LedgerRole:
         self._deferred = deferred
         self._sync = sync
         self._tasks = tasks
-        self._ends = ends
+        self._expired_offsets = expired_offsets
         self.registrar: Registrar | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
-    def prepare(self) -> None:
-        """Part of RoleTaker."""
-        self._learn_log()
-        self._ends.go_on()
+    def prepare_master(self) -> None:
+        """Read what a master must know; messages are accepted once this returns. Raises RocketError."""
+        self._add_missing_topics()
+        self._expired_offsets.restore()
         self._deferred.reload()
 
-    async def lead(self) -> None:
-        """Part of RoleTaker."""
+    async def change_to_master(self) -> None:
+        """Start the work of a master."""
         await self._sync.close()
-        self._ask_no_more()
+        self._cancel_timers()
         self._register(_MASTER_ID)
         self._deferred.run()
 
-    async def follow(self) -> None:
-        """Part of RoleTaker."""
+    async def change_to_slave(self) -> None:
+        """Start the work of a slave; the store rejects messages by now."""
         self._register(self._slave_id)
         await self._deferred.close()
         self._sync.start()
 
     def leader_changed(self) -> None:
-        """Part of RoleTaker."""
+        """Find the new master, as another peer leads than before."""
         self._sync.forget()
-        self._ask_no_more()
+        self._cancel_timers()
         loop = asyncio.get_running_loop()
         self._timers = [
-            loop.call_later(delay_s, self._tasks.run, self._ask_again) for delay_s in _ASK_AGAIN_S
+            loop.call_later(delay_s, self._tasks.run, self._register_again) for delay_s in _REGISTER_AGAIN_S
         ]
 
     def close(self) -> None:
         """Ask no more."""
-        self._ask_no_more()
+        self._cancel_timers()
 
-    def _ask_no_more(self) -> None:
+    def _cancel_timers(self) -> None:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
 
-    def _ask_again(self) -> None:
+    def _register_again(self) -> None:
         if self.registrar is not None:
             self._register(self.registrar.broker_id)
 
@@ -99,7 +99,7 @@ class LedgerRole:
         if self.registrar is not None:
             self.registrar.refresh(broker_id)
 
-    def _learn_log(self) -> None:
+    def _add_missing_topics(self) -> None:
         """Know the topics and groups that only the log knows; the copy of the last leader's may be old."""
         made = restore_topics(self._store, self._topics)
         if made:

@@ -14,7 +14,7 @@ from typing import Final
 
 from rocketpy.runtime.tasks import OnFailure
 from rocketpy.transport import MemoryBudget, Server, serve
-from rocketpy_broker.broker.request_router import BrokerEndpoint
+from rocketpy_broker.broker.request_router import RequestRouter
 from rocketpy_broker.config.model import BrokerConfig
 
 log = logging.getLogger("rocketpy.broker")
@@ -24,7 +24,7 @@ _TRIES: Final = 16
 """With listenPort 0: how many free ports are tried until the port two below is free, too."""
 
 
-async def serve_ports(config: BrokerConfig, endpoint: BrokerEndpoint, on_failure: OnFailure) -> list[Server]:
+async def serve_ports(config: BrokerConfig, endpoint: RequestRouter, on_failure: OnFailure) -> list[Server]:
     """Listen at listenPort, and two below it as `BrokerConfig.vip_channel` says; return the open servers.
 
     With listenPort 0 both ports are any free ones. The first of the servers returned is that of listenPort.
@@ -47,7 +47,7 @@ async def serve_ports(config: BrokerConfig, endpoint: BrokerEndpoint, on_failure
 
 
 async def _serve_first(
-    config: BrokerConfig, endpoint: BrokerEndpoint, on_failure: OnFailure, memory: MemoryBudget
+    config: BrokerConfig, endpoint: RequestRouter, on_failure: OnFailure, memory: MemoryBudget
 ) -> Server:
     address = config.listen.address
     try:
@@ -63,7 +63,7 @@ async def _serve_first(
 
 
 async def _serve_second(
-    config: BrokerConfig, endpoint: BrokerEndpoint, first: Server, on_failure: OnFailure, *, may_fail: bool
+    config: BrokerConfig, endpoint: RequestRouter, first: Server, on_failure: OnFailure, *, may_fail: bool
 ) -> Server | None:
     """Open the second port; None where there is none. may_fail: warn instead of raising an OSError."""
     address = first.address

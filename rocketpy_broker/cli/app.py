@@ -25,7 +25,7 @@ from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.broker.open_files import raise_open_files_limit
 from rocketpy_broker.cli.dledger import add_dledger_commands
 from rocketpy_broker.cli.ha import add_ha_commands
-from rocketpy_broker.cli.process import STOP_TIMEOUT_S, StopGuard, collect_seldom, notify
+from rocketpy_broker.cli.process import STOP_TIMEOUT_S, ShutdownGuard, notify, tune_garbage_collection
 from rocketpy_broker.cli.promote import add_promote_command
 from rocketpy_broker.cli.store import add_store_commands
 from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
@@ -33,7 +33,7 @@ from rocketpy_broker.config.model import DEFAULT_BROKER_PORT
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.namesrv import NameServer
 
-Service = Callable[[StopGuard], Coroutine[Any, Any, None]]
+Service = Callable[[ShutdownGuard], Coroutine[Any, Any, None]]
 
 log = logging.getLogger("rocketpy.broker")
 
@@ -171,10 +171,10 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
 def _namesrv(options: argparse.Namespace) -> Service:
     server = NameServer(load_namesrv_config(options.config, _overrides(options), source=_SOURCE))
 
-    async def serve(guard: StopGuard) -> None:
+    async def serve(guard: ShutdownGuard) -> None:
         guard.watch(server)
         await server.start()
-        _say(f"namesrv ready at {server.address}")
+        _print_line(f"namesrv ready at {server.address}")
         try:
             await _stopped_or_failed(guard, server)
         finally:
@@ -186,10 +186,10 @@ def _namesrv(options: argparse.Namespace) -> Service:
 def _broker(options: argparse.Namespace) -> Service:
     broker = Broker(load_broker_config(options.config, _overrides(options), source=_SOURCE))
 
-    async def serve(guard: StopGuard) -> None:
+    async def serve(guard: ShutdownGuard) -> None:
         guard.watch(broker)
         await broker.start()
-        _say(f"{broker.config.name} ready at {broker.address}")
+        _print_line(f"{broker.config.name} ready at {broker.address}")
         try:
             await _stopped_or_failed(guard, broker)
         finally:
@@ -199,15 +199,15 @@ def _broker(options: argparse.Namespace) -> Service:
 
 
 def _dev(options: argparse.Namespace) -> Service:
-    async def serve(guard: StopGuard) -> None:
+    async def serve(guard: ShutdownGuard) -> None:
         settings = dict(options.set)
         if not {"listen", "listenPort"} & settings.keys():
             settings["listenPort"] = str(await _broker_port(settings.get("bindAddress", "127.0.0.1")))
         async with EmbeddedCluster(options.store, namesrv=options.listen, settings=settings) as cluster:
             guard.watch(*cluster.servers)
-            _say(f"namesrv ready at {cluster.namesrv_address}")
+            _print_line(f"namesrv ready at {cluster.namesrv_address}")
             for broker in cluster.brokers:
-                _say(f"{broker.config.name} ready at {broker.address}")
+                _print_line(f"{broker.config.name} ready at {broker.address}")
             await _stopped_or_failed(guard, *cluster.servers)
 
     return serve
@@ -238,9 +238,9 @@ async def _is_free(host: str, port: int) -> bool:
     return True
 
 
-async def _stopped_or_failed(guard: StopGuard, *servers: Broker | NameServer) -> None:
+async def _stopped_or_failed(guard: ShutdownGuard, *servers: Broker | NameServer) -> None:
     """Return when a signal came; raise the failure of a server that failed before. Either begins the stop."""
-    collect_seldom()
+    tune_garbage_collection()
     if not guard.requested.is_set():
         notify("READY=1")
     stopping = joined(guard.requested.wait(), "wait for a signal")
@@ -254,13 +254,13 @@ async def _stopped_or_failed(guard: StopGuard, *servers: Broker | NameServer) ->
             raise failed.result()
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)
 
 
 def _run(service: Service, options: argparse.Namespace) -> None:
     async def run() -> None:
-        await service(StopGuard(options.stop_timeout))
+        await service(ShutdownGuard(options.stop_timeout))
 
     with asyncio.Runner(loop_factory=_loop_factory(options.loop)) as runner:
         runner.run(run())

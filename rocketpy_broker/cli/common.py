@@ -1,4 +1,4 @@
-"""What the commands that ask running brokers have in common: whom they ask, and how they print."""
+"""What the commands that ask running brokers have in common: target they ask, and how they print."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def name_servers(options: argparse.Namespace) -> list[Address]:
     return [Address.parse(server) for server in split_addresses(namesrv_of(options))]
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line."""
     sys.stdout.write(line + "\n")
 
 
-def say_table(rows: Sequence[Sequence[str]]) -> None:
+def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows of as many texts each, in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        print_line("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())

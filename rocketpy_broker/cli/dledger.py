@@ -19,7 +19,7 @@ import msgspec
 
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.transport import Address, ChannelOptions
-from rocketpy_broker.cli.common import name_servers, namesrv_of, say, say_table
+from rocketpy_broker.cli.common import name_servers, namesrv_of, print_line, print_table
 from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.config.keys import parse_peers
 from rocketpy_broker.replication.dledger_status import PeerReport, ask_peers, find_peers
@@ -36,10 +36,10 @@ def add_dledger_commands(commands: Any) -> None:
     actions = dledger.add_subparsers(required=True, metavar="status|transfer")
     text = "show leaders, terms, and how far peers are"
     status = actions.add_parser("status", help=text, description=text)
-    whom = status.add_mutually_exclusive_group()
-    whom.add_argument("--namesrv", metavar="ADDR", help="ask all its brokers; else NAMESRV_ADDR")
-    whom.add_argument("-c", "--config", metavar="FILE", help="ask the peers that a broker.conf names")
-    whom.add_argument("--peers", metavar="PEERS", help="ask these: n0-host:port;n1-host:port;…")
+    target = status.add_mutually_exclusive_group()
+    target.add_argument("--namesrv", metavar="ADDR", help="ask all its brokers; else NAMESRV_ADDR")
+    target.add_argument("-c", "--config", metavar="FILE", help="ask the peers that a broker.conf names")
+    target.add_argument("--peers", metavar="PEERS", help="ask these: n0-host:port;n1-host:port;…")
     status.add_argument("--group", metavar="NAME", help="of --peers (dLegerGroup)")
     status.add_argument("--name", metavar="NAME", help="only brokers of this brokerName")
     status.add_argument("--json", action="store_true", help="print a JSON object a peer")
@@ -68,7 +68,7 @@ async def _status(options: argparse.Namespace) -> int:
         return _EXIT_PROBLEMS
     if options.json:
         for report in reports:
-            say(msgspec.json.encode(report).decode())
+            print_line(msgspec.json.encode(report).decode())
     else:
         _print_table(reports)
     groups = {report.group for report in reports if report.group}
@@ -82,7 +82,7 @@ async def _reports(options: argparse.Namespace) -> list[PeerReport]:
         config = load_broker_config(options.config)
         dledger, tls = config.dledger, ChannelOptions(ssl=config.registration.ssl)
         if not dledger.enabled:
-            raise ConfigInvalid(f"{options.config} does not say enableDLegerCommitLog=true")
+            raise ConfigInvalid(f"{options.config} does not print_line enableDLegerCommitLog=true")
         return await ask_peers(
             dledger.group, dledger.peers, tls, secret=dledger.secret, self_id=dledger.self_id
         )
@@ -114,7 +114,7 @@ def _print_table(reports: Sequence[PeerReport]) -> None:
     lags: dict[tuple[str, str], int] = {}
     for report in reports:
         lags |= {(report.group, peer): lag for peer, lag in report.lags.items()}
-    say_table([_COLUMNS, *(_row(report, lags.get((report.group, report.peer))) for report in reports)])
+    print_table([_COLUMNS, *(_row(report, lags.get((report.group, report.peer))) for report in reports)])
 
 
 def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:

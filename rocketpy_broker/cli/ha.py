@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from rocketpy.errors import RocketError
-from rocketpy_broker.cli.common import name_servers, namesrv_of, say, say_table
+from rocketpy_broker.cli.common import name_servers, namesrv_of, print_line, print_table
 from rocketpy_broker.replication.ha.client import HaClientState
 from rocketpy_broker.replication.ha_status import MASTER_ID, Replica, ask_broker, find_replicas
 
@@ -32,9 +32,9 @@ def add_ha_commands(commands: Any) -> None:
     actions = ha.add_subparsers(required=True, metavar="status")
     text = "show roles, log ends, lag and states of brokers"
     status = actions.add_parser("status", help=text, description=text)
-    whom = status.add_mutually_exclusive_group()
-    whom.add_argument("--namesrv", metavar="ADDR", help="ask all its brokers; else NAMESRV_ADDR")
-    whom.add_argument("--broker", metavar="ADDR", help="ask this broker only")
+    target = status.add_mutually_exclusive_group()
+    target.add_argument("--namesrv", metavar="ADDR", help="ask all its brokers; else NAMESRV_ADDR")
+    target.add_argument("--broker", metavar="ADDR", help="ask this broker only")
     status.add_argument("--name", metavar="NAME", help="only brokers of this brokerName")
     status.add_argument("--json", action="store_true", help="print a JSON object a broker")
     status.set_defaults(action=lambda options: asyncio.run(_status(options)))
@@ -51,7 +51,7 @@ async def _status(options: argparse.Namespace) -> int:
         return _EXIT_PROBLEMS
     if options.json:
         for replica in replicas:
-            say(msgspec.json.encode(replica).decode())
+            print_line(msgspec.json.encode(replica).decode())
     else:
         _print_table(replicas)
     bad = [replica for replica in replicas if not replica.answers or _waits(replica)]
@@ -77,7 +77,7 @@ def _waits(replica: Replica) -> bool:
 
 def _print_table(replicas: Sequence[Replica]) -> None:
     ends = {each.name: each.max_offset for each in replicas if each.broker_id == MASTER_ID and each.answers}
-    say_table([_COLUMNS, *(_row(each, ends.get(each.name)) for each in replicas)])
+    print_table([_COLUMNS, *(_row(each, ends.get(each.name)) for each in replicas)])
 
 
 def _row(replica: Replica, master_end: int | None) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ log = logging.getLogger("rocketpy.broker")
 
 STOP_TIMEOUT_S: Final = 25.0
 """Below the 30 s that Kubernetes waits before it kills."""
-STATUS_CUT: Final = 3
+EXIT_STOP_TIMEOUT: Final = 3
 """The exit status of a process that did not stop cleanly in time."""
 _COLLECT_AFTER: Final = (2_000, 10, 50)
 """New objects after which the youngest are searched for cyclic garbage, and searches before one of the older.
@@ -42,7 +42,7 @@ class HasPhase(Protocol):
         """What it does before and after it serves; None while it serves."""
 
 
-class StopGuard:
+class ShutdownGuard:
     """Turns signals into a stop that ends within a bound. To be made in the main thread, in the event loop.
 
     timeout_s: the bound.
@@ -86,10 +86,10 @@ class StopGuard:
         with contextlib.suppress(OSError):  # also if nobody reads it
             os.set_blocking(sys.stderr.fileno(), False)
             os.write(sys.stderr.fileno(), line.encode())
-        os._exit(STATUS_CUT)
+        os._exit(EXIT_STOP_TIMEOUT)
 
 
-def collect_seldom() -> None:
+def tune_garbage_collection() -> None:
     """Search for cyclic garbage seldom, and never in what the start of the servers has made.
 
     A full search stops the event loop, for 60 ms after modules and configuration alone. A heartbeat with

@@ -18,7 +18,7 @@ from typing import Any
 from rocketpy.errors import RocketError
 from rocketpy.protocol.message import properties
 from rocketpy.protocol.message.record import Record, decode, host_text
-from rocketpy_broker.cli.common import say
+from rocketpy_broker.cli.common import print_line
 from rocketpy_broker.replication.dledger.storage.inspection import StoredLedgerFiles, find_ledger
 from rocketpy_broker.store.config import IndexConfig, StoreConfig
 from rocketpy_broker.store.inspect.checker import check_files
@@ -89,14 +89,16 @@ def _run(run: Run, options: argparse.Namespace) -> int:
 def _check(stored: StoredFiles, _: argparse.Namespace) -> int:
     report = check_files(stored)
     for problem in report.problems:
-        say(problem)
+        print_line(problem)
     stop = "stopped cleanly" if stored.is_clean else "not stopped cleanly"
-    say(
+    print_line(
         f"{report.records} records in {stored.log.min_offset} to {report.log_end}, {report.units} units, "
         f"{report.index_entries} index entries, {stop}: {len(report.problems)} problems"
     )
     if report.behind:
-        say(f"{report.behind} units and index entries are missing at the end; the next start adds them")
+        print_line(
+            f"{report.behind} units and index entries are missing at the end; the next start adds them"
+        )
     return _EXIT_PROBLEMS if report.problems else 0
 
 
@@ -104,7 +106,7 @@ def _dump(stored: StoredFiles, options: argparse.Namespace) -> int:
     for printed, record in enumerate(_records(stored, options)):
         if printed == options.limit:
             break
-        say(json.dumps(_described(record, with_body=options.body), ensure_ascii=False))
+        print_line(json.dumps(_described(record, with_body=options.body), ensure_ascii=False))
     return 0
 
 
@@ -189,5 +191,5 @@ def _stats(stored: StoredFiles, _: argparse.Namespace) -> int:
             "indexMsgTimestamp": checkpoint.index_timestamp,
         },
     }
-    say(json.dumps(summary, indent=2, ensure_ascii=False))
+    print_line(json.dumps(summary, indent=2, ensure_ascii=False))
     return 0

@@ -19,13 +19,13 @@ from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.config.keys import (
     BROKER_KEYS,
+    IGNORED_KEYS,
     LISTEN_KEYS,
     NAMESRV_KEYS,
-    NOT_YET,
     STORE_KEYS,
-    WITHOUT_MEANING,
+    UNSUPPORTED_KEYS,
     Key,
-    Value,
+    SettingValue,
     text_of,
 )
 from rocketpy_broker.config.listen import client_files, listen_config
@@ -62,17 +62,17 @@ Values = dict[str, dict[str, Any]]
 _REMOTE: Final = "remoteConfigUpdateEnable"
 _TLS_FILE: Final = "tls.config.file"
 """A key that names another file, RocketMQ's tls.properties; what the naming file itself says goes before."""
-_GUARDING: Final = frozenset({
+_SECURITY_KEYS: Final = frozenset({
     "aclEnable", "aclSignatureV2Required", "rocketmq.acl.plain.file", "haSecret", "dLegerSecret",
     "replicaCertNames", _TLS_FILE,
     *(name for name in LISTEN_KEYS if name.startswith("tls.")),
 })  # fmt: skip
 """Keys without which a server would be more open than its file says."""
-_ALIKE: Final = 0.8
+_SIMILARITY_MIN: Final = 0.8
 """How much so a known key is what an unknown one may mean; less, and keys of later versions find one, too."""
 
 
-class _Given(NamedTuple):
+class _Setting(NamedTuple):
     key: str
     value: str
     place: str
@@ -81,7 +81,7 @@ class _Given(NamedTuple):
 
 def load_broker_config(
     path: str | Path | None = None,
-    overrides: Mapping[str, Value] | None = None,
+    overrides: Mapping[str, SettingValue] | None = None,
     *,
     source: str = "settings",
 ) -> BrokerConfig:
@@ -91,7 +91,7 @@ def load_broker_config(
     call them. Without namesrvAddr in either, the environment's NAMESRV_ADDR counts. Raises ConfigInvalid
     naming file and line, OSError.
     """
-    given = _given(path, overrides, source)
+    given = _read_all(path, overrides, source)
     values, places = _collect(given, {**LISTEN_KEYS, **BROKER_KEYS, **STORE_KEYS})
     with _Blame(places):
         registration = values["registration"]
@@ -125,7 +125,7 @@ def _credentials(listen: Mapping[str, Any]) -> Credentials | None:
 
 def load_namesrv_config(
     path: str | Path | None = None,
-    overrides: Mapping[str, Value] | None = None,
+    overrides: Mapping[str, SettingValue] | None = None,
     *,
     source: str = "settings",
 ) -> NamesrvConfig:
@@ -133,7 +133,7 @@ def load_namesrv_config(
 
     Without kvConfigPath the settings are kept where RocketMQ keeps them: ~/namesrv/kvConfig.json.
     """
-    values, places = _collect(_given(path, overrides, source), {**LISTEN_KEYS, **NAMESRV_KEYS})
+    values, places = _collect(_read_all(path, overrides, source), {**LISTEN_KEYS, **NAMESRV_KEYS})
     with _Blame(places):
         settings = {"kv_config_path": Path.home() / "namesrv" / "kvConfig.json", **values["namesrv"]}
         listen = listen_config(values["listen"], DEFAULT_NAMESRV_PORT, _path(path))
@@ -141,22 +141,24 @@ def load_namesrv_config(
         return NamesrvConfig(listen=listen, updatable_file=_updatable(path), metrics=metrics, **settings)
 
 
-def _given(path: str | Path | None, overrides: Mapping[str, Value] | None, source: str) -> list[_Given]:
+def _read_all(
+    path: str | Path | None, overrides: Mapping[str, SettingValue] | None, source: str
+) -> list[_Setting]:
     given = [] if path is None else _read(path)
     given += [_override(key, value, source) for key, value in (overrides or {}).items()]
     more = [_read(one.value) for one in given if one.key == _TLS_FILE]
     return [*(setting for file in more for setting in file), *given]
 
 
-def _override(key: str, value: Value, source: str) -> _Given:
+def _override(key: str, value: SettingValue, source: str) -> _Setting:
     try:
-        return _Given(key, text_of(value), source)
+        return _Setting(key, text_of(value), source)
     except TypeError as error:
         raise ConfigInvalid(f"{source}: {key}: {error}") from None
 
 
-def _read(path: str | Path) -> list[_Given]:
-    return [_Given(one.key, one.value, f"{path}:{one.line}") for one in read_file(path)]
+def _read(path: str | Path) -> list[_Setting]:
+    return [_Setting(one.key, one.value, f"{path}:{one.line}") for one in read_file(path)]
 
 
 def _updatable(path: str | Path | None) -> Path | None:
@@ -173,7 +175,7 @@ def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _collect(given: Iterable[_Given], keys: Mapping[str, Key]) -> tuple[Values, dict[str, str]]:
+def _collect(given: Iterable[_Setting], keys: Mapping[str, Key]) -> tuple[Values, dict[str, str]]:
     """Sort the settings into groups of constructor arguments; the last of a key counts."""
     values: Values = {key.group: {} for key in (*LISTEN_KEYS.values(), *keys.values())}
     places: dict[str, str] = {}
@@ -182,7 +184,7 @@ def _collect(given: Iterable[_Given], keys: Mapping[str, Key]) -> tuple[Values, 
         if key_name in (_TLS_FILE, _REMOTE):
             continue
         if key is None:
-            _other_key(key_name, text, place, known=keys)
+            _check_other_key(key_name, text, place, known=keys)
             continue
         try:
             values[key.group][key.field] = key.read(text)
@@ -192,29 +194,29 @@ def _collect(given: Iterable[_Given], keys: Mapping[str, Key]) -> tuple[Values, 
     return values, places
 
 
-def _other_key(key: str, text: str, place: str, *, known: Iterable[str]) -> None:
-    accepted = NOT_YET.get(key)
+def _check_other_key(key: str, text: str, place: str, *, known: Iterable[str]) -> None:
+    accepted = UNSUPPORTED_KEYS.get(key)
     if accepted is not None:
         if text.strip() not in accepted:
             raise ConfigInvalid(
                 f"{place}: {key}={text}: this broker cannot do that yet, and would break a promise by "
                 f"ignoring it; known: {', '.join(map(repr, accepted))}"
             )
-    elif key in WITHOUT_MEANING:
-        log.info("%s: %s has no meaning here: %s", place, key, WITHOUT_MEANING[key])
+    elif key in IGNORED_KEYS:
+        log.info("%s: %s has no meaning here: %s", place, key, IGNORED_KEYS[key])
     else:
-        _unknown_key(key, place, {name.lower(): name for name in (*known, _TLS_FILE, _REMOTE)})
+        _report_unknown_key(key, place, {name.lower(): name for name in (*known, _TLS_FILE, _REMOTE)})
 
 
-def _unknown_key(key: str, place: str, names: Mapping[str, str]) -> None:
+def _report_unknown_key(key: str, place: str, names: Mapping[str, str]) -> None:
     """Warn, as RocketMQ's later versions have more keys. names: the known ones by their small letters.
 
     Raises ConfigInvalid for what can only be meant to guard the server.
     """
     meant = names.get(key.lower())
-    if meant in _GUARDING:
+    if meant in _SECURITY_KEYS:
         raise ConfigInvalid(f"{place}: unknown key {key}: write {meant}; ignored, it would guard nothing")
-    near = get_close_matches(key.lower(), names, n=1, cutoff=_ALIKE)
+    near = get_close_matches(key.lower(), names, n=1, cutoff=_SIMILARITY_MIN)
     hint = f"; did you mean {names[near[0]]}?" if near else ""
     log.warning("%s: unknown key %s is ignored%s", place, key, hint)
 

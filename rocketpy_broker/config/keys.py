@@ -14,11 +14,11 @@ from rocketpy.transport import Address
 from rocketpy_broker.config.model import BrokerRole
 from rocketpy_broker.store.config import FlushDiskType
 
-Value = str | int | float | bool
+SettingValue = str | int | float | bool
 """Of a key that is set in code."""
 
 
-def text_of(value: Value) -> str:
+def text_of(value: SettingValue) -> str:
     """Return a value as RocketMQ's files have it. Raises TypeError for one that they cannot have."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -299,7 +299,7 @@ NAMESRV_KEYS: Final = {
     "maxRoutes": Key("namesrv", "routes_max", _integer),
 }
 
-NOT_YET: Final[dict[str, tuple[str, ...]]] = {
+UNSUPPORTED_KEYS: Final[dict[str, tuple[str, ...]]] = {
     "tls.test.mode.enable": ("false",),
 }
 """Key -> the values that are true of this version; any other is refused."""
@@ -310,7 +310,7 @@ _FAIR = "the event loop takes requests in order, so none waits in a queue to be 
 _WRITES = "records are written with pwrite, not through a mapped file"
 _PAID = "it counts messages for a product of Alibaba"
 
-WITHOUT_MEANING: Final[dict[str, str]] = {
+IGNORED_KEYS: Final[dict[str, str]] = {
     **dict.fromkeys(
         (
             "sendMessageThreadPoolNums", "pullMessageThreadPoolNums", "processReplyMessageThreadPoolNums",
@@ -396,5 +396,5 @@ WITHOUT_MEANING: Final[dict[str, str]] = {
 """Keys of 4.6.0 that are accepted, and why they change nothing here."""
 
 for _name in (*LISTEN_KEYS, *BROKER_KEYS, *STORE_KEYS, *NAMESRV_KEYS):
-    if _name in WITHOUT_MEANING or _name in NOT_YET:
+    if _name in IGNORED_KEYS or _name in UNSUPPORTED_KEYS:
         raise ConfigInvalid(f"configuration key {_name} is in two tables")

@@ -19,12 +19,12 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion
 from rocketpy_broker.config.keys import (
     BROKER_KEYS,
+    IGNORED_KEYS,
     LISTEN_KEYS,
     NAMESRV_KEYS,
     STORE_KEYS,
-    WITHOUT_MEANING,
     Key,
-    Value,
+    SettingValue,
     text_of,
 )
 from rocketpy_broker.config.model import BrokerConfig, ListenConfig, NamesrvConfig
@@ -64,7 +64,7 @@ _NOT_HARMLESS: Final = frozenset({
 """Keys that change nothing here, but in RocketMQ start programs, load classes, or set trust."""
 _IGNORED: Final = {
     name: why
-    for name, why in WITHOUT_MEANING.items()
+    for name, why in IGNORED_KEYS.items()
     if name not in _NOT_HARMLESS and not name.startswith("tls.")
 }
 """Keys of 4.6.0 that may be set, and why they change nothing."""
@@ -158,7 +158,7 @@ class LiveConfig:
         return Update(changed, tuple(notes))
 
 
-def broker_settings(config: BrokerConfig) -> LiveConfig:
+def broker_live_config(config: BrokerConfig) -> LiveConfig:
     """Those of a broker."""
     store = config.store
     groups = {
@@ -178,7 +178,7 @@ def broker_settings(config: BrokerConfig) -> LiveConfig:
     )
 
 
-def namesrv_settings(config: NamesrvConfig) -> LiveConfig:
+def namesrv_live_config(config: NamesrvConfig) -> LiveConfig:
     """Those of a name server."""
     return LiveConfig(
         NAMESRV_KEYS,
@@ -207,5 +207,5 @@ def _listen_texts(listen: ListenConfig) -> dict[str, str]:
     return {name: _text(value) for name, value in settings.items() if isinstance(value, bool | int | str)}
 
 
-def _text(value: Value | Enum) -> str:
+def _text(value: SettingValue | Enum) -> str:
     return value.name if isinstance(value, Enum) else text_of(value)

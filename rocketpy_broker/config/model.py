@@ -401,26 +401,26 @@ class BrokerConfig:
         return self.ha.role is BrokerRole.SLAVE
 
     @property
-    def replica_port(self) -> Address:
+    def replica_address(self) -> Address:
         """Where replicas connect to: the DLedger peer's address, or of the HA port the transport and host."""
         own = self.dledger.peers.get(self.dledger.self_id) if self.dledger.enabled else None
         return self.listen.address if own is None else own
 
     @property
-    def lets_any_replica_in(self) -> bool:
+    def accepts_any_replica(self) -> bool:
         """Whether whoever reaches the port of replicas may take part."""
         secret = self.dledger.secret if self.dledger.enabled else self.ha.secret
         return not secret and not self.replica_names
 
     def _check_replicas(self) -> None:
         """Raise ConfigInvalid where whoever reaches the port of replicas would get every message."""
-        listen, port = self.listen, self.replica_port
+        listen, port = self.listen, self.replica_address
         if self.replica_names and not (port.scheme == "tls" and listen.asks_certificates):
             raise ConfigInvalid(
                 "replicaCertNames needs TLS at the port of replicas: tls.server.mode=enforcing and "
                 "tls.server.need.client.auth=require, and tls:// in dLegerPeers"
             )
-        if port.scheme == "memory" or listen.is_open or not self.lets_any_replica_in:
+        if port.scheme == "memory" or listen.is_open or not self.accepts_any_replica:
             return
         why = "with aclEnable" if listen.is_local else f"at {listen.address}, which other machines can reach,"
         if self.dledger.enabled:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from rocketpy_broker.filter.compiled import Compiled
+from rocketpy_broker.filter.compile_cache import CompileCache
 from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, ExpressionInvalid, Token, tokens
 from rocketpy_broker.filter.values import NotComparable, Value, compare, compare_ordered, is_equal
 
@@ -69,7 +69,7 @@ def _compile(text: str) -> Expression:
     return Expression(text, parser.whole().evaluate)
 
 
-_compiled: Final = Compiled(_compile, EXPRESSION_CHARACTERS_MAX)
+_compiled: Final = CompileCache(_compile, EXPRESSION_CHARACTERS_MAX)
 
 
 class _Parser:

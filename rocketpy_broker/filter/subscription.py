@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from rocketpy.protocol.bodies import SubscriptionData
 from rocketpy.protocol.java import string_hash
 from rocketpy.protocol.message import properties as props
-from rocketpy_broker.filter.compiled import Compiled
+from rocketpy_broker.filter.compile_cache import CompileCache
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
 from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, ExpressionInvalid
 
@@ -138,7 +138,7 @@ def _compile_tags(text: str) -> frozenset[int]:
     return frozenset(map(string_hash, {tag.strip() for tag in text.split("||")} - {""}))
 
 
-_codes_of: Final = Compiled(_compile_tags, TAGS_CHARACTERS_MAX)
+_codes_of: Final = CompileCache(_compile_tags, TAGS_CHARACTERS_MAX)
 
 
 def _by(expression: Expression) -> Callable[[bytes], bool]:

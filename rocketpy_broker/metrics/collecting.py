@@ -27,7 +27,7 @@ from rocketpy_broker.store.upkeep.driver import StoreHealth
 Values = list[tuple[tuple[str, ...], float]]
 
 
-class State(NamedTuple):
+class BrokerState(NamedTuple):
     """How the broker is. delayed: waiting messages by level. halves: open transactions. slaves: those
     that are connected.
     """
@@ -41,12 +41,12 @@ class State(NamedTuple):
     delayed: dict[int, int]
     halves: int
     slaves: Sequence[SlaveState]
-    copying: HaClientState | None
+    slave_state: HaClientState | None
     peer: PeerHealth | None
     """None for a broker that is in no DLedger group."""
 
 
-class Sources(NamedTuple):
+class MetricSources(NamedTuple):
     """What metrics are read from."""
 
     config: BrokerConfig
@@ -57,10 +57,10 @@ class Sources(NamedTuple):
     holds: PullRequestHoldTable
     stats: BrokerStats
     puts: Callable[[], PutCounts]
-    state: Callable[[], State]
+    state: Callable[[], BrokerState]
 
 
-def collect(sources: Sources) -> list[Measured]:
+def collect(sources: MetricSources) -> list[Measured]:
     """Return every metric of the catalog, as it is now. To be called in the broker's event loop."""
     broker = (sources.config.cluster_name, sources.config.name)
     return [
@@ -69,7 +69,7 @@ def collect(sources: Sources) -> list[Measured]:
     ]
 
 
-def _collect(sources: Sources) -> Iterator[tuple[Metric, Values]]:
+def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
     state = sources.state()
     yield from _traffic(sources)
     yield from _progress(sources)
@@ -79,8 +79,8 @@ def _collect(sources: Sources) -> Iterator[tuple[Metric, Values]]:
     yield catalog.HALF, _one(state.halves)
     yield catalog.SLAVES, _one(len(state.slaves))
     yield catalog.SLAVE_LAG, [((slave.address,), slave.lag_bytes) for slave in state.slaves]
-    states = [] if state.copying is None else list(HaClientState)  # as with groups below
-    yield catalog.SLAVE_STATE, [((one.name.lower(),), float(one is state.copying)) for one in states]
+    states = [] if state.slave_state is None else list(HaClientState)  # as with groups below
+    yield catalog.SLAVE_STATE, [((one.name.lower(),), float(one is state.slave_state)) for one in states]
     yield from _dledger(state.peer)
     yield catalog.PERMISSION, _one(sources.config.permission)
     yield catalog.SERVING, _one(state.is_serving)
@@ -88,7 +88,7 @@ def _collect(sources: Sources) -> Iterator[tuple[Metric, Values]]:
     yield catalog.BOOTED, _one(state.booted_ms / 1000)
 
 
-def _traffic(sources: Sources) -> Iterator[tuple[Metric, Values]]:
+def _traffic(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
     stats, store = sources.stats, sources.store.stats
     yield catalog.MESSAGES_IN, [((topic,), count) for topic, count, _ in sources.puts()]
     yield catalog.BYTES_IN, _one(store.put_bytes)
@@ -112,7 +112,7 @@ def _cumulated(times: Iterable[int]) -> Iterator[tuple[tuple[str], float]]:
         yield (bound,), total
 
 
-def _progress(sources: Sources) -> Iterator[tuple[Metric, Values]]:
+def _progress(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
     """Queue depths, and how far groups are behind."""
     store = sources.store
     kept: dict[str, int] = {}
@@ -138,7 +138,7 @@ def _progress(sources: Sources) -> Iterator[tuple[Metric, Values]]:
     yield catalog.LAG_LATENCY, ages
 
 
-def _clients(sources: Sources, state: State) -> Iterator[tuple[Metric, Values]]:
+def _clients(sources: MetricSources, state: BrokerState) -> Iterator[tuple[Metric, Values]]:
     clients = sources.clients
     yield catalog.CONNECTIONS, _one(state.connections)
     yield catalog.CONNECTION_BYTES, [((kind,), float(size)) for kind, size in state.memory.by_kind().items()]

@@ -50,7 +50,7 @@ def broker_checks(
     name_servers: Sequence[str],
     registered_at: Sequence[str],
     problems: Sequence[str],
-    copying: HaClientState | None,
+    slave_state: HaClientState | None,
     peer: PeerHealth | None,
 ) -> list[Check]:
     """Return the checks of a broker's readiness.
@@ -58,7 +58,7 @@ def broker_checks(
     phase: what it does before or after it serves; None while it serves. failure: why it takes no messages.
     flushing_s: for how long the flush that runs has been running. name_servers: those that are configured.
     problems: why registrations failed.
-    copying: its state as a slave. peer: of a DLedger group.
+    slave_state: its state as a slave. peer: of a DLedger group.
     """
     checks = [
         Check("serving", phase),
@@ -68,8 +68,8 @@ def broker_checks(
         ),
         Check("registration", _unregistered(name_servers, registered_at, problems)),
     ]
-    if copying is not None:
-        refused = "its master refused it; see the log" if copying is HaClientState.REFUSED else None
+    if slave_state is not None:
+        refused = "its master refused it; see the log" if slave_state is HaClientState.REFUSED else None
         checks.append(Check("replication", refused))
     if peer is not None:
         leaderless = None if peer.leader_id is not None else f"no leader in term {peer.term}"

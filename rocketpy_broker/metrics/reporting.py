@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rocketpy.telemetry.plugin import Measured, find_telemetry
-from rocketpy_broker.metrics.collecting import Sources, collect
+from rocketpy_broker.metrics.collecting import MetricSources, collect
 from rocketpy_broker.metrics.http_server import HttpServer
-from rocketpy_broker.metrics.server import NEEDS_PACKAGE, MetricsPage, is_available
+from rocketpy_broker.metrics.prometheus import NEEDS_PACKAGE, MetricsPage, is_available
 
 log = logging.getLogger("rocketpy.broker.metrics")
 
 _COLLECT_S_MAX: Final = 5.0
 
 
-class MetricsReport:
+class MetricsReporter:
     """The reporting of one broker, from `start` to `close`. server: gets the page for Prometheus."""
 
-    def __init__(self, sources: Sources, server: HttpServer | None) -> None:
+    def __init__(self, sources: MetricSources, server: HttpServer | None) -> None:
         self._sources = sources
         self._loop = asyncio.get_running_loop()
         self._end: Callable[[], None] | None = None

@@ -68,7 +68,7 @@ class KvConfig:
             raise UsageError(
                 f"{where}: {change.size} bytes; the limit of maxKvValueBytes is {value_bytes_max}"
             )
-        total = self.size + reserved + change.size - self._given_back(change.namespace, change.key)
+        total = self.size + reserved + change.size - self._replaced_size(change.namespace, change.key)
         if total > bytes_max:
             raise UsageError(
                 f"{where}: all settings would take {total} bytes; the limit of maxKvTotalBytes is {bytes_max}"
@@ -80,14 +80,14 @@ class KvConfig:
         if value is None:
             keys = self._table.get(namespace, {})
             if key in keys:
-                self.size -= self._given_back(namespace, key)
+                self.size -= self._replaced_size(namespace, key)
                 del keys[key]
                 self.size += 0 if keys else _size(namespace)
             return
-        self.size += change.size - self._given_back(namespace, key)
+        self.size += change.size - self._replaced_size(namespace, key)
         self._table.setdefault(namespace, {})[key] = value
 
-    def _given_back(self, namespace: str, key: str) -> int:
+    def _replaced_size(self, namespace: str, key: str) -> int:
         """Bytes that a value for this key takes the place of."""
         keys = self._table.get(namespace)
         if keys is None:

@@ -155,13 +155,13 @@ class RouteTable:
             brokers[broker_name] = entry
             self.changes += 1
 
-    def rival(self, broker: BrokerIdentity) -> LiveBroker | None:
+    def find_duplicate(self, broker: BrokerIdentity) -> LiveBroker | None:
         """Return the process at another address that is registered with the same name and id."""
         data = self._brokers.get(broker.name)
         address = None if data is None else data.broker_addrs.get(broker.broker_id)
         return None if address is None or address == broker.address else self._live.get(address)
 
-    def registered(self, address: str) -> LiveBroker | None:
+    def live_broker(self, address: str) -> LiveBroker | None:
         """Return the process at an address."""
         return self._live.get(address)
 

@@ -42,17 +42,17 @@ from rocketpy.protocol.remoting.acl import ACCESS_KEY
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks, close_all
 from rocketpy.transport import Address, Channel, Server, TlsFiles, serve
-from rocketpy_broker.broker.open_files import namesrv_within_open_files
-from rocketpy_broker.config.live import namesrv_settings
+from rocketpy_broker.broker.open_files import fit_namesrv_open_files_limit
+from rocketpy_broker.config.live import namesrv_live_config
 from rocketpy_broker.config.model import NamesrvConfig
 from rocketpy_broker.handlers.admin.update_config import answer_update
 from rocketpy_broker.handlers.base import answer_later
 from rocketpy_broker.metrics.health import Check, add_probes
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KvChange, KvConfig
-from rocketpy_broker.namesrv.plausible import check_registration
+from rocketpy_broker.namesrv.registration_checks import check_registration
 from rocketpy_broker.namesrv.route_table import BrokerIdentity, RouteTable
-from rocketpy_broker.security.guard import open_access
+from rocketpy_broker.security.guard import create_access_guard
 from rocketpy_broker.security.permissions import ADD_WRITE_PERM_OF_BROKER, NAMESRV_PERMISSIONS
 from rocketpy_broker.store.files.batch_saver import BatchSaver
 from rocketpy_broker.store.files.disk import OsDisk
@@ -78,7 +78,7 @@ class NameServer:
     """One name server. `start` it, then it serves at `address` until `close`."""
 
     def __init__(self, config: NamesrvConfig | None = None) -> None:
-        self.config = namesrv_within_open_files(config or NamesrvConfig())
+        self.config = fit_namesrv_open_files_limit(config or NamesrvConfig())
         self.routes = RouteTable()
         self.kv = KvConfig()
         self._server: Server | None = None
@@ -86,7 +86,7 @@ class NameServer:
         """What it keeps for connections."""
         self._scan: asyncio.TimerHandle | None = None
         self.tasks = Tasks("the name server")
-        self._access = open_access(self.config.listen, NAMESRV_PERMISSIONS, self.tasks)
+        self._access = create_access_guard(self.config.listen, NAMESRV_PERMISSIONS, self.tasks)
         self._kv_saver: BatchSaver[KvChange] = BatchSaver(
             self.tasks, "kvConfig.json", prepare=self._prepare_kv, use=self._use_kv
         )
@@ -94,7 +94,7 @@ class NameServer:
         self._routes: dict[str, bytes] = {}
         """Answers by topic, as long as `RouteTable.changes` is what it was."""
         self._routes_at = 0
-        self._live = namesrv_settings(self.config)
+        self._live = namesrv_live_config(self.config)
         self.http: HttpServer | None = None
         """Where probes are answered; None when no port is set."""
         if self.config.metrics.port is not None:
@@ -177,7 +177,7 @@ class NameServer:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f"request type {request.code} not supported by a name server",
             )
-        refusal = None if self._access is None else self._access.refusal(channel, request)
+        refusal = None if self._access is None else self._access.check(channel, request)
         try:
             return handler(channel, request) if refusal is None else refusal
         except InvariantError as error:
@@ -235,8 +235,8 @@ class NameServer:
             check_registration(
                 broker, header.ha_server_addr, topics.topic_config_table.values(), body.filter_server_list
             )
-            self._check_room(broker, topics.topic_config_table)
-            self._check_rival(broker, channel, account)
+            self._check_route_limit(broker, topics.topic_config_table)
+            self._check_duplicate(broker, channel, account)
         except UsageError as error:
             remark = f"broker {broker.name[:200]} is not registered: {error}"
             log.warning("%s: %s", channel.remote_address, remark)
@@ -261,7 +261,7 @@ class NameServer:
             return ""
         return request.ext_fields().get(ACCESS_KEY) or f"host {channel.remote_host}"
 
-    def _check_room(self, broker: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> None:
+    def _check_route_limit(self, broker: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> None:
         new = self.routes.count_new(broker, topics)
         if new and self.routes.entries + new > self.config.routes_max:
             raise UsageError(
@@ -269,38 +269,38 @@ class NameServer:
                 f"{self.config.routes_max}"
             )
 
-    def _check_rival(self, broker: BrokerIdentity, channel: Channel, account: str) -> None:
+    def _check_duplicate(self, broker: BrokerIdentity, channel: Channel, account: str) -> None:
         """Warn when a broker takes the place of one that is connected; raise UsageError where it may not.
 
         A broker that restarted at another address, or a replica that leads now, uses the same account; and a
         broker whose connection has ended holds no place.
         """
-        there = self.routes.registered(broker.address)
+        there = self.routes.live_broker(broker.address)
         if there is not None and there.identity.name != broker.name and there.account != account:
             raise UsageError(
                 f"{broker.address} is the address of broker {there.identity.name}, which another account "
                 "registered; set brokerIP1 or listenPort to an address of its own"
             )
-        rival = self.routes.rival(broker)
-        if rival is None or rival.channel is channel:
+        duplicate = self.routes.find_duplicate(broker)
+        if duplicate is None or duplicate.channel is channel:
             return
         where = f"brokerName={broker.name} and brokerId={broker.broker_id}"
-        if rival.account != account:
+        if duplicate.account != account:
             raise UsageError(
-                f"the broker at {rival.identity.address}, of another account, is registered with {where}; "
-                "stop it first, or use its account"
+                f"the broker at {duplicate.identity.address}, of another account, is registered with "
+                f"{where}; stop it first, or use its account"
             )
         log.warning(
             "the broker at %s takes the place of the one at %s, which is still connected, with %s. Unless a "
             "replica took over, two brokers have the same identity: change that of one",
             broker.address,
-            rival.identity.address,
+            duplicate.identity.address,
             where,
         )
 
     def _unregister(self, channel: Channel, request: Command) -> Command:
         header = request.header_as(UnRegisterBrokerRequestHeader)
-        live = self.routes.registered(header.broker_addr)
+        live = self.routes.live_broker(header.broker_addr)
         if live is not None and live.account != self._account(channel, request):
             remark = f"the broker at {header.broker_addr} was registered by another account"
             log.warning("%s may not unregister it: %s", channel.remote_address, remark)

@@ -37,7 +37,14 @@ from rocketpy_broker.security.access_file import AccessStore
 from rocketpy_broker.security.accounts import Account
 from rocketpy_broker.security.permissions import Permission
 from rocketpy_broker.security.replays import ReplayGuard
-from rocketpy_broker.security.required_permissions import NO_RECORDS, Demand, Kind, Records, demands, has_rule
+from rocketpy_broker.security.required_permissions import (
+    NO_RECORDS,
+    Records,
+    RequiredPermission,
+    Subject,
+    has_rule,
+    required_permissions,
+)
 from rocketpy_broker.services.periodic import PeriodicCalls
 from rocketpy_broker.store.files.clock import Clock, system_clock
 
@@ -62,7 +69,7 @@ class Clients(Protocol):
     def owner_of(self, client_id: str) -> str | None:
         """The account of the connection that a client id belongs to; None when nobody has it."""
 
-    def asker(self, client_id: str) -> Channel | None:
+    def requester(self, client_id: str) -> Channel | None:
         """The connection that replies to this client go to."""
 
 
@@ -72,7 +79,7 @@ class _NoClients:
     def owner_of(self, client_id: str) -> str | None:
         return None
 
-    def asker(self, client_id: str) -> Channel | None:
+    def requester(self, client_id: str) -> Channel | None:
         return None
 
 
@@ -104,7 +111,7 @@ class AccessGuard:
         """By whose account the last request of a connection was signed that was admitted."""
         self._permissions = permissions
         self._unsigned_s = unsigned_timeout_ms / 1000
-        self._strangers: dict[Channel, asyncio.TimerHandle] = {}
+        self._unauthenticated: dict[Channel, asyncio.TimerHandle] = {}
         self._tasks = tasks
         self._sweeper = PeriodicCalls(tasks)
 
@@ -124,43 +131,45 @@ class AccessGuard:
     def opened(self, channel: Channel) -> None:
         """A connection was made; it has some time to show who it is."""
         loop = asyncio.get_running_loop()
-        self._strangers[channel] = loop.call_later(self._unsigned_s, self._tasks.run, self._too_late, channel)
+        self._unauthenticated[channel] = loop.call_later(
+            self._unsigned_s, self._tasks.run, self._close_unauthenticated, channel
+        )
 
     def closed(self, channel: Channel) -> None:
         """A connection is gone."""
         self._accounts.pop(channel, None)
-        self._proven(channel)
+        self._cancel_timeout(channel)
 
-    def _proven(self, channel: Channel) -> None:
+    def _cancel_timeout(self, channel: Channel) -> None:
         """A connection may stay for as long as it wants."""
-        timer = self._strangers.pop(channel, None)
+        timer = self._unauthenticated.pop(channel, None)
         if timer is not None:
             timer.cancel()
 
-    def _too_late(self, channel: Channel) -> None:
-        del self._strangers[channel]
+    def _close_unauthenticated(self, channel: Channel) -> None:
+        del self._unauthenticated[channel]
         log.warning("closing connection to %s: it has not shown who it is", channel.remote_address)
         channel.close()
 
     # -- requests -----------------------------------------------------------------------------
 
-    def refusal(self, channel: Channel, request: Command) -> Command | None:
+    def check(self, channel: Channel, request: Command) -> Command | None:
         """The answer that refuses a request, or None when it is admitted."""
         try:
-            reason = self._objection(channel, request)
+            reason = self._deny_reason(channel, request)
         except RocketError as error:
             reason = str(error)
         if reason is None:
-            if channel in self._strangers:
-                self._proven(channel)
+            if channel in self._unauthenticated:
+                self._cancel_timeout(channel)
             return None
-        return self._refused(channel, request, reason)
+        return self._deny(channel, request, reason)
 
-    def _refused(self, channel: Channel, request: Command, reason: str) -> Command:
+    def _deny(self, channel: Channel, request: Command, reason: str) -> Command:
         log.info("refusing %s: %s", channel.remote_address, reason)
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{_JAVA_EXCEPTION}: {reason}")
 
-    def _objection(self, channel: Channel, request: Command) -> str | None:
+    def _deny_reason(self, channel: Channel, request: Command) -> str | None:
         host = channel.remote_host
         rules = self.store.rules
         if rules.is_white(host):
@@ -176,16 +185,16 @@ class AccessGuard:
         if account.white.matches(host):
             self._accounts[channel] = access_key
             return None
-        reason = self._bad_signature(account, request, fields) or self._missing_right(
+        reason = self._signature_problem(account, request, fields) or self._missing_permission(
             account, request, fields
         )
         if reason is None:
             self._accounts[channel] = access_key
         return reason
 
-    def _bad_signature(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
+    def _signature_problem(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
         if SIGNATURE_V2 in fields:
-            return self._bad_signature_v2(account, request, fields)
+            return self._signature_v2_problem(account, request, fields)
         if self._requires_v2:
             return _V2_NEEDED
         wanted = signature(account.secret_key, signed_content(fields, request.body))
@@ -193,7 +202,9 @@ class AccessGuard:
             return f"Check signature failed for accessKey={account.access_key}"
         return None
 
-    def _bad_signature_v2(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
+    def _signature_v2_problem(
+        self, account: Account, request: Command, fields: Mapping[str, str]
+    ) -> str | None:
         content = signed_content_v2(request.code, request.language, request.version, fields, request.body)
         wanted = signature_v2(account.secret_key, content)
         if not hmac.compare_digest(wanted.encode(), fields[SIGNATURE_V2].encode()):
@@ -201,11 +212,13 @@ class AccessGuard:
         signed_at = fields.get(SIGNED_AT, "")
         if not (signed_at.isascii() and signed_at.isdigit() and len(signed_at) <= _DIGITS_MAX):
             return f"{SIGNED_AT} is not a time in ms since 1970"
-        return self._replays.objection(
+        return self._replays.deny_reason(
             account.access_key, fields.get(NONCE, ""), int(signed_at), self._clock()
         )
 
-    def _missing_right(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
+    def _missing_permission(
+        self, account: Account, request: Command, fields: Mapping[str, str]
+    ) -> str | None:
         permission = self._permissions.get(request.code, Permission.ADMIN)
         needs_admin = permission in _BY_ADMINISTRATORS or not has_rule(request.code)
         if needs_admin and not account.is_admin:
@@ -216,45 +229,45 @@ class AccessGuard:
             )
         if not account.is_limited:
             return None
-        return self._denied(account, demands(request, fields, self._records))
+        return self._first_denied(account, required_permissions(request, fields, self._records))
 
-    def _denied(self, account: Account, wanted: Iterable[Demand]) -> str | None:
+    def _first_denied(self, account: Account, wanted: Iterable[RequiredPermission]) -> str | None:
         """Say which of these an account does not have; None when it has all."""
-        for demand in wanted:
-            if not self._allows(account, demand):
-                if demand.kind is Kind.CLIENT:
-                    return f"Another account's connection has the {demand}"
-                return f"No default permission for {demand}"
+        for required in wanted:
+            if not self._allows(account, required):
+                if required.kind is Subject.CLIENT:
+                    return f"Another account's connection has the {required}"
+                return f"No default permission for {required}"
         return None
 
-    def _allows(self, account: Account, demand: Demand) -> bool:
-        if demand.kind is Kind.TOPIC:
-            return bool(demand.right & account.right_to_topic(demand.name))
-        if demand.kind is Kind.GROUP:
-            return bool(demand.right & account.right_to_group(demand.name))
-        if demand.kind is Kind.CLIENT:
-            return self._clients.owner_of(demand.name) in (None, account.access_key)
-        return self._may_reply_to(account, demand.name)
+    def _allows(self, account: Account, required: RequiredPermission) -> bool:
+        if required.kind is Subject.TOPIC:
+            return bool(required.right & account.right_to_topic(required.name))
+        if required.kind is Subject.GROUP:
+            return bool(required.right & account.right_to_group(required.name))
+        if required.kind is Subject.CLIENT:
+            return self._clients.owner_of(required.name) in (None, account.access_key)
+        return self._may_reply_to(account, required.name)
 
     def _may_reply_to(self, account: Account, client_id: str) -> bool:
         """Whether a client may have asked this account. One that is not here could be any."""
-        asker = self._clients.asker(client_id)
+        requester = self._clients.requester(client_id)
         rules = self.store.rules
-        if asker is None or rules.is_white(asker.remote_host):
+        if requester is None or rules.is_white(requester.remote_host):
             return account.may_read_from(None)
-        other = rules.accounts.get(self.account_of(asker))
+        other = rules.accounts.get(self.account_of(requester))
         if other is None:
             return False
-        return account.may_read_from(None if other.white.matches(asker.remote_host) else other)
+        return account.may_read_from(None if other.white.matches(requester.remote_host) else other)
 
-    def later_refusal(self, channel: Channel, request: Command) -> Command | None:
+    def deny_if_revoked(self, channel: Channel, request: Command) -> Command | None:
         """The answer to a request that was admitted and has waited, when its account may not do that now."""
         try:
-            if self.permits(channel, demands(request, request.ext_fields(), self._records)):
+            if self.permits(channel, required_permissions(request, request.ext_fields(), self._records)):
                 return None
         except RocketError as error:
-            return self._refused(channel, request, str(error))
-        return self._refused(channel, request, "The rights of the account have changed")
+            return self._deny(channel, request, str(error))
+        return self._deny(channel, request, "The rights of the account have changed")
 
     # -- what else a connection may -----------------------------------------------------------
 
@@ -262,7 +275,7 @@ class AccessGuard:
         """The account of a connection whose request was admitted; empty for a white address, or for none."""
         return self._accounts.get(channel, _TRUSTED)
 
-    def permits(self, channel: Channel, wanted: Iterable[Demand]) -> bool:
+    def permits(self, channel: Channel, wanted: Iterable[RequiredPermission]) -> bool:
         """Whether the account of a connection has all these rights now."""
         host = channel.remote_host
         rules = self.store.rules
@@ -272,10 +285,10 @@ class AccessGuard:
         if account is None:
             return False
         is_free = account.white.matches(host) or not account.is_limited
-        return is_free or self._denied(account, wanted) is None
+        return is_free or self._first_denied(account, wanted) is None
 
 
-def open_access(
+def create_access_guard(
     listen: ListenConfig, permissions: Mapping[int, Permission], tasks: Tasks
 ) -> AccessGuard | None:
     """The guard of a server that has access control; not started. tasks: of the server."""

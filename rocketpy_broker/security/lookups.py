@@ -54,6 +54,6 @@ class ConnectedClients:
         """See `Clients`."""
         return self._registry.owner_of(client_id)
 
-    def asker(self, client_id: str) -> Channel | None:
+    def requester(self, client_id: str) -> Channel | None:
         """See `Clients`."""
         return cast(Channel | None, self._registry.producer_channel(client_id))

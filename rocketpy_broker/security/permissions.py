@@ -1,10 +1,10 @@
-"""What right each request needs. A request code that is not in a table is refused by every server.
+"""The permission that each request code needs. Servers reject request codes that are not in their table.
 
-PUBLISH and SUBSCRIBE say which way a request goes; the names in it decide (see `demands`). With access
-control, ANY still needs a signature, and BROKER and ADMIN an administrator's account or a white address.
+PUBLISH and SUBSCRIBE give the direction of a request; `required_permissions` checks its topics and groups.
+With access control, ANY needs a signature, and BROKER and ADMIN need an administrator or a white address.
 
-Deny by default: a handler for a new code does nothing until its code has a permission here. With access
-control only administrators may use it until it has an entry in `demands`, too.
+Deny by default: a handler for a new request code is not called until the code has a permission here. With
+access control, only administrators may use the code until `required_permissions` has a rule for it.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ReplayGuard:
         self._start_ms = start_ms
         self._accounts: dict[str, _Account] = {}
 
-    def objection(self, access_key: str, nonce: str, signed_ms: int, now_ms: int) -> str | None:
+    def deny_reason(self, access_key: str, nonce: str, signed_ms: int, now_ms: int) -> str | None:
         """Why a request is refused; None for one that is new, which then is known. Its signature is right."""
         if abs(now_ms - signed_ms) > LATE_MS_MAX:
             return (

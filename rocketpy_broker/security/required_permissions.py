@@ -48,22 +48,22 @@ _ANY: Final = Right.PUB | Right.SUB
 Fields = Mapping[str, str]
 
 
-class Kind(Enum):
+class Subject(Enum):
     """What a demand is about."""
 
     TOPIC = "topic"
     GROUP = "group"
     CLIENT = "client id"
     """The id that a client gives itself."""
-    ASKER = "replies to client"
+    REQUESTER = "replies to client"
     """The id of the client that a reply goes to."""
 
 
-class Demand(NamedTuple):
+class RequiredPermission(NamedTuple):
     """One thing that an account must be allowed. right: any bit of it does; means nothing for client ids."""
 
     name: str
-    kind: Kind
+    kind: Subject
     right: Right
 
     def __str__(self) -> str:
@@ -92,46 +92,48 @@ class _NoRecords:
 
 NO_RECORDS: Final[Records] = _NoRecords()
 
-Reader = Callable[[Command, Fields, Records], list[Demand]]
+Rule = Callable[[Command, Fields, Records], list[RequiredPermission]]
 
 
 def has_rule(code: int) -> bool:
     """Whether it is known what a request code needs; without a rule only administrators may use it."""
-    return code in _READERS
+    return code in _RULES
 
 
-def demands(request: Command, fields: Fields, records: Records = NO_RECORDS) -> list[Demand]:
+def required_permissions(
+    request: Command, fields: Fields, records: Records = NO_RECORDS
+) -> list[RequiredPermission]:
     """Every right that a request needs beside a valid signature. fields: its ext fields.
 
     Raises RemoteProtocolError for a header or body that cannot be read, StoreError.
     """
-    read = _READERS.get(request.code)
+    read = _RULES.get(request.code)
     return [] if read is None else read(request, fields, records)
 
 
 # -- names ------------------------------------------------------------------------------------
 
 
-def _topic(name: str | None, right: Right) -> list[Demand]:
+def _topic(name: str | None, right: Right) -> list[RequiredPermission]:
     """Of a topic; the retry topic of a group counts as the group. Nothing for a field that is not there."""
     if name is None:
         return []
     group = name.removeprefix(RETRY_PREFIX)
-    return [Demand(group, Kind.TOPIC if group == name else Kind.GROUP, right)]
+    return [RequiredPermission(group, Subject.TOPIC if group == name else Subject.GROUP, right)]
 
 
-def _group(name: str | None, right: Right = Right.SUB) -> list[Demand]:
-    return [] if name is None else [Demand(name, Kind.GROUP, right)]
+def _group(name: str | None, right: Right = Right.SUB) -> list[RequiredPermission]:
+    return [] if name is None else [RequiredPermission(name, Subject.GROUP, right)]
 
 
-def _client(client_id: str | None) -> list[Demand]:
-    return [] if client_id is None else [Demand(client_id, Kind.CLIENT, _ANY)]
+def _client(client_id: str | None) -> list[RequiredPermission]:
+    return [] if client_id is None else [RequiredPermission(client_id, Subject.CLIENT, _ANY)]
 
 
 # -- records ----------------------------------------------------------------------------------
 
 
-def to_read(record: Record) -> list[Demand]:
+def permissions_to_read(record: Record) -> list[RequiredPermission]:
     """What an account must be allowed to see a stored record, or to have it delivered to it."""
     topic = record.topic
     if topic == SCHEDULE_TOPIC:
@@ -142,7 +144,7 @@ def to_read(record: Record) -> list[Demand]:
     return found
 
 
-def to_end(half: Record) -> list[Demand]:
+def permissions_to_end_transaction(half: Record) -> list[RequiredPermission]:
     """What an account must be allowed to be asked about a half message and to commit it or roll it back."""
     return _topic(_property(half, props.PROPERTY_REAL_TOPIC) or HALF_TOPIC, Right.PUB) + _group(
         _property(half, props.PROPERTY_PRODUCER_GROUP), _ANY
@@ -154,33 +156,33 @@ def _property(record: Record, name: str) -> str | None:
     return None if value is None else value.decode(errors="replace")
 
 
-def _stored(offset: int, records: Records) -> list[Demand]:
+def _stored(offset: int, records: Records) -> list[RequiredPermission]:
     """Nothing for an offset without a record: the handler says that there is none."""
     record = records.find(offset)
-    return [] if record is None else to_read(record)
+    return [] if record is None else permissions_to_read(record)
 
 
 # -- requests ---------------------------------------------------------------------------------
 
 
-def _nothing(*_: object) -> list[Demand]:
+def _nothing(*_: object) -> list[RequiredPermission]:
     return []
 
 
-def _about_topic(field: str = "topic", right: Right = _ANY) -> Reader:
+def _about_topic(field: str = "topic", right: Right = _ANY) -> Rule:
     return lambda _request, fields, _records: _topic(fields.get(field), right)
 
 
-def _about_group(field: str, right: Right = Right.SUB) -> Reader:
+def _about_group(field: str, right: Right = Right.SUB) -> Rule:
     return lambda _request, fields, _records: _group(fields.get(field), right)
 
 
-def _consume(topic: str = "topic", group: str = "consumerGroup", right: Right = Right.SUB) -> Reader:
+def _consume(topic: str = "topic", group: str = "consumerGroup", right: Right = Right.SUB) -> Rule:
     return lambda _request, fields, _records: _topic(fields.get(topic), right) + _group(fields.get(group))
 
 
-def _send(topic: str, properties: str) -> Reader:
-    def read(_: Command, fields: Fields, __: Records) -> list[Demand]:
+def _send(topic: str, properties: str) -> Rule:
+    def read(_: Command, fields: Fields, __: Records) -> list[RequiredPermission]:
         found = _topic(fields.get(topic), Right.PUB)
         text = fields.get(properties) or ""
         if props.PROPERTY_TRANSACTION_PREPARED in text:
@@ -191,46 +193,52 @@ def _send(topic: str, properties: str) -> Reader:
     return read
 
 
-def _reply(topic: str, properties: str) -> Reader:
+def _reply(topic: str, properties: str) -> Rule:
     """No account has a right of its own to the topic that replies are kept in."""
 
-    def read(_: Command, fields: Fields, records: Records) -> list[Demand]:
+    def read(_: Command, fields: Fields, records: Records) -> list[RequiredPermission]:
         name = fields.get(topic)
         found = [] if name == records.reply_topic else _topic(name, Right.PUB)
         client_id = props.decode(fields.get(properties) or "").get(props.PROPERTY_MESSAGE_REPLY_TO_CLIENT)
-        return [*found, Demand(client_id or "", Kind.ASKER, Right.SUB)]
+        return [*found, RequiredPermission(client_id or "", Subject.REQUESTER, Right.SUB)]
 
     return read
 
 
-def _send_back(request: Command, fields: Fields, records: Records) -> list[Demand]:
+def _send_back(request: Command, fields: Fields, records: Records) -> list[RequiredPermission]:
     named = _topic(fields.get("originTopic", ""), Right.PUB) + _group(fields.get("group"))
     return named + _stored(request.header_as(ConsumerSendMsgBackRequestHeader).offset, records)
 
 
-def _view(request: Command, _: Fields, records: Records) -> list[Demand]:
+def _view(request: Command, _: Fields, records: Records) -> list[RequiredPermission]:
     return _stored(request.header_as(ViewMessageRequestHeader).offset, records)
 
 
-def _end(request: Command, fields: Fields, records: Records) -> list[Demand]:
+def _end(request: Command, fields: Fields, records: Records) -> list[RequiredPermission]:
     """Of a record that is no half message nothing: the handler refuses it."""
     record = records.find(request.header_as(EndTransactionRequestHeader).commit_log_offset)
     is_half = record is not None and record.topic == HALF_TOPIC
-    return _group(fields.get("producerGroup"), _ANY) + (to_end(record) if record and is_half else [])
+    return _group(fields.get("producerGroup"), _ANY) + (
+        permissions_to_end_transaction(record) if record and is_half else []
+    )
 
 
-def _resume(request: Command, _: Fields, records: Records) -> list[Demand]:
+def _resume(request: Command, _: Fields, records: Records) -> list[RequiredPermission]:
     msg_id = request.header_as(ResumeCheckHalfMessageRequestHeader).msg_id
     record = records.find(decode_message_id(msg_id or "")[1])
-    return to_end(record) if record is not None and record.topic == CHECK_MAX_TOPIC else []
+    return (
+        permissions_to_end_transaction(record)
+        if record is not None and record.topic == CHECK_MAX_TOPIC
+        else []
+    )
 
 
-def _directly(request: Command, fields: Fields, records: Records) -> list[Demand]:
+def _directly(request: Command, fields: Fields, records: Records) -> list[RequiredPermission]:
     msg_id = request.header_as(ConsumeMessageDirectlyResultRequestHeader).msg_id
     return _group(fields.get("consumerGroup")) + _stored(decode_message_id(msg_id or "")[1], records)
 
 
-def _heartbeat(request: Command, *_: object) -> list[Demand]:
+def _heartbeat(request: Command, *_: object) -> list[RequiredPermission]:
     """Producer groups need no right here: who may be asked about a half message is looked at then."""
     beat = HeartbeatData.decode(request.body)
     found = _client(beat.client_id)
@@ -241,16 +249,16 @@ def _heartbeat(request: Command, *_: object) -> list[Demand]:
     return found
 
 
-def _unregister(_: Command, fields: Fields, __: Records) -> list[Demand]:
+def _unregister(_: Command, fields: Fields, __: Records) -> list[RequiredPermission]:
     return _client(fields.get("clientID")) + _group(fields.get("consumerGroup"))
 
 
-def _check_client(request: Command, *_: object) -> list[Demand]:
+def _check_client(request: Command, *_: object) -> list[RequiredPermission]:
     body = CheckClientRequestBody.decode(request.body)
     return _group(body.group) + _topic(body.subscription_data.topic, Right.SUB)
 
 
-def _lock(request: Command, *_: object) -> list[Demand]:
+def _lock(request: Command, *_: object) -> list[RequiredPermission]:
     body = LockBatchRequestBody.decode(request.body)
     found = _client(body.client_id) + _group(body.consumer_group)
     for topic in dict.fromkeys(queue.topic for queue in body.mq_set):
@@ -258,18 +266,18 @@ def _lock(request: Command, *_: object) -> list[Demand]:
     return found
 
 
-def _route(_: Command, fields: Fields, __: Records) -> list[Demand]:
+def _route(_: Command, fields: Fields, __: Records) -> list[RequiredPermission]:
     topic = fields.get("topic")
     if topic is None or topic == _MODEL_TOPIC or topic.endswith(_REPLY_SUFFIX):
         return []
     return _topic(topic, _ANY)
 
 
-def _kv_config(_: Command, fields: Fields, __: Records) -> list[Demand]:
+def _kv_config(_: Command, fields: Fields, __: Records) -> list[RequiredPermission]:
     return _topic(fields.get("key"), _ANY) if fields.get("namespace") == _ORDER_NAMESPACE else []
 
 
-_READERS: Final[dict[int, Reader]] = {
+_RULES: Final[dict[int, Rule]] = {
     RequestCode.SEND_MESSAGE: _send("topic", "properties"),
     RequestCode.SEND_MESSAGE_V2: _send("b", "i"),
     RequestCode.SEND_BATCH_MESSAGE: _send("b", "i"),

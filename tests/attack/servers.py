@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rocketpy.runtime.tasks import close_all
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
-from rocketpy_broker.cli.process import collect_seldom
+from rocketpy_broker.cli.process import tune_garbage_collection
 from tests.attack.turns import TURNS, LongestTurn
 from tests.fuzz.servers import STALLS, Mishaps, say, watch_for_stalls
 
@@ -48,7 +48,7 @@ async def _serve(folder: Path) -> None:
             await broker.start()
         addresses = {name: str(broker.address) for name, broker in brokers.items()}
         ha, peers = brokers["broker"].replication.server.address, brokers["peer"].config.dledger.peers
-        collect_seldom()  # as the command does
+        tune_garbage_collection()  # as the command does
         longest = LongestTurn()
         say(addresses | {"namesrv": str(namesrv.address), "ha": str(ha), "dledger": str(peers["n0"])})
         while await asyncio.to_thread(sys.stdin.readline):

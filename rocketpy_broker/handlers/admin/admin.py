@@ -21,7 +21,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.config.live import broker_settings
+from rocketpy_broker.config.live import broker_live_config
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin.update_config import answer_update
 from rocketpy_broker.handlers.base import Handler, answer_later, refuse_topic
@@ -52,7 +52,7 @@ class AdminHandler:
         self._topics = topics
         self._config = config
         self._tasks = tasks
-        self._live = broker_settings(config)
+        self._live = broker_live_config(config)
         self._runtime_info = info
         self._wait_registered = wait_registered
         self._dropping = asyncio.Lock()

@@ -61,7 +61,7 @@ async def test_more_topics_than_fit_a_frame_are_registered(
         await broker.start()
         assert len(names.routes.topics()) > COUNT
         assert broker.health().registration_problems == ()
-        live = names.routes.registered(broker.advertised_address)
+        live = names.routes.live_broker(broker.advertised_address)
         assert live is not None
         assert live.data_version == broker.topics.version
         registrar = broker._registrar

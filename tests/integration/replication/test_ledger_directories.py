@@ -117,7 +117,7 @@ async def test_a_queue_that_is_empty_goes_on_with_its_numbers_on_a_peer_that_joi
         ends = {queue_id: first.store.max_offset_in_queue("U", queue_id) for queue_id in range(4)}
         assert sum(ends.values()) == 40
         joined = await group.start(late, settings)
-        await until(lambda: joined._ends is not None and joined._ends.knows("U"))
+        await until(lambda: joined._expired_offsets is not None and joined._expired_offsets.knows("U"))
         await group.stop(other)
         await send(producer, "T", 10)  # which the other one lacks, and so cannot lead
         await group.stop(group.name_of(first))

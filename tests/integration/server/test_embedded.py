@@ -17,7 +17,7 @@ from rocketpy.transport import Channel, connect
 from rocketpy_broker import EmbeddedCluster
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.config.file import load_broker_config
-from rocketpy_broker.config.keys import Value
+from rocketpy_broker.config.keys import SettingValue
 from rocketpy_broker.embedded import open_embedded
 from tests.integration.ha_pair import caught_up
 from tests.waiting import until
@@ -110,7 +110,7 @@ async def test_one_broker_that_fails_to_close_does_not_keep_the_others(tmp_path:
 
 async def test_settings_are_numbers_and_booleans_too() -> None:
     """Python's own values would fail with an AttributeError about strip."""
-    settings: dict[str, Value] = {
+    settings: dict[str, SettingValue] = {
         "enablePropertyFilter": True,
         "autoCreateTopicEnable": False,
         "maxMessageSize": 1024,
@@ -166,7 +166,7 @@ async def read(cluster: EmbeddedCluster, result: SendResult) -> bytes:
 @pytest.mark.parametrize("transport", ["tcp", "memory"])
 async def test_a_master_with_slaves(transport: Literal["tcp", "memory"]) -> None:
     """How an application behaves with a synchronous master, or without one, could not be tested."""
-    settings: dict[str, Value] = {"brokerRole": "SYNC_MASTER"}
+    settings: dict[str, SettingValue] = {"brokerRole": "SYNC_MASTER"}
     async with EmbeddedCluster(transport=transport, brokers=2, slaves=2, settings=settings) as cluster:
         roles = [(broker.config.name, broker.config.broker_id) for broker in cluster.brokers]
         assert roles == [(name, number) for name in ("broker-a", "broker-b") for number in range(3)]

@@ -18,7 +18,7 @@ from rocketpy.protocol.headers import (
     SendMessageRequestHeaderV2,
 )
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
-from rocketpy_broker.config.live import _BROKER_CHANGES, _BROKER_NEXT_START, broker_settings
+from rocketpy_broker.config.live import _BROKER_CHANGES, _BROKER_NEXT_START, broker_live_config
 from tests.integration.raw_client import RawClient
 from tests.mqproducer.place import eventually
 
@@ -188,7 +188,7 @@ async def test_each_key_on_a_list_can_be_set(tmp_path: Path, name: str) -> None:
     """A key would be on a list, and yet be refused, not be kept, or not be shown."""
     path = tmp_path / "broker.conf"
     path.write_text(f"{ALLOWED}storePathRootDir={tmp_path}/store\n")
-    live = broker_settings(load_broker_config(path))
+    live = broker_live_config(load_broker_config(path))
     shown = settings_in(live.text().encode())
     words = {"true": "false", "false": "true"}
     value = {"deleteWhen": "05", "brokerPermission": "4"}.get(name) or words.get(shown[name])
@@ -196,7 +196,7 @@ async def test_each_key_on_a_list_can_be_set(tmp_path: Path, name: str) -> None:
     done = await live.update(f"{name}={value}\n")
     assert bool(done.changed) == (name in _BROKER_CHANGES)
     assert bool(done.notes) == (name in _BROKER_NEXT_START)
-    again = broker_settings(load_broker_config(path))
+    again = broker_live_config(load_broker_config(path))
     assert settings_in(again.text().encode())[name] == value
 
 

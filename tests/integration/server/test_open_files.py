@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy_broker.broker.open_files import shares_of
+from rocketpy_broker.broker.open_files import share_open_files
 from rocketpy_broker.store.files.disk import OsDisk, spare_descriptors
 from tests.integration.broker.test_broker import SMALL, send
 from tests.integration.processes import COMMAND
@@ -109,7 +109,7 @@ async def test_a_flood_of_connections_leaves_descriptors_for_others(limit: int, 
     assert "Traceback" not in text, text[:4000]
     assert len(text.splitlines()) < 30, text[:4000]
     assert len(re.findall("limit of open files is", text)) == 1
-    assert f"{shares_of(limit).connections} connections instead of maxConnections=8192" in text
+    assert f"{share_open_files(limit).connections} connections instead of maxConnections=8192" in text
 
 
 async def test_more_new_queues_than_descriptors_are_flushed(tmp_path: Path) -> None:
@@ -127,13 +127,13 @@ async def test_more_new_queues_than_descriptors_are_flushed(tmp_path: Path) -> N
 def test_shares_leave_the_store_its_own() -> None:
     """Clients would get descriptors that a flush needs; or a large limit would change the defaults."""
     for limit in (64, 100, 256, 1024, 4096, 20_000, 1 << 20):
-        shares = shares_of(limit)
+        shares = share_open_files(limit)
         assert shares.connections >= 10
         assert shares.connections * 3 // 2 + 2 * shares.queue_files + 32 <= limit
-    assert shares_of(20_000).connections >= 8192
-    assert shares_of(20_000).queue_files == 512
+    assert share_open_files(20_000).connections >= 8192
+    assert share_open_files(20_000).queue_files == 512
     with pytest.raises(ConfigInvalid, match="limit of open files is 40"):
-        shares_of(40)
+        share_open_files(40)
 
 
 def test_the_store_opens_files_when_no_descriptor_is_left(tmp_path: Path) -> None:

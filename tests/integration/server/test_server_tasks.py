@@ -190,7 +190,7 @@ async def test_everything_is_closed_whatever_a_part_raises(
     cluster = EmbeddedCluster(tmp_path, settings=SMALL)
     await cluster.start()
     [broker] = cluster.brokers
-    for part in (broker._replica, broker.deferred):
+    for part in (broker._replication, broker.deferred):
         monkeypatch.setattr(part, "close", _failing(part.close))
     with pytest.raises(Bug):
         await cluster.close()

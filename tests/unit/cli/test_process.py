@@ -11,10 +11,10 @@ import sys
 
 import rocketpy_broker.cli
 from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from rocketpy_broker.cli.process import collect_seldom
+from rocketpy_broker.cli.process import tune_garbage_collection
 
 if sys.argv[1] == "seldom":
-    collect_seldom()
+    tune_garbage_collection()
 wanted = [SubscriptionData(topic="T", sub_string="*", sub_version=1)]
 groups = [ConsumerData(group_name=f"g{n}", subscription_data_set=wanted) for n in range(3000)]
 body = HeartbeatData(client_id="c", consumer_data_set=groups).encode()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rocketpy_broker.config.file import load_broker_config
-from rocketpy_broker.config.keys import BROKER_KEYS, STORE_KEYS, WITHOUT_MEANING
+from rocketpy_broker.config.keys import BROKER_KEYS, IGNORED_KEYS, STORE_KEYS
 from rocketpy_broker.config.model import BrokerConfig, NamesrvConfig
 from rocketpy_broker.replication.dledger import peer
 from rocketpy_broker.replication.dledger import peer_transport as links
@@ -85,7 +85,7 @@ def test_a_key_has_the_default_of_rocketmq(name: str, config: BrokerConfig) -> N
 def test_every_recorded_key_has_a_meaning_or_a_reason() -> None:
     """An operator would be warned of a misspelt key that RocketMQ itself lists."""
     listening = {"listenPort", "serverChannelMaxIdleTimeSeconds", "aclEnable", "rocketmqHome"}
-    assert set(RECORDED) - set(KEYS) - set(WITHOUT_MEANING) == listening
+    assert set(RECORDED) - set(KEYS) - set(IGNORED_KEYS) == listening
 
 
 def test_ports_and_idle_connections_are_as_there(config: BrokerConfig) -> None:

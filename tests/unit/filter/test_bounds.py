@@ -8,7 +8,7 @@ import pytest
 from rocketpy.protocol.bodies import SubscriptionData
 from rocketpy.protocol.java import tags_code
 from rocketpy_broker.filter import ExpressionInvalid, bounded, compile_expression, filter_of, subscription_of
-from rocketpy_broker.filter.compiled import CHARACTERS_REMEMBERED_MAX, Compiled
+from rocketpy_broker.filter.compile_cache import CHARACTERS_REMEMBERED_MAX, CompileCache
 from rocketpy_broker.filter.subscription import TAGS_CHARACTERS_MAX
 from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, tokens
 
@@ -62,7 +62,7 @@ def test_an_expression_that_is_refused_is_read_once() -> None:
         read.append(text)
         raise ExpressionInvalid(f"{text} is wrong")
 
-    compiled = Compiled(refuse, 100)
+    compiled = CompileCache(refuse, 100)
     for _ in range(3):
         with pytest.raises(ExpressionInvalid, match="a is wrong"):
             compiled("a")
@@ -77,7 +77,7 @@ def test_what_is_remembered_is_bounded() -> None:
         read.append(text)
         return len(text)
 
-    compiled = Compiled(note, 20_000)
+    compiled = CompileCache(note, 20_000)
     for number in range(300):
         assert compiled(f"{number:010}" * 1000) == 10_000
     read.clear()

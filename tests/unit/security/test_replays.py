@@ -18,11 +18,11 @@ def guard() -> ReplayGuard:
 def test_a_nonce_is_taken_once() -> None:
     """Whoever reads the traffic could send a request again."""
     replays = guard()
-    assert replays.objection("a", "s-0", NOW, NOW) is None
-    assert "came before" in (replays.objection("a", "s-0", NOW, NOW) or "")
-    assert replays.objection("b", "s-0", NOW, NOW) is None
-    assert replays.objection("a", "t-0", NOW, NOW) is None
-    assert replays.objection("a", "s-1", NOW, NOW) is None
+    assert replays.deny_reason("a", "s-0", NOW, NOW) is None
+    assert "came before" in (replays.deny_reason("a", "s-0", NOW, NOW) or "")
+    assert replays.deny_reason("b", "s-0", NOW, NOW) is None
+    assert replays.deny_reason("a", "t-0", NOW, NOW) is None
+    assert replays.deny_reason("a", "s-1", NOW, NOW) is None
 
 
 @given(st.lists(st.integers(0, 1023), unique=True, max_size=60), st.data())
@@ -30,9 +30,9 @@ def test_requests_may_overtake_each_other(numbers: list[int], data: st.DataObjec
     """Requests of one client that come by two connections would be refused, or taken twice."""
     replays = guard()
     for number in numbers:
-        assert replays.objection("a", f"s-{number:x}", NOW, NOW) is None
+        assert replays.deny_reason("a", f"s-{number:x}", NOW, NOW) is None
     for number in data.draw(st.permutations(numbers)):
-        assert replays.objection("a", f"s-{number:x}", NOW, NOW) is not None
+        assert replays.deny_reason("a", f"s-{number:x}", NOW, NOW) is not None
 
 
 @given(st.lists(st.integers(0, 5000), max_size=80))
@@ -40,7 +40,7 @@ def test_no_number_is_taken_twice(numbers: list[int]) -> None:
     """A gap in the numbers, as requests to other servers leave it, could let one in again."""
     replays, taken = guard(), set()
     for number in numbers:
-        reason = replays.objection("a", f"s-{number:x}", NOW, NOW)
+        reason = replays.deny_reason("a", f"s-{number:x}", NOW, NOW)
         assert reason is not None or number not in taken
         if reason is None:
             taken.add(number)
@@ -55,46 +55,46 @@ def test_times_are_bounded() -> None:
         (NOW - LATE_MS_MAX - 1000, "signed 301 s before this server's time"),
         (NOW + LATE_MS_MAX + 1000, "signed 301 s after this server's time"),
     ):
-        assert says in (replays.objection("a", "s-1", signed_ms, NOW) or "")
-    assert replays.objection("a", "s-1", NOW - LATE_MS_MAX, NOW) is None
-    assert replays.objection("a", "s-2", NOW + LATE_MS_MAX, NOW) is None
+        assert says in (replays.deny_reason("a", "s-1", signed_ms, NOW) or "")
+    assert replays.deny_reason("a", "s-1", NOW - LATE_MS_MAX, NOW) is None
+    assert replays.deny_reason("a", "s-2", NOW + LATE_MS_MAX, NOW) is None
 
 
 def test_after_a_restart_only_what_is_signed_later_is_taken() -> None:
     """All that was sent in the last five minutes could be sent again after a restart."""
     replays = ReplayGuard(NOW)
-    assert "before this server started" in (replays.objection("a", "s-1", NOW - 1, NOW) or "")
-    assert replays.objection("a", "s-1", NOW, NOW) is None
+    assert "before this server started" in (replays.deny_reason("a", "s-1", NOW - 1, NOW) or "")
+    assert replays.deny_reason("a", "s-1", NOW, NOW) is None
 
 
 def test_malformed_nonces_are_refused() -> None:
     """A traceback, or memory that grows by what clients write."""
     replays = guard()
     for nonce in ("", "-", "s", "-1", "s-", "s-g", "s" * 80 + "-1"):
-        assert "of the form" in (replays.objection("a", nonce, NOW, NOW) or "")
+        assert "of the form" in (replays.deny_reason("a", nonce, NOW, NOW) or "")
 
 
 def test_memory_is_bounded_and_forgets_nothing_that_counts() -> None:
     """An account with many clients could make the server forget what came before, or use all its memory."""
     replays = guard()
     for number in range(SESSIONS_MAX + 10):
-        assert replays.objection("a", f"s{number}-0", NOW + number, NOW + number) is None
+        assert replays.deny_reason("a", f"s{number}-0", NOW + number, NOW + number) is None
     (account,) = replays._accounts.values()
     assert len(account.sessions) == SESSIONS_MAX
     later = NOW + SESSIONS_MAX + 10
     for number in range(SESSIONS_MAX + 10):
-        assert replays.objection("a", f"s{number}-0", NOW + number, later) is not None
-    assert replays.objection("a", "s0-1", later, later) is None
-    assert replays.objection("b", "s-0", NOW, later) is None, "another account does not suffer"
+        assert replays.deny_reason("a", f"s{number}-0", NOW + number, later) is not None
+    assert replays.deny_reason("a", "s0-1", later, later) is None
+    assert replays.deny_reason("b", "s-0", NOW, later) is None, "another account does not suffer"
 
 
 def test_sessions_that_cannot_be_used_any_more_are_forgotten() -> None:
     """New clients of an account would push out those that work, though most of it is long gone."""
     replays = guard()
     for number in range(SESSIONS_MAX):
-        assert replays.objection("a", f"s{number}-0", NOW, NOW) is None
+        assert replays.deny_reason("a", f"s{number}-0", NOW, NOW) is None
     later = NOW + LATE_MS_MAX + 1
-    assert replays.objection("a", "new-0", later - LATE_MS_MAX, later) is None
+    assert replays.deny_reason("a", "new-0", later - LATE_MS_MAX, later) is None
     (account,) = replays._accounts.values()
     assert len(account.sessions) == 1
-    assert replays.objection("a", "s0-0", NOW, later) is not None
+    assert replays.deny_reason("a", "s0-0", NOW, later) is not None

@@ -21,7 +21,7 @@ _ENTRY_CHARACTERS: Final = 200
 """What an entry counts besides its text, so that many short ones are bounded too."""
 
 
-class Compiled(Generic[T]):
+class CompileCache(Generic[T]):
     """Compiles texts by `compile_text`, each once; the oldest are forgotten first.
 
     A refusal is remembered like a result: asking again for what cannot be compiled costs nothing either.
