@@ -1,7 +1,11 @@
-"""A group of DLedger peers in this process, on sockets. Entries are kept in memory, or in files."""
+"""A group of DLedger peers in this process, on sockets. Entries are kept in memory, or in files.
+
+A leader may be silent for a minute: see `ledger_group`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ from pathlib import Path
 from rocketpy.errors import FlushFailed, InvariantError, StoreError
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.replication.dledger.core.entry import Entry
+from rocketpy_broker.replication.dledger.core.events import Tick
 from rocketpy_broker.replication.dledger.core.log_view import Write
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
@@ -81,8 +86,13 @@ class Member:
         self.root = root / name
         self.peer: Peer | None = None
         self.committed_index = -1
+        self.leapt_ms = 0.0
         self.states: list[PeerState] = []
         self.failures: list[StoreError | InvariantError] = []
+
+    def now_ms(self) -> float:
+        """Its time, which can leap."""
+        return asyncio.get_running_loop().time() * 1000 + self.leapt_ms
 
     def committed(self, index: int) -> None:
         assert index > self.committed_index or self.committed_index == -1
@@ -131,7 +141,7 @@ class Group:
             f"n{number}": str(Address(scheme, "127.0.0.1", free_port())) for number in range(size)
         }
         self.members = {name: Member(name, root) for name in self.addresses}
-        self.settings: dict[str, object] = {**FAST, **settings}
+        self.settings: dict[str, object] = {**FAST, "heartbeats_missed_max": 600, **settings}
 
     async def start(self, name: str) -> Member:
         member = self.members[name]
@@ -152,10 +162,32 @@ class Group:
             names=self.tls.names if self.tls else frozenset(),
             flush=self.flush,
         )
+        member.peer._now_ms = member.now_ms  # type: ignore[method-assign] # a clock that can leap
         await member.peer.start()
         return member
 
     async def stop(self, name: str) -> None:
+        """Stop a peer. When it leads, the others elect at once."""
+        peer = self.members[name].peer
+        is_leader = peer is not None and peer._is_running and peer.state.role is Role.LEADER
+        await self._stop(name)
+        if is_leader:
+            self.end_silence(*self.running)
+
+    def end_silence(self, *members: Member) -> None:
+        """Let the time pass for which these wait for their leader, or a leader for its majority."""
+        peers = [(member, member.peer) for member in members if member.peer is not None]
+        for member, peer in peers:
+            member.leapt_ms += peer.settings.silence_ms + 1
+        for _, peer in peers:  # all of them now: one that still follows refuses its vote for as long again
+            peer._step(Tick())
+
+    async def close(self) -> None:
+        """Stop all peers."""
+        for name in self.members:
+            await self._stop(name)
+
+    async def _stop(self, name: str) -> None:
         member = self.members[name]
         if member.peer is not None:
             await member.peer.close()
@@ -208,5 +240,4 @@ async def group(
             await made.start(name)
         yield made
     finally:
-        for name in made.members:
-            await made.stop(name)
+        await made.close()

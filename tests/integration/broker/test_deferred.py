@@ -137,8 +137,9 @@ async def test_delayed_messages_come_in_time(client: RawClient) -> None:
 async def test_delayed_messages_survive_a_restart(tmp_path: Path) -> None:
     """A restart would lose delayed messages, or deliver them twice."""
     store = tmp_path / "store"
+    slow = SETTINGS | {"messageDelayLevel": "1s 1s 1h 2h"}
     async with (
-        EmbeddedCluster(store, settings=SETTINGS) as cluster,
+        EmbeddedCluster(store, settings=slow) as cluster,
         await RawClient.open(cluster.brokers[0].address) as client,
     ):
         await send(client, b"before", "DELAY\x011\x02")

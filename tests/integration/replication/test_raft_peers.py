@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import threading
-import time
 import weakref
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from rocketpy_broker.replication.dledger.peer_transport import PeerLinks
 from rocketpy_broker.store.log.flush import FlushPlan
 from tests.integration.raft_group import Group, Member, group
 from tests.integration.raw_client import RawClient
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 async def ask(member: Member, message: RaftMessage) -> RaftMessage:
@@ -86,7 +85,7 @@ async def test_the_next_leader_has_what_was_acknowledged(tmp_path: Path) -> None
 
 async def test_a_follower_that_was_away_catches_up(tmp_path: Path) -> None:
     """Each restart would leave the group with one peer fewer."""
-    async with group(tmp_path, heartbeats_missed_max=100) as running:
+    async with group(tmp_path) as running:
         member, peer = await running.leader()
         away = next(name for name in running.members if name != member.name)
         await running.append(peer, b"a")
@@ -107,6 +106,7 @@ async def test_a_minority_acknowledges_nothing(tmp_path: Path) -> None:
             if name != member.name:
                 await running.stop(name)
         entry = peer.append(b"alone")
+        running.end_silence(member)
         await until(lambda: peer.state.role is not Role.LEADER)
         assert peer.committed_index < entry.index
         with pytest.raises(NotLeader):
@@ -141,7 +141,7 @@ async def test_nothing_is_acknowledged_before_it_is_durable_on_a_majority(tmp_pa
         await running.append(peer, b"a")
         gate = threading.Event()
         for other in running.running:
-            other.ledger.on_flush = lambda: gate.wait(20)
+            other.ledger.on_flush = lambda: gate.wait(LIMIT_S)
         try:
             entry = peer.append(b"b")
             await until(lambda: all(len(member.ledger.entries) == 2 for member in running.running))
@@ -157,7 +157,7 @@ async def test_without_flush_nothing_waits_for_the_disk(tmp_path: Path) -> None:
         _, peer = await running.leader()
         gate = threading.Event()
         for other in running.running:
-            other.ledger.on_flush = lambda: gate.wait(20)
+            other.ledger.on_flush = lambda: gate.wait(LIMIT_S)
         try:
             await running.append(peer, b"a", b"b")
             await all_have(running, [b"a", b"b"])
@@ -181,7 +181,17 @@ async def test_a_failed_flush_ends_a_peer(tmp_path: Path) -> None:
         with pytest.raises(NotLeader):
             peer.append(b"c")
         others = [other for other in running.running if other is not member]
+        running.end_silence(*others)
         await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
+
+
+class Clock:
+    """Stands still but for flushes."""
+
+    now = 1e9
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 async def test_a_slow_disk_does_not_hold_up_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,14 +200,15 @@ async def test_a_slow_disk_does_not_hold_up_the_loop(tmp_path: Path, monkeypatch
         leader, peer = await running.leader()
         files = leader.files
         assert files is not None
-        run_flush, threads = files.run_flush, list[int]()
+        clock, run_flush, threads = Clock(), files.run_flush, list[int]()
 
         def slowly(plan: FlushPlan) -> None:
             threads.append(threading.get_ident())
-            time.sleep(0.02)
+            clock.now += 0.02
             run_flush(plan)
 
         monkeypatch.setattr(files, "run_flush", slowly)
+        monkeypatch.setattr(peer_module, "time", clock)
         for number in range(30):
             await running.append(peer, b"%d" % number)
             assert len(threads) > number
@@ -208,15 +219,6 @@ async def test_lone_entries_are_flushed_in_the_loop_while_the_disk_is_quick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each send would wait for two changes of threads; or one slow flush would cost that for ever."""
-
-    class Clock:
-        """Stands still but for flushes."""
-
-        now = 1e9
-
-        def monotonic(self) -> float:
-            return self.now
-
     clock, costs_s, threads = Clock(), 0.001, list[int]()
     async with group(tmp_path, 1, with_files=True) as running:
         leader, peer = await running.leader()
@@ -310,6 +312,7 @@ async def test_a_leader_without_room_hears_that_another_leads(tmp_path: Path) ->
         member.ledger.on_apply = refuse
         peer.append(b"b")
         others = [other for other in running.running if other is not member]
+        running.end_silence(*others)
         await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
         await until(lambda: member.states[-1].role is Role.FOLLOWER)
         with pytest.raises(DiskFull):
