@@ -94,14 +94,16 @@ class LedgerGroup:
         is_master = broker.is_master
         await broker.close()
         if is_master:
-            self.end_silence()
+            await self.end_silence()
 
     def now_ms(self) -> float:
         """The time of the peers."""
         return asyncio.get_running_loop().time() * 1000 + self._leapt_ms
 
-    def end_silence(self) -> None:
+    async def end_silence(self) -> None:
         """Let the time pass for which followers wait for their leader, and a leader for its majority."""
+        for _ in range(100):  # what a leader that is gone has still sent is heard before that
+            await asyncio.sleep(0)
         peers = [broker.ledger.peer for broker in self.running.values()]
         self._leapt_ms += max((peer.settings.silence_ms + 1 for peer in peers), default=0)
         for peer in peers:  # all of them now: one that still follows refuses its vote for as long again

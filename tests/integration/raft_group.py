@@ -172,10 +172,12 @@ class Group:
         is_leader = peer is not None and peer._is_running and peer.state.role is Role.LEADER
         await self._stop(name)
         if is_leader:
-            self.end_silence(*self.running)
+            await self.end_silence(*self.running)
 
-    def end_silence(self, *members: Member) -> None:
+    async def end_silence(self, *members: Member) -> None:
         """Let the time pass for which these wait for their leader, or a leader for its majority."""
+        for _ in range(100):  # what a leader that is gone has still sent is heard before that
+            await asyncio.sleep(0)
         peers = [(member, member.peer) for member in members if member.peer is not None]
         for member, peer in peers:
             member.leapt_ms += peer.settings.silence_ms + 1

@@ -283,7 +283,7 @@ async def test_who_led_and_stops_tells_of_no_failure(
             await until(lambda: master.deferred.delay.waiting() == {1: 0})
         for name in [name for name, broker in group.running.items() if broker is not master]:
             await group.stop(name)
-        group.end_silence()
+        await group.end_silence()
         await until(lambda: not master.is_master)
         await group.stop(group.name_of(master))
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -392,7 +392,7 @@ async def test_the_command_tells_of_a_group(tmp_path: Path, capsys: pytest.Captu
         assert {report["peer"]: report["role"] for report in reports}[name] == "leader"
         for other in [other for other in group.running if other != name]:
             await group.stop(other)
-        group.end_silence()
+        await group.end_silence()
         await until(lambda: group.running[name].ledger.is_slave)
         assert await run(*status) == 1
         assert await run("dledger", "transfer") == 2

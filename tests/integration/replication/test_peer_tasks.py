@@ -33,7 +33,7 @@ async def stops(running: Group, member: Member, caplog: pytest.LogCaptureFixture
     with pytest.raises(NotLeader):
         peer.append(b"more")
     others = [other for other in running.running if other is not member]
-    running.end_silence(*others)
+    await running.end_silence(*others)
     await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
 
 

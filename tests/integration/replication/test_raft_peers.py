@@ -106,7 +106,7 @@ async def test_a_minority_acknowledges_nothing(tmp_path: Path) -> None:
             if name != member.name:
                 await running.stop(name)
         entry = peer.append(b"alone")
-        running.end_silence(member)
+        await running.end_silence(member)
         await until(lambda: peer.state.role is not Role.LEADER)
         assert peer.committed_index < entry.index
         with pytest.raises(NotLeader):
@@ -181,7 +181,7 @@ async def test_a_failed_flush_ends_a_peer(tmp_path: Path) -> None:
         with pytest.raises(NotLeader):
             peer.append(b"c")
         others = [other for other in running.running if other is not member]
-        running.end_silence(*others)
+        await running.end_silence(*others)
         await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
 
 
@@ -311,8 +311,9 @@ async def test_a_leader_without_room_hears_that_another_leads(tmp_path: Path) ->
         await running.append(peer, b"a")
         member.ledger.on_apply = refuse
         peer.append(b"b")
+        await until(lambda: peer.disk_full is not None)
         others = [other for other in running.running if other is not member]
-        running.end_silence(*others)
+        await running.end_silence(*others)
         await until(lambda: any(other.peer and other.peer.state.role is Role.LEADER for other in others))
         await until(lambda: member.states[-1].role is Role.FOLLOWER)
         with pytest.raises(DiskFull):
