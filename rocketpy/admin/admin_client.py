@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from rocketpy.client.admin import Lookups
-from rocketpy.client.broker_api import Questions
+from rocketpy.client.admin import AdminApi
+from rocketpy.client.broker_api import BrokerApi
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.lifecycle import Connected
+from rocketpy.client.lifecycle import BoundToClient
 from rocketpy.client.namespace import DLQ_TOPIC_PREFIX, wrap
 from rocketpy.client.routing.routes import PERM_READ
 from rocketpy.config import ClientConfig, check_number
@@ -52,7 +52,7 @@ class DeadLetters(NamedTuple):
     next_offsets: dict[MessageQueue, int]
 
 
-class AdminClient(Lookups, Connected):
+class AdminClient(AdminApi, BoundToClient):
     """Asks name servers and brokers, makes topics, reads dead letters and sends them again.
 
         async with AdminClient("127.0.0.1:9876") as admin:
@@ -134,7 +134,7 @@ class AdminClient(Lookups, Connected):
         )
         command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
         # Asked once: a second time might store it twice.
-        answer = await client.links.to(address).request(command, _TIMEOUT_MS)
+        answer = await client.connections.get(address).request(command, _TIMEOUT_MS)
         return parse_response(answer, queue, message.message_id)
 
     async def _make_readable(self, client: ClientInstance, topic: str, data: QueueData) -> None:
@@ -150,7 +150,7 @@ class AdminClient(Lookups, Connected):
             topic_sys_flag=data.topic_syn_flag,
         )
         command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        await Questions(client, _TIMEOUT_MS).ask(address, data.broker_name, command)
+        await BrokerApi(client, _TIMEOUT_MS).request(address, data.broker_name, command)
 
 
 class _Reader(PullConsumer):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from rocketpy.client.broker_api import Questions, checked
+from rocketpy.client.broker_api import BrokerApi, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.lookup import view_by_offset
 from rocketpy.client.namespace import wrap, wrap_queue
@@ -63,7 +63,7 @@ class QueryResult(NamedTuple):
     index_updated_ms: int
 
 
-class Lookups:
+class AdminApi:
     """What any client may ask. Every method raises RouteNotFound, TransportError and BrokerError."""
 
     def _asking(self) -> ClientInstance:
@@ -117,7 +117,7 @@ class Lookups:
         for _ in range(_CREATE_ATTEMPTS):
             try:
                 command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-                await Questions(client, _TIMEOUT_MS).ask(
+                await BrokerApi(client, _TIMEOUT_MS).request(
                     data.broker_addrs[MASTER_ID], data.broker_name, command
                 )
             except RocketError as failed:
@@ -244,12 +244,12 @@ class Lookups:
         self, client: ClientInstance, data: BrokerData, header: QueryMessageRequestHeader
     ) -> QueryResult:
         address = data.broker_addrs[member_to_read(data.broker_addrs)]
-        answer = await client.ask(
+        answer = await client.request(
             address, Command.request(RequestCode.QUERY_MESSAGE, header), _QUERY_TIMEOUT_MS
         )
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return QueryResult([], 0)
-        found = checked(answer, data.broker_name).header_as(QueryMessageResponseHeader)
+        found = require_success(answer, data.broker_name).header_as(QueryMessageResponseHeader)
         queue = MessageQueue(header.topic, data.broker_name, 0)
         decoded = decode_messages(answer.body, queue, _MAX_BODY_BYTES, _MAX_TOTAL_BYTES, verify=True)
         if decoded.damage is not None:
@@ -267,8 +267,8 @@ class Lookups:
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
         return wrap_queue(self._asking().config.namespace, queue)
 
-    def _questions(self) -> Questions:
-        return Questions(self._asking(), _TIMEOUT_MS)
+    def _questions(self) -> BrokerApi:
+        return BrokerApi(self._asking(), _TIMEOUT_MS)
 
 
 R = TypeVar("R")

@@ -40,7 +40,7 @@ _NO_SQL: Final = "does not support consumer to filter message by SQL92"
 _NO_SQL_ADVICE: Final = "set enablePropertyFilter=true in its broker.conf"
 
 
-class Questions:
+class BrokerApi:
     """Asks by a client. timeout_ms: for an answer."""
 
     def __init__(self, client: ClientInstance, timeout_ms: float) -> None:
@@ -77,12 +77,12 @@ class Questions:
         code = RequestCode.GET_EARLIEST_MSG_STORETIME
         return (await self._of_queue(queue, code, header, GetEarliestMsgStoretimeResponseHeader)).timestamp
 
-    async def ask(
+    async def request(
         self, address: str, broker: str, command: Command, timeout_ms: float | None = None
     ) -> Command:
         """A broker's answer, if it is a success. broker: its name, for the error."""
-        answer = await self.client.ask(address, command, timeout_ms or self.timeout_ms)
-        return checked(answer, broker)
+        answer = await self.client.request(address, command, timeout_ms or self.timeout_ms)
+        return require_success(answer, broker)
 
     async def _of_queue(
         self,
@@ -94,14 +94,14 @@ class Questions:
         only: bool = False,
     ) -> H:
         address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=only)
-        answer = await self.ask(address, queue.broker_name, Command.request(code, header))
+        answer = await self.request(address, queue.broker_name, Command.request(code, header))
         return answer.header_as(answer_class)
 
 
-def checked(answer: Command, broker: str) -> Command:
+def require_success(answer: Command, broker: str) -> Command:
     """The answer, if it is a success. Raises BrokerError."""
     if answer.code != ResponseCode.SUCCESS:
-        raise refusal(answer, broker)
+        raise broker_error(answer, broker)
     return answer
 
 
@@ -112,8 +112,8 @@ def checked_offset(offset: int, what: str, queue: MessageQueue) -> int:
     return offset
 
 
-def refusal(answer: Command, broker: str) -> BrokerError:
-    """The error that a broker's refusal of a question is."""
+def broker_error(answer: Command, broker: str) -> BrokerError:
+    """The error for a response that is not a success."""
     retry = _REFUSALS.get(answer.code, Retry.NONE)
     advice = _NO_SQL_ADVICE if _NO_SQL in (answer.remark or "") else ""
     return BrokerError(

@@ -1,7 +1,7 @@
-"""Links: at most one connection to each peer, made when first wanted, by one attempt at a time.
+"""Connection pool: at most one connection for each peer, opened on first use, by one attempt at a time.
 
-Whatever a client asks of a peer leaves through its link, where hooks see it and credentials sign it. (Only
-the producer's ready-made frames do not; their template signs them.)
+Requests leave through `PeerConnection`, which calls the RPC hooks and signs. The producer's preformatted
+frames bypass it; their template signs them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Then = Callable[[RocketError | None], None]
 RequestHandler = Callable[[Channel, Command], Command | bytes | None]
 
 
-class Link:
+class PeerConnection:
     """The way to one peer. channel: the open connection, or None; read it each time, never keep it."""
 
-    __slots__ = ("_links", "_waiting", "address", "channel", "last_error")
+    __slots__ = ("_pool", "_waiting", "address", "channel", "last_error")
 
-    def __init__(self, links: Links, address: str) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool, address: str) -> None:
+        self._pool = pool
         self._waiting: list[Then] = []
         self.address = address
         self.channel: Channel | None = None
@@ -54,7 +54,7 @@ class Link:
     @property
     def is_open(self) -> bool:
         """Whether a request may leave at once."""
-        return self.channel is not None and not self.channel.is_closed and self._links.refusal is None
+        return self.channel is not None and not self.channel.is_closed and self._pool.refusal is None
 
     @property
     def is_awaited(self) -> bool:
@@ -67,15 +67,15 @@ class Link:
         Everyone who asks meanwhile shares one attempt and is called in the order in which they asked, with
         nothing in between; so requests keep their order.
         """
-        if self._links.refusal is not None:
-            then(self._links.refusal)
+        if self._pool.refusal is not None:
+            then(self._pool.refusal)
             return
         if self.channel is not None and not self.channel.is_closed:
             then(None)
             return
         self._waiting.append(then)
         if len(self._waiting) == 1:
-            self._links.tasks.spawn(self._connect(), f"connect {self.address}")
+            self._pool.tasks.spawn(self._connect(), f"connect {self.address}")
 
     async def open(self) -> Channel:
         """The connection, made if need be. Raises TransportError, ClientClosed."""
@@ -101,18 +101,18 @@ class Link:
 
     def put(self, command: Command, timeout_ms: float) -> asyncio.Future[Command]:
         """Send a request on the open connection; see `Channel.request`. Raises ConnectionLost without one."""
-        links = self._links
-        if links.signer is None and not links.hooks:
+        pool = self._pool
+        if pool.signer is None and not pool.hooks:
             return self._open_channel().request(command, timeout_ms)
-        dressed = links.dress(self.address, command)
-        answer = self._open_channel().request(dressed, timeout_ms)
-        if links.hooks:
-            answer.add_done_callback(partial(links.tell_response, self.address, dressed))
+        signed = pool.sign(self.address, command)
+        answer = self._open_channel().request(signed, timeout_ms)
+        if pool.hooks:
+            answer.add_done_callback(partial(pool.tell_response, self.address, signed))
         return answer
 
     def put_oneway(self, command: Command) -> None:
         """Send a request that nobody answers on the open connection. Raises ConnectionLost without one."""
-        self._open_channel().oneway(self._links.dress(self.address, command))
+        self._open_channel().oneway(self._pool.sign(self.address, command))
 
     def _open_channel(self) -> Channel:
         if self.channel is None:
@@ -122,16 +122,16 @@ class Link:
     async def _connect(self) -> None:
         error: RocketError | None = ClientClosed(f"stopped connecting to {self.address}")
         try:
-            address = self._links.reached_at(self.address)
-            self.channel = await connect(address, _Ends(self), self._links.options)
-            self._links.opened(self)
+            address = self._pool.with_scheme(self.address)
+            self.channel = await connect(address, _ClientEndpoint(self), self._pool.options)
+            self._pool.opened(self)
             error = None
         except ConfigInvalid as failed:
             # The address is a route's, not the caller's: another broker may have one that can be read.
             log.warning("%s", failed)
             error = ConnectFailed(str(failed))
         except ConnectFailed as failed:
-            error = self._links.named(self.address, failed)
+            error = self._pool.with_peer_name(self.address, failed)
             log.info("%s", error)
         except RocketError as failed:
             log.info("%s", failed)
@@ -144,12 +144,12 @@ class Link:
 
     def handle(self, channel: Channel, request: Command) -> Command | bytes | None:
         """Pass on a request of the peer."""
-        handler = self._links.handlers.get(request.code)
+        handler = self._pool.handlers.get(request.code)
         if handler is not None:
             try:
                 return handler(channel, request)
             except InvariantError as error:
-                self._links.tasks.fail(f"request {request.code} of {self.address}", error)
+                self._pool.tasks.fail(f"request {request.code} of {self.address}", error)
                 raise
         log.debug("%s sent request code %d, which nobody handles", self.address, request.code)
         return request.reply(
@@ -157,31 +157,31 @@ class Link:
         )
 
 
-class _Ends:
-    """The endpoint of a link's channel."""
+class _ClientEndpoint:
+    """The endpoint of a connection's channel."""
 
-    __slots__ = ("_link", "handle")
+    __slots__ = ("_connection", "handle")
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self.handle = link.handle
+    def __init__(self, connection: PeerConnection) -> None:
+        self._connection = connection
+        self.handle = connection.handle
 
     def channel_opened(self, channel: Channel) -> None:
-        """Nothing: the link sets its channel when TLS is done too."""
+        """Nothing: the connection sets its channel when TLS is done too."""
 
     def end_of_buffer(self) -> None:
         """Nothing is gathered."""
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         """Part with the channel, so that the next send makes a new one."""
-        if self._link.channel is channel:
-            self._link.channel = None
-            self._link.last_error = error
+        if self._connection.channel is channel:
+            self._connection.channel = None
+            self._connection.last_error = error
 
 
 @dataclass
-class Links:
-    """All links of a client.
+class ConnectionPool:
+    """All connections of a client.
 
     opened: called with each new connection before anyone sends on it. handlers: by request code, for what
     peers ask of us. signer: signs requests. hooks: see them before that. refusal: why no request may leave.
@@ -191,27 +191,27 @@ class Links:
 
     tasks: Tasks
     options: ChannelOptions
-    opened: Callable[[Link], None]
+    opened: Callable[[PeerConnection], None]
     handlers: dict[int, RequestHandler] = field(default_factory=dict)
     signer: Signer | None = None
     hooks: tuple[RpcHook, ...] = ()
     refusal: RocketError | None = None
     scheme: str = "tcp"
     name_servers: set[str] = field(default_factory=set)
-    _links: dict[str, Link] = field(default_factory=dict)
+    _connections: dict[str, PeerConnection] = field(default_factory=dict)
 
-    def to(self, address: str) -> Link:
-        """The link to an address; the same object for the same text until it is dropped."""
-        link = self._links.get(address)
-        if link is None:
-            link = self._links[address] = Link(self, address)
-        return link
+    def get(self, address: str) -> PeerConnection:
+        """The connection to an address; the same object for the same text until it is dropped."""
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = PeerConnection(self, address)
+        return connection
 
-    def reached_at(self, address: str) -> str:
+    def with_scheme(self, address: str) -> str:
         """The address with its scheme."""
         return address if "://" in address else f"{self.scheme}://{address}"
 
-    def named(self, address: str, error: ConnectFailed) -> ConnectFailed:
+    def with_peer_name(self, address: str, error: ConnectFailed) -> ConnectFailed:
         """The same error, which says who it is that cannot be reached."""
         if address in self.name_servers:
             refused = os.strerror(ECONNREFUSED).lower() in str(error)
@@ -221,32 +221,32 @@ class Links:
             text = f"broker {error}"
         return ConnectFailed(text, outcome=error.outcome, retry=error.retry)
 
-    def all(self) -> list[Link]:
-        """Every link, in order of address."""
-        return [self._links[address] for address in sorted(self._links)]
+    def all(self) -> list[PeerConnection]:
+        """Every connection, in order of address."""
+        return [self._connections[address] for address in sorted(self._connections)]
 
-    def dress(self, address: str, command: Command) -> Command:
+    def sign(self, address: str, command: Command) -> Command:
         """The request as it leaves: seen by the hooks, then signed. The command itself stays as it is.
 
         Raises LocalProtocolError when a hook raises.
         """
         if self.signer is None and not self.hooks:
             return command
-        dressed = msgspec.structs.replace(command, header=None, ext=dict(command.ext_fields()))
+        signed = msgspec.structs.replace(command, header=None, ext=dict(command.ext_fields()))
         for hook in self.hooks:
             try:
-                hook.before_request(address, dressed)
+                hook.before_request(address, signed)
             except Exception as error:  # the application's code; its error is the request's
                 raise LocalProtocolError(f"an RPC hook failed: {error!r}") from error
         if self.signer is not None:
-            dressed.ext = self.signer.sign(
-                dressed.ext_fields(),
-                dressed.body,
-                code=dressed.code,
-                language=dressed.language,
-                version=dressed.version,
+            signed.ext = self.signer.sign(
+                signed.ext_fields(),
+                signed.body,
+                code=signed.code,
+                language=signed.language,
+                version=signed.version,
             )
-        return dressed
+        return signed
 
     def tell_response(self, address: str, request: Command, answer: asyncio.Future[Command]) -> None:
         """Tell the hooks of a response, if there is one."""
@@ -264,24 +264,26 @@ class Links:
 
         Returns whether it was dropped.
         """
-        link = self._links.get(address)
-        if link is None or link.is_awaited:
+        connection = self._connections.get(address)
+        if connection is None or connection.is_awaited:
             return False
-        del self._links[address]
-        if link.channel is not None:
-            link.channel.close()
+        del self._connections[address]
+        if connection.channel is not None:
+            connection.channel.close()
         return True
 
     def abandon(self, reason: RocketError) -> None:
         """Use no connection any more, but leave each as it is: after a fork they belong to the parent."""
         self.refusal = reason
-        for link in self._links.values():
-            link.channel = None
+        for connection in self._connections.values():
+            connection.channel = None
 
     async def close(self) -> None:
         """Close all connections and wait until they are gone."""
-        channels = [link.channel for link in self._links.values() if link.channel is not None]
-        self._links.clear()
+        channels = [
+            connection.channel for connection in self._connections.values() if connection.channel is not None
+        ]
+        self._connections.clear()
         for channel in channels:
             channel.close()
         try:

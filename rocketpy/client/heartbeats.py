@@ -8,15 +8,15 @@ from collections.abc import Collection
 from rocketpy.errors import BrokerError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 
-class HeartbeatAnswers:
+class HeartbeatResponses:
     """Those of a client's brokers; refusals, as for want of a right key, are logged and remembered."""
 
     def __init__(self) -> None:
         self._refused: dict[str, BrokerError] = {}
-        self._trouble = RepeatedLog(logging.getLogger("rocketpy.client"))
+        self._limited_log = RateLimitedLog(logging.getLogger("rocketpy.client"))
 
     def heard(self, address: str, answer: Command) -> None:
         """A broker has answered."""
@@ -24,7 +24,7 @@ class HeartbeatAnswers:
             self._refused.pop(address, None)
             return
         self._refused[address] = error = BrokerError(answer.code, answer.remark, f"broker {address}")
-        self._trouble.warning(str(error), "a heartbeat was refused: %s", error)
+        self._limited_log.warning(str(error), "a heartbeat was refused: %s", error)
 
     def problems(self, addresses: Collection[str]) -> list[str]:
         """A sentence for each of these brokers that refused the last one."""

@@ -24,9 +24,9 @@ from dataclasses import replace
 from typing import Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from rocketpy.client.connections import Link, Links
+from rocketpy.client.connections import ConnectionPool, PeerConnection
 from rocketpy.client.embedded_lease import Lease, is_embedded, lease
-from rocketpy.client.heartbeats import HeartbeatAnswers
+from rocketpy.client.heartbeats import HeartbeatResponses
 from rocketpy.client.name_servers import NameServers, split_addresses
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import MASTER_ID, member_to_read
@@ -71,7 +71,7 @@ class KnownTopic:
 class ClientInstance:
     """One client towards name servers and brokers. Get it by `acquire`, give it back by `release`.
 
-    forked: called in a forked child with the reason why this client is of no use there. thread: in which its
+    on_fork: called in a forked child with the reason why this client is of no use there. thread: in which its
     event loop runs, as far as known.
     """
 
@@ -81,10 +81,10 @@ class ClientInstance:
         self.client_id = ""
         self.tasks = Tasks("the client")
         options = replace(config.channel, codec=CODECS[config.codec], ssl=config.ssl or config.channel.ssl)
-        self.links = Links(
+        self.connections = ConnectionPool(
             self.tasks,
             options,
-            self._greet,
+            self._send_first_heartbeat,
             signer=None if config.credentials is None else config.credentials.signer(),
             hooks=config.rpc_hooks,
         )
@@ -99,10 +99,10 @@ class ClientInstance:
         self.thread = threading.get_ident()
         self._closed = False
         self._parts: dict[object, object] = {}
-        self._heartbeats = HeartbeatAnswers()
-        self._introduced: set[tuple[str, tuple[str, ...]]] = set()
+        self._heartbeats = HeartbeatResponses()
+        self._registered: set[tuple[str, tuple[str, ...]]] = set()
         self._pid = os.getpid()
-        self.forked: list[Callable[[RocketError], None]] = []
+        self.on_fork: list[Callable[[RocketError], None]] = []
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class ClientInstance:
     async def release(self) -> None:
         """Give it back; the last one closes connections and ends the background work."""
         self._users -= 1
-        if self._users or self._closed or self.is_foreign:
+        if self._users or self._closed or self.is_forked_copy:
             return
         self._closed = True
         instances = _instances.get(asyncio.get_running_loop(), {})
@@ -145,7 +145,7 @@ class ClientInstance:
         _client_ids.discard(self.client_id)
         try:
             await self.tasks.close()
-            await self.links.close()
+            await self.connections.close()
         finally:
             if self._lease is not None:
                 await self._lease.close()
@@ -156,10 +156,15 @@ class ClientInstance:
             self._lease = await lease(namesrv)
             namesrv = self._lease.namesrv_address
         servers = NameServers(
-            split_addresses(namesrv), self.links, self.config.request_timeout_ms, random.randrange(1 << 16)
+            split_addresses(namesrv),
+            self.connections,
+            self.config.request_timeout_ms,
+            random.randrange(1 << 16),
         )
         if all(address.startswith("tls://") for address in servers.addresses):
-            self.links.scheme = "tls"  # a route's addresses have no scheme; RocketMQ's useTLS is for all, too
+            self.connections.scheme = (
+                "tls"  # a route's addresses have no scheme; RocketMQ's useTLS is for all, too
+            )
         return servers
 
     async def _start(self, servers: NameServers, *, wait: bool) -> None:
@@ -176,7 +181,7 @@ class ClientInstance:
         self.tasks.spawn(self._every(self.config.heartbeat_ms, self.heartbeat), "heartbeat")
 
     @property
-    def is_foreign(self) -> bool:
+    def is_forked_copy(self) -> bool:
         """Whether this is a copy in a forked child of the process it belongs to.
 
         Its connections are the parent's: closing them here would take them out of the parent's event loop.
@@ -189,8 +194,8 @@ class ClientInstance:
             f"this client was made in process {self._pid}, before a fork; "
             f"make a new one in process {os.getpid()}"
         )
-        self.links.abandon(reason)
-        for tell in self.forked:
+        self.connections.abandon(reason)
+        for tell in self.on_fork:
             tell(reason)
 
     def check_loop(self) -> None:
@@ -198,8 +203,8 @@ class ClientInstance:
 
         Elsewhere its futures cannot be waited for: a send would fail, and be stored all the same.
         """
-        if self.is_foreign:
-            return  # the refusal after a fork says more
+        if self.is_forked_copy:
+            return  # the error after a fork says more
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
@@ -231,11 +236,11 @@ class ClientInstance:
         namesrv = servers.current if servers is not None else None
         if namesrv is not None and namesrv.channel is None and namesrv.last_error is not None:
             problems.append(_problem("name server", namesrv))
-        brokers = {link.address: link for link in self._broker_links()}
+        brokers = {broker.address: broker for broker in self._broker_connections()}
         problems += [
-            _problem("broker", link)
-            for link in brokers.values()
-            if link.channel is None and link.last_error is not None
+            _problem("broker", broker)
+            for broker in brokers.values()
+            if broker.channel is None and broker.last_error is not None
         ]
         problems += self._heartbeats.problems(brokers)
         return Health(
@@ -243,7 +248,7 @@ class ClientInstance:
             problems=tuple(problems),
             client_id=self.client_id,
             namesrv=namesrv.address if namesrv is not None else "",
-            brokers={address: link.channel is not None for address, link in brokers.items()},
+            brokers={address: broker.channel is not None for address, broker in brokers.items()},
         )
 
     # -- routes -------------------------------------------------------------------------------
@@ -255,7 +260,7 @@ class ClientInstance:
             topic = self._topics[name] = KnownTopic(name)
         return topic
 
-    def when_asked(self, topic: KnownTopic, then: Then) -> None:
+    def request_route(self, topic: KnownTopic, then: Then) -> None:
         """Ask a name server for the topic's route, then call `then(None)` or `then(error)`.
 
         Those who ask meanwhile share the answer and are called in their order, with nothing in between.
@@ -273,7 +278,7 @@ class ClientInstance:
         error = topic.error
         if topic.route is None or fresh:
             future: asyncio.Future[RocketError | None] = asyncio.get_running_loop().create_future()
-            self.when_asked(topic, lambda error: None if future.done() else future.set_result(error))
+            self.request_route(topic, lambda error: None if future.done() else future.set_result(error))
             error = await future  # by now somebody else may be asking, which has its own error
         if topic.route is None or (fresh and error is not None):
             raise error or RouteNotFound(f"no route for topic {name}")
@@ -311,10 +316,10 @@ class ClientInstance:
 
     def _drop_offline(self) -> None:
         wanted = set(self._addresses())
-        for link in self._broker_links():
-            busy = link.channel is not None and link.channel.in_flight > 0
-            if wanted and link.address not in wanted and not busy and self.links.drop(link.address):
-                log.info("no route names broker %s any more; its connection is closed", link.address)
+        for broker in self._broker_connections():
+            busy = broker.channel is not None and broker.channel.in_flight > 0
+            if wanted and broker.address not in wanted and not busy and self.connections.drop(broker.address):
+                log.info("no route names broker %s any more; its connection is closed", broker.address)
 
     # -- brokers ------------------------------------------------------------------------------
 
@@ -393,33 +398,35 @@ class ClientInstance:
         named = (data for data in self._known_brokers() if data.broker_name == broker_name)
         return next(filter(None, (data.broker_addrs.get(MASTER_ID) for data in named)), None)
 
-    async def ask(self, address: str, command: Command, timeout_ms: float) -> Command:
+    async def request(self, address: str, command: Command, timeout_ms: float) -> Command:
         """Put a question to a broker that may be put twice, should the connection turn out to be dead.
 
         Returns the response whatever its code. Raises TransportError.
         """
-        link = self.links.to(address)
+        connection = self.connections.get(address)
         try:
-            return await link.request(command, timeout_ms)
+            return await connection.request(command, timeout_ms)
         except ConnectionLost:
             if self._closed:
                 raise
-            return await link.request(Command.request(command.code, command.header, command.body), timeout_ms)
+            return await connection.request(
+                Command.request(command.code, command.header, command.body), timeout_ms
+            )
 
-    def part(self, make: Callable[[ClientInstance], P]) -> P:
+    def shared(self, make: Callable[[ClientInstance], P]) -> P:
         """This client's one object of a class, made when first wanted: what its producers share."""
         if make not in self._parts:
             self._parts[make] = make(self)
         return cast(P, self._parts[make])
 
-    async def introduce(self, topic: str, timeout_ms: float | None = None) -> None:
+    async def ensure_registered(self, topic: str, timeout_ms: float | None = None) -> None:
         """See to it that every master which may ask this client something about a topic knows it.
 
         That is those of the topic and those of their clusters' reply topics. Does its work once a topic and
         set of producer groups; what fails is left to the next heartbeat.
         """
         done = (topic, tuple(sorted(self._producers)))
-        if done in self._introduced:
+        if done in self._registered:
             return
         timeout_s = (timeout_ms or self.config.request_timeout_ms) / 1000
         with contextlib.suppress(RocketError, TimeoutError):
@@ -433,7 +440,7 @@ class ClientInstance:
                     with contextlib.suppress(RouteNotFound):
                         await self.route(f"{cluster}{REPLY_TOPIC_SUFFIX}")
                 await self.heartbeat()
-                self._introduced.add(done)
+                self._registered.add(done)
 
     def add_producer(self, group: str) -> None:
         """Put a producer group into the heartbeats."""
@@ -469,7 +476,7 @@ class ClientInstance:
 
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
         await self._tell(
-            [link for link in self._broker_links() if link.channel is not None],
+            [connection for connection in self._broker_connections() if connection.channel is not None],
             lambda: Command.request(RequestCode.UNREGISTER_CLIENT, header),
             _UNREGISTER_TIMEOUT_MS,
         )
@@ -477,12 +484,11 @@ class ClientInstance:
     async def heartbeat(self) -> None:
         """Tell the brokers that we know which groups live here; slaves hear of consumers only."""
         if self._producers or self._consumers:
-            links = [self.links.to(address) for address in self._told_addresses()]
+            connections = [
+                self.connections.get(address) for address in self._addresses(masters_only=not self._consumers)
+            ]
             timeout_ms = self.config.request_timeout_ms
-            await self._tell(links, self._heartbeat_command, timeout_ms, self._heartbeats.heard)
-
-    def _told_addresses(self) -> list[str]:
-        return self._addresses(masters_only=not self._consumers)
+            await self._tell(connections, self._heartbeat_command, timeout_ms, self._heartbeats.heard)
 
     def _heartbeat_command(self) -> Command:
         body = HeartbeatData(
@@ -492,34 +498,34 @@ class ClientInstance:
         )
         return Command.request(RequestCode.HEART_BEAT, body=body.encode())
 
-    def _greet(self, link: Link) -> None:
+    def _send_first_heartbeat(self, connection: PeerConnection) -> None:
         """Send a heartbeat as the first thing on a new connection to a broker."""
         if (
             (self._producers or self._consumers)
-            and link.channel is not None
-            and link.address in self._told_addresses()
+            and connection.channel is not None
+            and connection.address in self._addresses(masters_only=not self._consumers)
         ):
-            answer = link.put(self._heartbeat_command(), self.config.request_timeout_ms)
+            answer = connection.put(self._heartbeat_command(), self.config.request_timeout_ms)
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _tell(
         self,
-        links: list[Link],
+        connections: list[PeerConnection],
         make: Callable[[], Command],
         timeout_ms: float,
         heard: Callable[[str, Command], None] = lambda _address, _answer: None,
     ) -> None:
         """Send to each and wait; whoever does not answer is logged. heard: told of each answer."""
         answers = await asyncio.gather(
-            *(link.request(make(), timeout_ms) for link in links), return_exceptions=True
+            *(connection.request(make(), timeout_ms) for connection in connections), return_exceptions=True
         )
-        for link, answer in zip(links, answers, strict=True):
+        for connection, answer in zip(connections, answers, strict=True):
             if isinstance(answer, RocketError):
-                log.info("broker %s: %s", link.address, answer)
+                log.info("broker %s: %s", connection.address, answer)
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                heard(link.address, answer)
+                heard(connection.address, answer)
 
     def _addresses(self, *, masters_only: bool = False) -> list[str]:
         """Addresses of the brokers that some route names."""
@@ -537,13 +543,9 @@ class ClientInstance:
             if topic.route is not None:
                 yield from topic.route.broker_datas
 
-    def _name_server_links(self) -> list[Link]:
-        servers = self._name_servers
-        return [self.links.to(address) for address in servers.addresses] if servers is not None else []
-
-    def _broker_links(self) -> list[Link]:
-        name_servers = self._name_server_links()
-        return [link for link in self.links.all() if link not in name_servers]
+    def _broker_connections(self) -> list[PeerConnection]:
+        name_servers = self.connections.name_servers
+        return [connection for connection in self.connections.all() if connection.address not in name_servers]
 
 
 _instances: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ClientConfig, ClientInstance]] = (
@@ -566,9 +568,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_forget_parent)
 
 
-def _problem(what: str, link: Link) -> str:
-    text = str(link.last_error)
-    return text if text.startswith(what) else f"{what} {link.address}: {text}"
+def _problem(what: str, connection: PeerConnection) -> str:
+    text = str(connection.last_error)
+    return text if text.startswith(what) else f"{what} {connection.address}: {text}"
 
 
 def _client_id(address: bytes, instance_name: str, *, is_certain: bool) -> str:

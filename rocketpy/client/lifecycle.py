@@ -66,7 +66,7 @@ class Lifecycle:
         await self.close()
 
 
-class Connected(Lifecycle):
+class BoundToClient(Lifecycle):
     """Asks by a client instance, and has no work of its own. what: its name, for errors."""
 
     _closing: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class Connected(Lifecycle):
 
         Safe to call again: the second call waits for the first.
         """
-        if self._client is None or self._client.is_foreign:
+        if self._client is None or self._client.is_forked_copy:
             return
         if self._closing is None or not self._closing.done():
             self._client.check_loop()
@@ -98,7 +98,7 @@ class Connected(Lifecycle):
         await asyncio.shield(self._closing)
 
     def _left_open(self) -> str | None:
-        if self._client is None or self._closing is not None or self._client.is_foreign:
+        if self._client is None or self._closing is not None or self._client.is_forked_copy:
             return None
         return self._what
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 
-from rocketpy.client.broker_api import checked
+from rocketpy.client.broker_api import require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap
 from rocketpy.errors import MessageInvalid, RemoteProtocolError, RocketError, RouteNotFound, TransportError
@@ -49,8 +49,8 @@ async def view_by_offset(
 
     async def view(at: str, broker_name: str) -> MessageExt:
         command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
-        answer = await client.ask(at, command, timeout_ms)
-        body = checked(answer, broker_name).body
+        answer = await client.request(at, command, timeout_ms)
+        body = require_success(answer, broker_name).body
         found = decode_message(body, broker_name, max_body_bytes, verify=verify)
         undecodable([found], log)
         return found.with_topic(unwrap(client.config.namespace, found.topic))

@@ -1,4 +1,4 @@
-"""Questions to name servers: one is asked until it fails, then the next.
+"""Requests to name servers: one is asked until it fails, then the next.
 
 Source: RocketMQ NettyRemotingClient's choice of a name server. Differs: one that does not know a topic may
 just have been started, so the others are asked too.
@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from rocketpy.client.connections import Link, Links
+from rocketpy.client.connections import ConnectionPool, PeerConnection
 from rocketpy.client.routing import check_route
 from rocketpy.errors import (
     BrokerError,
@@ -38,7 +38,7 @@ log = logging.getLogger("rocketpy.client")
 T = TypeVar("T")
 
 _ALWAYS_SUPPORTED: Final = (RequestCode.GET_ROUTEINTO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
-"""Questions that every name server answers, and no broker."""
+"""Requests that every name server answers, and no broker."""
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
@@ -52,20 +52,22 @@ def split_addresses(text: str) -> tuple[str, ...]:
 class NameServers:
     """The name servers of a client."""
 
-    def __init__(self, addresses: tuple[str, ...], links: Links, timeout_ms: int, first: int = 0) -> None:
+    def __init__(
+        self, addresses: tuple[str, ...], pool: ConnectionPool, timeout_ms: int, first: int = 0
+    ) -> None:
         """timeout_ms: for one answer. first: any number; clients that start elsewhere spread the load."""
         self.addresses = addresses
-        links.name_servers |= set(addresses)
-        self._links = links
+        pool.name_servers |= set(addresses)
+        self._pool = pool
         self._timeout_ms = timeout_ms
         self._current = first % len(addresses)
 
     @property
-    def current(self) -> Link:
+    def current(self) -> PeerConnection:
         """The one that is asked first."""
-        return self._links.to(self.addresses[self._current])
+        return self._pool.get(self.addresses[self._current])
 
-    async def ask(self, code: int, header: Header | None = None) -> Command:
+    async def request(self, code: int, header: Header | None = None) -> Command:
         """The first answer any of them gives, whatever its code. Raises the last TransportError."""
         return (await self._first(self._current, self._question(code, header)))[1]
 
@@ -80,29 +82,30 @@ class NameServers:
             RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=DEFAULT_TOPIC)
         )
 
-        async def reach(link: Link) -> Channel:
+        async def reach(connection: PeerConnection) -> Channel:
             try:
                 async with asyncio.timeout(limit_ms / 1000):
-                    await ask(link)
-                    return await link.open()
+                    await ask(connection)
+                    return await connection.open()
             except TimeoutError:
                 raise RequestTimeout(f"no answer within {limit_ms} ms") from None
 
         return (await self._first(self._current, reach, limit_ms))[1]
 
-    def _question(self, code: int, header: Header | None) -> Callable[[Link], Awaitable[Command]]:
-        async def ask(link: Link) -> Command:
-            answer = await link.request(Command.request(code, header), self._timeout_ms)
+    def _question(self, code: int, header: Header | None) -> Callable[[PeerConnection], Awaitable[Command]]:
+        async def ask(connection: PeerConnection) -> Command:
+            answer = await connection.request(Command.request(code, header), self._timeout_ms)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ALWAYS_SUPPORTED:
                 raise ConnectFailed(
-                    f"{link.address} is a broker, not a name server; those listen on port 9876 by default"
+                    f"{connection.address} is a broker, not a name server; "
+                    "name servers listen on port 9876 by default"
                 )
             return answer
 
         return ask
 
     async def _first(
-        self, number: int, use: Callable[[Link], Awaitable[T]], limit_ms: int | None = None
+        self, number: int, use: Callable[[PeerConnection], Awaitable[T]], limit_ms: int | None = None
     ) -> tuple[int, T]:
         """Use one name server after the other, from one on, until that works; return its number too.
 
@@ -111,7 +114,7 @@ class NameServers:
         error: RocketError = ConnectFailed("no name server was asked")
         for _ in self.addresses:
             try:
-                return number, await use(self._links.to(self.addresses[number]))
+                return number, await use(self._pool.get(self.addresses[number]))
             except TransportError as failed:
                 error = self._named(self.addresses[number], failed, limit_ms or self._timeout_ms)
                 number = self._after(number)
@@ -162,7 +165,7 @@ class NameServers:
 
     async def brokers(self) -> list[BrokerData]:
         """Every broker of every cluster, in order of names. Raises TransportError, BrokerError."""
-        answer = await self.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self.request(RequestCode.GET_BROKER_CLUSTER_INFO)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
         table = ClusterInfo.decode(answer.body).broker_addr_table

@@ -51,7 +51,7 @@ class GroupConsumer(Lifecycle):
 
     def _left_open(self) -> str | None:
         # Nothing that runs holds the consumer itself, so this is when nobody can close it any more.
-        if self._client is None or self._closed or self._client.is_foreign:
+        if self._client is None or self._closed or self._client.is_forked_copy:
             return None
         return f"consumer {self.group}"
 
@@ -89,7 +89,7 @@ class GroupConsumer(Lifecycle):
         try:
             self._member = member = self._make_member(client)
             place = GroupPlace(member, self._make_direct(), self.running_properties())
-            client.part(ConsumerGroups).add(place)
+            client.shared(ConsumerGroups).add(place)
         except BaseException:
             self._closed = True
             await client.release()
@@ -114,7 +114,7 @@ class GroupConsumer(Lifecycle):
         cancelled. Safe to call again: the second call waits for the first. Raises ClientClosed in another
         event loop than the one that started it.
         """
-        if self._client is None or self._member is None or self._client.is_foreign:
+        if self._client is None or self._member is None or self._client.is_forked_copy:
             return True
         if self._closing is not None and self._closing.done():
             return self._closing.result()
@@ -133,7 +133,7 @@ class GroupConsumer(Lifecycle):
                 text = "consumer %s closed while handlers were running, which are at %s; that comes again"
                 log.warning(text, self.group, some_of(left))
             await self._observers.close()
-            await client.part(ConsumerGroups).remove(member.group)
+            await client.shared(ConsumerGroups).remove(member.group)
         finally:
             await client.release()
         return not left

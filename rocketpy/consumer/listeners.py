@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from rocketpy.consumer.outcomes import ConsumeResult, Later, Said
-from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveEvent, ReceiveListener
+from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveEvent, ReceiveListener, SettleListener
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.message.trace import ConsumeOutcome
-from rocketpy.runtime.rate_limited_log import RepeatedLog
-from rocketpy.telemetry.listeners import Settlers
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
+from rocketpy.telemetry.listeners import ListenerFanout
 from rocketpy.telemetry.plugin import Telemetry
 
 log = logging.getLogger("rocketpy.consumer")
@@ -24,11 +24,11 @@ log = logging.getLogger("rocketpy.consumer")
 class ReceiveListeners:
     """The listeners of one consumer. all: those there are now."""
 
-    __slots__ = ("_namespace", "_telemetry", "_trouble", "all")
+    __slots__ = ("_limited_log", "_namespace", "_telemetry", "all")
 
     def __init__(self, listeners: Iterable[ReceiveListener]) -> None:
         self.all = tuple(listeners)
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
         self._telemetry: Telemetry | None = None
         self._namespace = ""
 
@@ -49,12 +49,12 @@ class ReceiveListeners:
             try:
                 listener.received(event)
             except Exception as error:  # noqa: BLE001 - telemetry that fails must not lose messages
-                self._trouble.exception(type(error).__name__, "a receive listener failed")
+                self._limited_log.exception(type(error).__name__, "a receive listener failed")
 
 
 class ProcessListeners:
     """The listeners of one push consumer: of its pulls, `receivers`, of its handlers, `all`, and of what it
-    sends back, `settlers`.
+    sends back, `settle_listeners`.
 
     It is known who they are once `observe` was called. timeout_ms: a handler that takes so long is too late.
     """
@@ -63,13 +63,13 @@ class ProcessListeners:
         "_broadcasting",
         "_client_id",
         "_group",
+        "_limited_log",
         "_namespace",
         "_telemetry",
         "_timeout_s",
-        "_trouble",
         "all",
         "receivers",
-        "settlers",
+        "settle_listeners",
     )
 
     def __init__(
@@ -82,9 +82,11 @@ class ProcessListeners:
     ) -> None:
         self.all = tuple(listeners)
         self.receivers = ReceiveListeners(())
-        self.settlers = Settlers()
+        self.settle_listeners: ListenerFanout[SettleListener] = ListenerFanout(
+            "settle", logging.getLogger("rocketpy")
+        )
         self._timeout_s = timeout_ms / 1000
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
         self._group = group
         self._broadcasting = broadcasting
         self._client_id = ""
@@ -102,7 +104,7 @@ class ProcessListeners:
         self.receivers.look()
         if self._telemetry is not None and self._telemetry.is_active():
             self.all += (self._telemetry.process_listener(self._namespace),)
-            self.settlers.add(self._telemetry.settle_listener(self._namespace))
+            self.settle_listeners.add(self._telemetry.settle_listener(self._namespace))
             self._telemetry = None
 
     def add(self, listener: ProcessListener) -> None:
@@ -161,7 +163,7 @@ class ProcessListeners:
             try:
                 listener.process_started(event)
             except Exception as broken:  # noqa: BLE001 - as with receive listeners
-                self._trouble.exception(type(broken).__name__, "a process listener failed")
+                self._limited_log.exception(type(broken).__name__, "a process listener failed")
 
     def _ended(
         self, event: ProcessEvent, started_s: float, said: object, error: BaseException | None
@@ -175,7 +177,7 @@ class ProcessListeners:
             try:
                 listener.process_ended(event, outcome, error)
             except Exception as broken:  # noqa: BLE001 - as with receive listeners
-                self._trouble.exception(type(broken).__name__, "a process listener failed")
+                self._limited_log.exception(type(broken).__name__, "a process listener failed")
 
 
 def _outcome_of(said: object) -> ConsumeOutcome:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
-from rocketpy.client.lifecycle import Connected
+from rocketpy.client.lifecycle import BoundToClient
 from rocketpy.client.lookup import view_by_offset
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing import subscribe_queues
@@ -33,7 +33,7 @@ from rocketpy.telemetry.plugin import TelemetryChoice, find_telemetry
 log = logging.getLogger("rocketpy.consumer")
 
 
-class PullConsumer(Connected):
+class PullConsumer(BoundToClient):
     """Reads messages of a queue from an offset that you keep.
 
         async with PullConsumer("readers", "127.0.0.1:9876") as consumer:

@@ -100,8 +100,8 @@ class PushConsumer(GroupConsumer):
 
     def _make_consumption(self, member: GroupMember) -> Consumption:
         config, client = self.config, member.client
-        settlers = self._observers.listeners.settlers
-        send_back = SendBack(client, member.group, settlers, unit_mode=config.unit_mode)
+        settle_listeners = self._observers.listeners.settle_listeners
+        send_back = SendBack(client, member.group, settle_listeners, unit_mode=config.unit_mode)
         if config.orderly:
             lock = member.lock_one if member.locks else None
             return OrderlyConsumption(

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from rocketpy.hooks import SendEvent, SendListener
+from rocketpy.hooks import SendEvent, SendListener, SettleListener
 from rocketpy.message.message import Message
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
-from rocketpy.runtime.rate_limited_log import RepeatedLog
-from rocketpy.telemetry.listeners import Settlers
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
+from rocketpy.telemetry.listeners import ListenerFanout
 from rocketpy.telemetry.plugin import Telemetry
 
 log = logging.getLogger("rocketpy.producer")
@@ -27,30 +27,33 @@ class Listeners:
     """The listeners of one producer.
 
     all: those there are now. dormant: whether there is telemetry that had nobody to report to when it was
-    last asked; `look` asks again. locate: finds a queue's broker. settlers: hear of transactions' ends.
+    last asked; `look` asks again. locate: finds a queue's broker.
+    settle_listeners: of transactions' ends.
     """
 
     __slots__ = (
         "_client_id",
         "_group",
+        "_limited_log",
         "_namespace",
         "_telemetry",
         "_timer",
-        "_trouble",
         "all",
         "dormant",
         "locate",
-        "settlers",
+        "settle_listeners",
     )
 
     def __init__(self, listeners: Sequence[SendListener], group: str, client_id: str) -> None:
         self.all = tuple(listeners)
-        self.settlers = Settlers()
+        self.settle_listeners: ListenerFanout[SettleListener] = ListenerFanout(
+            "settle", logging.getLogger("rocketpy")
+        )
         self.dormant = False
         self._telemetry: Telemetry | None = None
         self._namespace = ""
         self._timer: asyncio.TimerHandle | None = None
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
         self._group = group
         self._client_id = client_id
         self.locate: Callable[[MessageQueue], str | None] = lambda _queue: None
@@ -66,7 +69,7 @@ class Listeners:
         if self.dormant and self._telemetry is not None and self._telemetry.is_active():
             self.dormant = False
             self.all += (self._telemetry.send_listener(self._namespace),)
-            self.settlers.add(self._telemetry.settle_listener(self._namespace))
+            self.settle_listeners.add(self._telemetry.settle_listener(self._namespace))
 
     def close(self) -> None:
         """Look no more."""
@@ -97,4 +100,4 @@ class Listeners:
         try:
             call()
         except Exception as error:  # noqa: BLE001 - telemetry that fails must not take the message down
-            self._trouble.exception(type(error).__name__, "a send listener failed")
+            self._limited_log.exception(type(error).__name__, "a send listener failed")

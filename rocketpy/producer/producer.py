@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from rocketpy.client.admin import Lookups
+from rocketpy.client.admin import AdminApi
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.lifecycle import Lifecycle
 from rocketpy.client.namespace import wrap
@@ -41,7 +41,7 @@ from rocketpy.producer.transaction import (
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.compression import compress
 from rocketpy.results import Health, SendResult, Unfinished
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import joined
 from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.telemetry.plugin import TelemetryChoice, failure_counter, find_telemetry
@@ -51,7 +51,7 @@ log = logging.getLogger("rocketpy.producer")
 P = TypeVar("P")
 
 
-class Producer(Lookups, Lifecycle):
+class Producer(AdminApi, Lifecycle):
     """Sends messages. One serves a whole event loop: share it between tasks.
 
         async with Producer("orders", "127.0.0.1:9876") as producer:
@@ -91,7 +91,7 @@ class Producer(Lookups, Lifecycle):
         self._requests: Requests | None = None
         self._check: TransactionCheck | None = None
         self._trace: MessageTrace | None = None
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class Producer(Lookups, Lifecycle):
         gathers = self.config.batching and not self._checks
         self._sends = sends = SendDispatcher(sender, client, self.config, gathers=gathers)
         self._transactions = Transactions(
-            client, self._wire_group, sends.send_half, listeners.settlers, self.config.send_timeout_ms
+            client, self._wire_group, sends.send_half, listeners.settle_listeners, self.config.send_timeout_ms
         )
         self._requests = Requests(client)
         if self._check is not None:
@@ -151,7 +151,7 @@ class Producer(Lookups, Lifecycle):
         answers had not come by then, each with whether a broker may have it; their futures fail with
         ClientClosed, which says the same. Safe to call again: the second call waits for the first.
         """
-        if self._sends is None or self._client is None or self._client.is_foreign:
+        if self._sends is None or self._client is None or self._client.is_forked_copy:
             return []
         if self._closing is not None and self._closing.done():
             return self._closing.result()
@@ -397,7 +397,7 @@ class Producer(Lookups, Lifecycle):
         return self._client
 
     def _left_open(self) -> str | None:
-        if self._client is None or self._client.is_foreign:
+        if self._client is None or self._client.is_forked_copy:
             return None
         if self._sends is None or self._closing is not None:
             return None
@@ -412,7 +412,7 @@ class Producer(Lookups, Lifecycle):
 
     def _oneway_ended(self, future: asyncio.Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
-            self._trouble.info(type(error).__name__, "a oneway message was not sent: %s", error)
+            self._limited_log.info(type(error).__name__, "a oneway message was not sent: %s", error)
 
 
 def _started(part: P | None) -> P:

@@ -41,7 +41,7 @@ from rocketpy.protocol.message.compression import decompress
 from rocketpy.protocol.message.record import Record, host_bytes
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import joined
 from rocketpy.transport import Channel
 
@@ -87,14 +87,14 @@ class Requests:
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
-        self._replies = client.part(Replies)
+        self._replies = client.shared(Replies)
         self._waiting: set[str] = set()
         self._loop = asyncio.get_running_loop()
 
     async def request(self, message: Message, timeout_ms: int, send: Send) -> MessageExt:
         """Send a request and wait for its reply; see `Producer.request`."""
         until = self._loop.time() + timeout_ms / 1000
-        await self._client.introduce(message.topic, timeout_ms)
+        await self._client.ensure_registered(message.topic, timeout_ms)
         correlation_id = str(uuid.uuid4())
         reserved = {
             names.PROPERTY_CORRELATION_ID: correlation_id,
@@ -151,8 +151,8 @@ class Replies:
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
         self._expected: dict[str, asyncio.Future[MessageExt]] = {}
-        self._trouble = RepeatedLog(log)
-        client.links.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.handle
+        self._limited_log = RateLimitedLog(log)
+        client.connections.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.handle
 
     def expect(self, correlation_id: str) -> asyncio.Future[MessageExt]:
         """The future of a reply."""
@@ -177,7 +177,7 @@ class Replies:
         future = self._expected.get(message.correlation_id or "")
         failure = message.decode_error
         if future is None or future.done():
-            self._trouble.warning(
+            self._limited_log.warning(
                 "late",
                 "dropped a reply with correlation id %s from %s: it came too late, or is not for this client",
                 message.correlation_id,

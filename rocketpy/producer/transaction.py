@@ -31,7 +31,7 @@ from rocketpy.errors import (
     RocketError,
     UsageError,
 )
-from rocketpy.hooks import SettleEvent
+from rocketpy.hooks import SettleEvent, SettleListener
 from rocketpy.message.decode import decode_message, undecodable
 from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt, check_message
 from rocketpy.protocol.bodies import MessageQueue
@@ -44,7 +44,7 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult, SendStatus
 from rocketpy.runtime.tasks import is_cancelled
-from rocketpy.telemetry.listeners import Settlers
+from rocketpy.telemetry.listeners import ListenerFanout
 from rocketpy.transport import Channel
 
 log = logging.getLogger("rocketpy.producer")
@@ -111,20 +111,25 @@ SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[s
 class Transactions:
     """The transactions of one producer.
 
-    group: as on the wire. settlers: are told how transactions end. timeout_ms: for a half message, and for
+    group: as on the wire. settle_listeners: of transactions' ends. timeout_ms: for a half message, and for
     its end, unless a call has its own.
     """
 
     def __init__(
-        self, client: ClientInstance, group: str, send_half: SendHalf, settlers: Settlers, timeout_ms: int
+        self,
+        client: ClientInstance,
+        group: str,
+        send_half: SendHalf,
+        settle_listeners: ListenerFanout[SettleListener],
+        timeout_ms: int,
     ) -> None:
         self._client = client
         self._group = group
         self._send_half = send_half
         self._timeout_ms = timeout_ms
-        self.settlers = settlers
+        self.settle_listeners = settle_listeners
         self._closed = False
-        self._checks = client.part(TransactionChecks)
+        self._checks = client.shared(TransactionChecks)
 
     def check_with(self, check: TransactionCheck) -> None:
         """Answer brokers' questions about half messages of the group by `check`.
@@ -133,7 +138,7 @@ class Transactions:
         have left half messages there before a restart.
         """
         if not self._checks.knows(self._group):
-            self._client.tasks.spawn(self._client.introduce(DEFAULT_TOPIC), "introduction")
+            self._client.tasks.spawn(self._client.ensure_registered(DEFAULT_TOPIC), "introduction")
         self._checks.register(self._group, self, check)
 
     def close(self) -> None:
@@ -167,7 +172,7 @@ class Transactions:
             names.PROPERTY_TRANSACTION_PREPARED: "true",
             names.PROPERTY_PRODUCER_GROUP: self._group,
         }
-        await self._client.introduce(message.topic)
+        await self._client.ensure_registered(message.topic)
         result, extra = await self._send_half(Message.with_reserved(message, reserved), timeout_ms)
         transaction_id = result.transaction_id or result.message_id
         known = Message.with_reserved(message, {}, transaction_id=transaction_id)
@@ -277,7 +282,7 @@ class Transactions:
         command = Command.request(RequestCode.END_TRANSACTION, header)
         if error is not None:
             command.remark = f"local transaction failed: {error!r}"
-        link = self._client.links.to(address)
+        link = self._client.connections.get(address)
         await link.open()
         link.put_oneway(command)
 
@@ -294,25 +299,24 @@ class Transactions:
         asked: bool = False,
     ) -> None:
         """Tell listeners how a transaction has ended."""
-        if not self.settlers.all:
+        if not self.settle_listeners.all:
             return
         namespace = self._client.config.namespace
-        self.settlers.settled(
-            SettleEvent(
-                "end_transaction",
-                message,
-                queue,
-                unwrap(namespace, self._group),
-                self._client.client_id,
-                carrier,
-                started_ns,
-                time.time_ns(),
-                state=state.name,
-                asked=asked,
-                address=address,
-                error=error,
-            )
+        event = SettleEvent(
+            "end_transaction",
+            message,
+            queue,
+            unwrap(namespace, self._group),
+            self._client.client_id,
+            carrier,
+            started_ns,
+            time.time_ns(),
+            state=state.name,
+            asked=asked,
+            address=address,
+            error=error,
         )
+        self.settle_listeners.notify(lambda listener: listener.settled(event))
 
 
 class TransactionChecks:
@@ -321,7 +325,7 @@ class TransactionChecks:
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
         self._checks: dict[str, dict[Transactions, TransactionCheck]] = {}
-        client.links.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self.handle
+        client.connections.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self.handle
 
     def register(self, group: str, owner: Transactions, check: TransactionCheck) -> None:
         """Let `check` answer for a group. Of several producers of a group the latest answers."""
@@ -341,7 +345,7 @@ class TransactionChecks:
         """Start answering one question; the answer is a request of ours."""
         header = request.header_as(CheckTransactionStateRequestHeader)
         address = next(
-            (link.address for link in self._client.links.all() if link.channel is channel),
+            (link.address for link in self._client.connections.all() if link.channel is channel),
             channel.remote_address,
         )
         broker = self._client.broker_name(address) or address

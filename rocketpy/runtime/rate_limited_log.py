@@ -11,7 +11,7 @@ _KEY_CHARACTERS_MAX: Final = 200
 """Of a key, which may have a peer's text in it."""
 
 
-class RepeatedLog:
+class RateLimitedLog:
     """Logs at most one line a key in `interval_s`; the next one says how many were left out.
 
     Bounded: of more than 256 keys the oldest is forgotten. Keys with the same first 200 characters are one.

@@ -1,32 +1,61 @@
-"""Telling listeners of what clients say to brokers about messages, so that none of them can harm it."""
+"""Notifies the listeners of a client; an exception of one never reaches the message that it observes."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
-from rocketpy.hooks import SettleEvent, SettleListener
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
+from rocketpy.telemetry.plugin import Telemetry
 
-log = logging.getLogger("rocketpy")
+L = TypeVar("L")
 
 
-class Settlers:
-    """The listeners of one client. all: those there are now."""
+class ListenerFanout(Generic[L]):
+    """Calls each listener of one kind.
 
-    __slots__ = ("_trouble", "all")
+    kind: names it in log lines ("a settle listener failed"). all: the listeners, in the order of their calls.
+    """
 
-    def __init__(self) -> None:
-        self.all: tuple[SettleListener, ...] = ()
-        self._trouble = RepeatedLog(log)
+    __slots__ = ("_kind", "_limited_log", "all")
 
-    def add(self, listener: SettleListener) -> None:
-        """Tell one more."""
+    def __init__(self, kind: str, log: logging.Logger, listeners: Iterable[L] = ()) -> None:
+        self.all: tuple[L, ...] = tuple(listeners)
+        self._kind = kind
+        self._limited_log = RateLimitedLog(log)
+
+    def add(self, listener: L) -> None:
+        """Add a listener behind the others."""
         self.all += (listener,)
 
-    def settled(self, event: SettleEvent) -> None:
-        """Tell of something that a broker was told, or could not be told."""
+    def notify(self, call: Callable[[L], object]) -> None:
+        """Make a call on each listener; an exception is logged, and the next listener is called."""
         for listener in self.all:
             try:
-                listener.settled(event)
+                call(listener)
             except Exception as error:  # noqa: BLE001 - telemetry that fails must not harm a message
-                self._trouble.exception(type(error).__name__, "a settle listener failed")
+                self._limited_log.exception(type(error).__name__, f"a {self._kind} listener failed")
+
+
+class DormantTelemetry:
+    """Telemetry that reports to nobody yet, such as OpenTelemetry without an exporter.
+
+    telemetry: None for none. attach: adds its listeners; called once, when it has become active.
+    """
+
+    __slots__ = ("_attach", "_telemetry")
+
+    def __init__(self, telemetry: Telemetry | None, attach: Callable[[Telemetry], None]) -> None:
+        self._telemetry = telemetry
+        self._attach = attach
+
+    def __bool__(self) -> bool:
+        return self._telemetry is not None
+
+    def check(self) -> None:
+        """Attach its listeners if it has become active."""
+        telemetry = self._telemetry
+        if telemetry is not None and telemetry.is_active():
+            self._telemetry = None
+            self._attach(telemetry)

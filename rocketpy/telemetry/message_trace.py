@@ -32,7 +32,7 @@ from rocketpy.protocol.message.trace import (
     encode,
 )
 from rocketpy.results import SendResult, SendStatus
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("rocketpy.trace")
 
@@ -80,7 +80,7 @@ class MessageTrace:
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
 
     async def start(self, *, wait: bool = True) -> None:
         """Start its sender. wait: see `Producer.start`. Raises ConfigInvalid, TransportError."""
@@ -201,7 +201,7 @@ class MessageTrace:
 
     def _lost(self, count: int, error: BaseException) -> None:
         self.dropped += count
-        self._trouble.warning(
+        self._limited_log.warning(
             str(type(error)), "%d message trace reports lost (%d so far): %s", count, self.dropped, error
         )
 

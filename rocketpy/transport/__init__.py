@@ -2,7 +2,7 @@
 
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
 from rocketpy.transport.channel import Channel, Endpoint
-from rocketpy.transport.client_endpoint import AskingEnd
+from rocketpy.transport.client_endpoint import ClientOnlyEndpoint
 from rocketpy.transport.connect import (
     Server,
     check_scheme,
@@ -17,11 +17,15 @@ from rocketpy.transport.memory_budget import MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tls import Tls, TlsFiles, certificate_names, ending_hint
 
+AskingEnd = ClientOnlyEndpoint
+"""The name of `ClientOnlyEndpoint` in version 0.1."""
+
 __all__ = [
     "Address",
     "AskingEnd",
     "Channel",
     "ChannelOptions",
+    "ClientOnlyEndpoint",
     "Endpoint",
     "Listener",
     "MemoryBudget",

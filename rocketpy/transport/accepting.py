@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from rocketpy.errors import InvariantError
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport.base import Address, ChannelOptions, host_limit
 from rocketpy.transport.tls import tls_reason
@@ -71,7 +71,7 @@ class TcpListener:
         self._options = options
         self._unfinished: dict[asyncio.Task[None], str] = {}  # with the hosts that they are from
         self._unfinished_max = max(_AT_ONCE, options.max_connections // _UNFINISHED_SHARE)
-        self._limited_log = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
         self.tasks: Final = Tasks(f"the listener at {self.address}")
         for listening in sockets:
             self.tasks.spawn(self._accept(listening), "accept")

@@ -23,7 +23,7 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.protocol.remoting.connection import Connection, Waiter
 from rocketpy.protocol.remoting.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport.base import ChannelOptions
 from rocketpy.transport.memory_budget import ConnectionMemory, MemoryBudget
@@ -100,7 +100,7 @@ class Channel(StreamProtocol):
         *,
         served: bool,
         budget: MemoryBudget | None = None,
-        closings: RepeatedLog | None = None,
+        closings: RateLimitedLog | None = None,
     ) -> None:
         """served: whether the peer connected to us, so that its slowness is cut off in the end.
 

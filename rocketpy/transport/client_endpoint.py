@@ -7,7 +7,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport.channel import Channel
 
 
-class AskingEnd:
+class ClientOnlyEndpoint:
     """An Endpoint that refuses every request of the peer's."""
 
     def channel_opened(self, channel: Channel) -> None:

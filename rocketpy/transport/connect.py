@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rocketpy.errors import ConfigInvalid, ConnectFailed
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import OnFailure, Tasks
 from rocketpy.transport.accepting import TcpListener
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport, host_limit
@@ -157,7 +157,7 @@ class Server:
         self, endpoint: Endpoint, options: ChannelOptions, tasks: Tasks, memory: MemoryBudget
     ) -> None:
         self.memory = memory
-        self._closings = RepeatedLog(log)
+        self._closings = RateLimitedLog(log)
         self._endpoint = endpoint
         self._options = options
         self._tasks = tasks
@@ -255,7 +255,7 @@ class _Membership:
         endpoint: Endpoint,
         channels: set[Channel],
         options: ChannelOptions,
-        closings: RepeatedLog,
+        closings: RateLimitedLog,
         memory: MemoryBudget,
     ) -> None:
         self._closings = closings

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 
 log = logging.getLogger("rocketpy.broker.metrics")
@@ -46,7 +46,7 @@ class HttpServer:
         self._tasks = tasks
         self._server: asyncio.Server | None = None
         self._connections: dict[_Connection, None] = {}
-        self._limited_log = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from rocketpy.errors import RemoteProtocolError, RocketError
-from rocketpy.transport import Address, AskingEnd, ChannelOptions, connect
+from rocketpy.transport import Address, ChannelOptions, ClientOnlyEndpoint, connect
 from rocketpy_broker.replication.dledger.core.codes import RaftRequestCode, RaftResponseCode
 from rocketpy_broker.replication.dledger.core.messages import (
     MetadataRequest,
@@ -117,7 +117,7 @@ async def _ask_peer(
 ) -> PeerReport:
     report = PeerReport(group=group, peer=peer, address=str(address))
     try:
-        channel = await connect(address, AskingEnd(), options or ChannelOptions())
+        channel = await connect(address, ClientOnlyEndpoint(), options or ChannelOptions())
         secret, self_id = key
         try:
             if secret:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol, Self, TypeVar
 
-from rocketpy.client.connections import Link
+from rocketpy.client.connections import PeerConnection
 from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -146,15 +146,15 @@ def hangs_up(channel: Channel, request: Command) -> Command | None:
     return None
 
 
-def cut(times: int, *only: str) -> Callable[[Link], None]:
+def cut(times: int, *only: str) -> Callable[[PeerConnection], None]:
     """Abort the next connections, to these addresses, before anything is sent on them."""
     left = times
 
-    def opened(link: Link) -> None:
+    def opened(connection: PeerConnection) -> None:
         nonlocal left
-        if left and link.channel is not None and (not only or link.address in only):
+        if left and connection.channel is not None and (not only or connection.address in only):
             left -= 1
-            link.channel.abort()
+            connection.channel.abort()
 
     return opened
 

@@ -290,7 +290,7 @@ async def test_pause_and_resume(place: Place) -> None:
     ) as consumer:
         await seen.until(b"before")
         consumer.pause()
-        await until(lambda: consumer.member.client.links.all() and _idle(consumer))
+        await until(lambda: consumer.member.client.connections.all() and _idle(consumer))
         count = len(pulls.seen)
         await send(place, topic, b"meanwhile")
         assert len(pulls.seen) == count
@@ -300,7 +300,7 @@ async def test_pause_and_resume(place: Place) -> None:
 
 def _idle(consumer: PushConsumer) -> bool:
     """Whether no pull is on its way."""
-    links = consumer.member.client.links.all()
+    links = consumer.member.client.connections.all()
     return all(link.channel is None or link.channel.in_flight == 0 for link in links)
 
 

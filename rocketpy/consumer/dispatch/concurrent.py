@@ -23,7 +23,7 @@ from rocketpy.consumer.stats import ConsumerStats
 from rocketpy.errors import RecordCorrupt, RocketError
 from rocketpy.message.decode import undecodable
 from rocketpy.message.message import MessageExt
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 
 log = logging.getLogger("rocketpy.consumer")
@@ -125,7 +125,7 @@ class ConcurrentConsumption:
         self._stats = stats
         self._tasks = tasks
         self._clock = clock
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
         self._returning: set[asyncio.Task[None]] = set()
         self._times_max = _TIMES_MAX if config.max_reconsume_times < 0 else config.max_reconsume_times
         self._runner: Runner
@@ -236,7 +236,7 @@ class ConcurrentConsumption:
         try:
             await self._send_back.send_back(message, puller.held.queue, delay_level, self._times_max)
         except RocketError as error:
-            self._trouble.error(
+            self._limited_log.error(
                 type(error).__name__,
                 "%s could not be sent back, and is processed again in %d s: %s",
                 message,

@@ -26,7 +26,7 @@ from rocketpy.consumer.outcomes import Later, Verdict
 from rocketpy.consumer.stats import ConsumerStats
 from rocketpy.errors import RocketError
 from rocketpy.message.message import MessageExt
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 
 log = logging.getLogger("rocketpy.consumer")
@@ -68,7 +68,7 @@ class OrderlyConsumption:
         self._lock = lock
         self._lanes: dict[Puller, asyncio.Task[None]] = {}
         self._closing = False
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
         self._times_max = _FOREVER if config.max_reconsume_times < 0 else config.max_reconsume_times
         on_threads = config.threads and not callee.is_async
         self._pool = HandlerThreads(config.concurrency) if on_threads else None
@@ -212,7 +212,7 @@ class OrderlyConsumption:
             else:
                 await self._send_back.send_to_dead_letters(message, self._times_max)
         except RocketError as error:
-            self._trouble.error(
+            self._limited_log.error(
                 type(error).__name__,
                 "%s could not be sent to the dead letters; its queue waits: %s",
                 message,

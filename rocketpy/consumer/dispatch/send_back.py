@@ -13,12 +13,12 @@ import random
 import time
 from typing import Final
 
-from rocketpy.client.broker_api import checked, refusal
+from rocketpy.client.broker_api import broker_error, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap, wrap
 from rocketpy.client.routing import publish_route
 from rocketpy.errors import RocketError, RouteNotFound
-from rocketpy.hooks import SettleEvent
+from rocketpy.hooks import SettleEvent, SettleListener
 from rocketpy.message.message import DEFAULT_TOPIC, RETRY_TOPIC_PREFIX, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -26,8 +26,8 @@ from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMess
 from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.rate_limited_log import RepeatedLog
-from rocketpy.telemetry.listeners import Settlers
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
+from rocketpy.telemetry.listeners import ListenerFanout
 
 log = logging.getLogger("rocketpy.consumer")
 
@@ -50,14 +50,21 @@ def retry_topic(group: str) -> str:
 
 
 class SendBack:
-    """Sends back in the name of a group. group: as on the wire. settlers: are told of it."""
+    """Sends back in the name of a group. group: as on the wire. settle_listeners: are told of it."""
 
-    def __init__(self, client: ClientInstance, group: str, settlers: Settlers, *, unit_mode: bool) -> None:
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        settle_listeners: ListenerFanout[SettleListener],
+        *,
+        unit_mode: bool,
+    ) -> None:
         self._client = client
         self._group = group
-        self._settlers = settlers
+        self._settle_listeners = settle_listeners
         self._unit_mode = unit_mode
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
 
     async def send_back(
         self, message: MessageExt, queue: MessageQueue, delay_level: int, times_max: int
@@ -71,7 +78,7 @@ class SendBack:
         try:
             address = await self._ask(message, queue, delay_level, times_max)
         except RocketError as error:
-            self._trouble.warning(
+            self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",
                 "%s was not taken back by %s: %s; sending it anew",
                 message,
@@ -120,10 +127,10 @@ class SendBack:
             try:
                 address, _ = await self._client.find_broker(topic, queue.broker_name, only=True)
                 # Asked once: a second time might store it twice.
-                answer = await self._client.links.to(address).request(command, _TIMEOUT_MS)
+                answer = await self._client.connections.get(address).request(command, _TIMEOUT_MS)
                 if answer.code in _STORED:
                     return address
-                raise refusal(answer, queue.broker_name)
+                raise broker_error(answer, queue.broker_name)
             except RocketError as failed:
                 error = failed
         raise error
@@ -137,24 +144,23 @@ class SendBack:
         first_error: RocketError | None = None,
         error: RocketError | None = None,
     ) -> None:
-        if not self._settlers.all:
+        if not self._settle_listeners.all:
             return
-        self._settlers.settled(
-            SettleEvent(
-                "nack",
-                message,
-                message.queue,
-                unwrap(self._client.config.namespace, self._group),
-                self._client.client_id,
-                message.properties,
-                started_ns,
-                time.time_ns(),
-                delay_level=delay_level,
-                address=address,
-                first_error=first_error,
-                error=error,
-            )
+        event = SettleEvent(
+            "nack",
+            message,
+            message.queue,
+            unwrap(self._client.config.namespace, self._group),
+            self._client.client_id,
+            message.properties,
+            started_ns,
+            time.time_ns(),
+            delay_level=delay_level,
+            address=address,
+            first_error=first_error,
+            error=error,
         )
+        self._settle_listeners.notify(lambda listener: listener.settled(event))
 
     async def _ask(self, message: MessageExt, queue: MessageQueue, delay_level: int, times_max: int) -> str:
         """Ask the broker that has it; returns its address."""
@@ -169,8 +175,8 @@ class SendBack:
         )
         address, _ = await self._client.find_broker(queue.topic, queue.broker_name, only=True)
         command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-        answer = await self._client.links.to(address).request(command, _TIMEOUT_MS)
-        checked(answer, queue.broker_name)
+        answer = await self._client.connections.get(address).request(command, _TIMEOUT_MS)
+        require_success(answer, queue.broker_name)
         return address
 
     def _copy_header(

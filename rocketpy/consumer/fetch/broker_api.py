@@ -13,7 +13,7 @@ import random
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from rocketpy.client.broker_api import Questions, checked, checked_offset, refusal
+from rocketpy.client.broker_api import BrokerApi, broker_error, checked_offset, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.routing.routes import MASTER_ID
 from rocketpy.errors import BrokerError, RemoteProtocolError, Retry, RocketError, RouteNotFound
@@ -73,7 +73,7 @@ class Pulled(NamedTuple):
     body: bytes
 
 
-class Asking(Questions):
+class Asking(BrokerApi):
     """Asks in the name of a group. timeout_ms: for questions that have no time-out of their own."""
 
     def __init__(self, client: ClientInstance, group: str, timeout_ms: float) -> None:
@@ -94,7 +94,9 @@ class Asking(Questions):
         address, found_id = await self.client.find_broker(queue.topic, queue.broker_name, broker_id)
         if found_id != MASTER_ID:
             header.sys_flag &= ~PullSysFlag.COMMIT_OFFSET
-        answer = await self.client.ask(address, Command.request(RequestCode.PULL_MESSAGE, header), timeout_ms)
+        answer = await self.client.request(
+            address, Command.request(RequestCode.PULL_MESSAGE, header), timeout_ms
+        )
         return pulled(answer, queue, header.queue_offset)
 
     def begin_pull(
@@ -106,7 +108,7 @@ class Asking(Questions):
         connected at the moment; `pull` sees to both.
         """
         address = self.client.address_of_member(queue.topic, queue.broker_name, broker_id)
-        link = self.client.links.to(address) if address is not None else None
+        link = self.client.connections.get(address) if address is not None else None
         if link is None or not link.is_open:
             return None
         try:
@@ -125,7 +127,7 @@ class Asking(Questions):
         name = random.choice(names)
         address = await self.client.broker_address(topic, name)
         header = GetConsumerListByGroupRequestHeader(consumer_group=self.group)
-        answer = await self.ask(
+        answer = await self.request(
             address, name, Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
         )
         return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
@@ -139,7 +141,7 @@ class Asking(Questions):
                 client_id=self.client.client_id, group=self.group, subscription_data=subscription
             )
             command = Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=body.encode())
-            await self.ask(address, data.broker_name, command)
+            await self.request(address, data.broker_name, command)
 
     async def committed_offset(self, queue: MessageQueue) -> int | None:
         """The group's offset of a queue; None when the broker says that there is none.
@@ -151,10 +153,10 @@ class Asking(Questions):
         )
         address = await self.client.broker_address(queue.topic, queue.broker_name)
         command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header)
-        answer = await self.client.ask(address, command, _OFFSET_TIMEOUT_MS)
+        answer = await self.client.request(address, command, _OFFSET_TIMEOUT_MS)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        found = checked(answer, queue.broker_name).header_as(QueryConsumerOffsetResponseHeader)
+        found = require_success(answer, queue.broker_name).header_as(QueryConsumerOffsetResponseHeader)
         return checked_offset(found.offset, "committed offset", queue)
 
     async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> str:
@@ -168,9 +170,9 @@ class Asking(Questions):
         address = await self.client.broker_address(queue.topic, queue.broker_name)
         command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
         if wait:
-            await self.ask(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)
+            await self.request(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)
             return address
-        link = self.client.links.to(address)
+        link = self.client.connections.get(address)
         await link.open()
         link.put_oneway(command)
         return address
@@ -183,7 +185,7 @@ class Asking(Questions):
             consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
         )
         command = Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode())
-        answer = await self.ask(address, first.broker_name, command, _LOCK_TIMEOUT_MS)
+        answer = await self.request(address, first.broker_name, command, _LOCK_TIMEOUT_MS)
         return set(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
@@ -194,7 +196,7 @@ class Asking(Questions):
             consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
         )
         command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
-        await self.client.ask(address, command, _LOCK_TIMEOUT_MS)
+        await self.client.request(address, command, _LOCK_TIMEOUT_MS)
 
 
 def pulled(answer: Command, queue: MessageQueue, asked: int) -> Pulled:
@@ -205,7 +207,7 @@ def pulled(answer: Command, queue: MessageQueue, asked: int) -> Pulled:
     """
     status = STATUSES.get(answer.code)
     if status is None:
-        raise refusal(answer, queue.broker_name)
+        raise broker_error(answer, queue.broker_name)
     header = answer.header_as(PullMessageResponseHeader)
     wrong = _wrong_answer(status, header, answer.body, asked)
     if wrong is not None:

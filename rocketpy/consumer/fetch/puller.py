@@ -45,7 +45,7 @@ from rocketpy.protocol.message.compression import InflatesTooFar
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import PullStatus
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 
 log = logging.getLogger("rocketpy.consumer")
@@ -91,7 +91,7 @@ class PullContext:
     commits: bool
     carries_filter: bool
     pulled: Callable[[str, int, float], None]
-    trouble: RepeatedLog
+    trouble: RateLimitedLog
     observed: Observed = None
     paused: bool = False
 
@@ -126,8 +126,18 @@ class Puller:
     """
 
     __slots__ = (
-        "_ahead", "_broker_id", "_context", "_empty_pause_s", "_pause_s", "_pulls", "_task", "_trouble",
-        "_woken", "held", "paused", "problem",
+        "_ahead",
+        "_broker_id",
+        "_context",
+        "_empty_pause_s",
+        "_limited_log",
+        "_pause_s",
+        "_pulls",
+        "_task",
+        "_woken",
+        "held",
+        "paused",
+        "problem",
     )  # fmt: skip
 
     def __init__(self, context: PullContext, held: ProcessQueue) -> None:
@@ -135,7 +145,7 @@ class Puller:
         self._broker_id = MASTER_ID
         self._pause_s = _PAUSE_MIN_S
         self._empty_pause_s = _EMPTY_PAUSE_MIN_S
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
         self._task: asyncio.Task[None] | None = None
         self._woken: asyncio.Future[None] | None = None
         self._ahead: asyncio.Future[Command] | None = None
@@ -331,14 +341,14 @@ class Puller:
         elif isinstance(error, RemoteProtocolError) and not isinstance(error, InflatesTooFar):
             self.problem = str(error)
             text = "%s is pulled again from offset %d: %s"
-            self._trouble.error(type(error).__name__, text, queue, self.held.next_offset, error)
+            self._limited_log.error(type(error).__name__, text, queue, self.held.next_offset, error)
         elif isinstance(error, ProtocolError | StoreError):
             offset = self.held.next_offset
             self.problem = f"{queue} cannot be read from offset {offset}: {error}"
             text = "%s cannot be read from offset %d, and is pulled again; seek further to leave this out: %s"
-            self._trouble.error(f"{type(error).__name__} {offset}", text, queue, offset, error)
+            self._limited_log.error(f"{type(error).__name__} {offset}", text, queue, offset, error)
         else:
-            self._trouble.info(type(error).__name__, "pulling %s: %s", queue, error)
+            self._limited_log.info(type(error).__name__, "pulling %s: %s", queue, error)
         self._forget_ahead()  # it would leave out messages that could not be read
         self._broker_id = MASTER_ID
         await self._wait()
@@ -349,7 +359,7 @@ class Puller:
             else:
                 await client.route(queue.topic, fresh=True)
         except RocketError as again:
-            self._trouble.info(type(again).__name__, "pulling %s: %s", queue, again)
+            self._limited_log.info(type(again).__name__, "pulling %s: %s", queue, again)
 
     async def _wait(self) -> None:
         await asyncio.sleep(self._pause_s)

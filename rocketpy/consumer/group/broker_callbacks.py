@@ -62,12 +62,12 @@ class GroupPlace:
 
 
 class ConsumerGroups:
-    """The groups of one client, by name on the wire. One a client: `ClientInstance.part`."""
+    """The groups of one client, by name on the wire. One a client: `ClientInstance.shared`."""
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
         self._groups: dict[str, GroupPlace] = {}
-        client.links.handlers.update(
+        client.connections.handlers.update(
             {
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offset,

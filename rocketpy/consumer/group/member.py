@@ -33,7 +33,7 @@ from rocketpy.message.decode import undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData
 from rocketpy.protocol.message import properties as names
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks, joined
 
 log = logging.getLogger("rocketpy.consumer")
@@ -103,7 +103,7 @@ class GroupMember:
         self._retry_topic = retry_topic(self.group)
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._wanted = asyncio.Event()
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
         self._refused: dict[str, RocketError] = {}
         self._moves = Moves()
         self._taking: dict[MessageQueue, asyncio.Future[None]] = {}
@@ -122,7 +122,7 @@ class GroupMember:
             commits=commits_by_pull and stores_offsets and not self.broadcasting,
             carries_filter=carries_filter,
             pulled=self.stats.pulled,
-            trouble=self._trouble,
+            trouble=self._limited_log,
         )
 
     # -- life ---------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class GroupMember:
         except RocketError as error:
             if topic != self._retry_topic:
                 key = f"{type(error).__name__} {topic}"
-                self._trouble.warning(key, "group %s wants topic %s: %s", self.group, topic, error)
+                self._limited_log.warning(key, "group %s wants topic %s: %s", self.group, topic, error)
             return None
         self.queues_of[topic] = subscribe_queues(topic, route)
         return self.queues_of[topic]
@@ -345,9 +345,9 @@ class GroupMember:
         text = "members of group %s are not known: %s"
         if is_refusal(error):
             self._refused[topic] = error
-            self._trouble.warning(str(error), text, self.group, error)
+            self._limited_log.warning(str(error), text, self.group, error)
         else:  # as it is until brokers have heard of us
-            self._trouble.info(type(error).__name__, text, self.group, error)
+            self._limited_log.info(type(error).__name__, text, self.group, error)
 
     async def take(self, queue: MessageQueue) -> bool:
         """Begin with a queue. Returns whether that worked."""
@@ -390,7 +390,7 @@ class GroupMember:
     def _cannot_take(self, queue: MessageQueue, error: RocketError) -> None:
         if is_refusal(error):
             self._refused[queue.topic] = error
-        self._trouble.warning(str(error), "%s cannot be taken yet: %s", queue, error)
+        self._limited_log.warning(str(error), "%s cannot be taken yet: %s", queue, error)
 
     def _begin_if_wanted(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> bool:
         if self.closing or (self.rebalances and queue.topic not in self.subscriptions):
@@ -470,7 +470,7 @@ class GroupMember:
         try:
             locked = await self.asking.lock(queues)
         except RocketError as error:
-            self._trouble.warning(
+            self._limited_log.warning(
                 f"locks {type(error).__name__}", "locks of %d queues were not renewed: %s", len(queues), error
             )
             return

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from rocketpy.consumer.fetch.broker_api import Asking
 from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError
 from rocketpy.protocol.bodies import MessageQueue, OffsetSerializeWrapper
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("rocketpy.consumer")
 
@@ -41,7 +41,7 @@ class BrokerOffsets:
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
         self._sent: dict[MessageQueue, tuple[int, str]] = {}
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
         """See `OffsetStore`."""
@@ -59,7 +59,7 @@ class BrokerOffsets:
                 return
             self._sent[queue] = (offset, await self._asking.commit(queue, offset, wait=wait))
         except RocketError as error:
-            self._trouble.warning(
+            self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",
                 "offset %d of %s was not stored: %s",
                 offset,
@@ -79,7 +79,7 @@ class LocalOffsets:
         self._file: Final = file
         self._offsets: dict[MessageQueue, int] | None = None
         self._writing = asyncio.Lock()
-        self._trouble = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
         """See `OffsetStore`. Raises ConfigInvalid when neither file can be read."""
@@ -95,7 +95,7 @@ class LocalOffsets:
                     text = OffsetSerializeWrapper(offset_table=dict(known)).encode()
                     await asyncio.to_thread(_replace_file, self._file, text)
             except (OSError, RocketError) as error:
-                self._trouble.error(
+                self._limited_log.error(
                     type(error).__name__, "offsets were not written to %s: %s", self._file, error
                 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from rocketpy.client.connections import Link
+from rocketpy.client.connections import PeerConnection
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing import PublishRoute, borrow_route, publish_route
@@ -59,12 +59,12 @@ class TopicPublishInfo:
     ) -> None:
         self.topic = topic
         self.turn = turn
-        self.queue_connections: list[tuple[MessageQueue, Link]] = []
-        self.links: list[Link] = []
+        self.queue_connections: list[tuple[MessageQueue, PeerConnection]] = []
+        self.links: list[PeerConnection] = []
         self.may_batch = not topic.startswith(RETRY_TOPIC_PREFIX)
         name = check_topic(wrap(client.config.namespace, topic)) if client.config.namespace else topic
         self.single, self.batch, self.reply = (
-            SendTemplate(code, group, name, default_topic, default_queues, client.links.signer)
+            SendTemplate(code, group, name, default_topic, default_queues, client.connections.signer)
             for code in (
                 RequestCode.SEND_MESSAGE_V2,
                 RequestCode.SEND_BATCH_MESSAGE,
@@ -95,12 +95,12 @@ class TopicPublishInfo:
         """What is known now."""
         return RouteView(self._route, self._asked_ms, self._error)
 
-    def link(self, queue: MessageQueue) -> Link | None:
+    def link(self, queue: MessageQueue) -> PeerConnection | None:
         """The way to a queue's broker; None when the route does not know it."""
         address = self._route.masters.get(queue.broker_name) if self._route is not None else None
-        return self._client.links.to(address) if address is not None else None
+        return self._client.connections.get(address) if address is not None else None
 
-    def when_asked(self, then: Callable[[], None], at_ms: float = float("-inf")) -> None:
+    def request_route(self, then: Callable[[], None], at_ms: float = float("-inf")) -> None:
         """Call `then` after a name server was asked again; in order, with nothing in between.
 
         at_ms: not before this time, unless the route is learned otherwise. Who comes meanwhile waits as long:
@@ -119,12 +119,12 @@ class TopicPublishInfo:
 
     def _ask(self) -> None:
         self._pause = None
-        self._client.when_asked(self._own, self._asked_own)
+        self._client.request_route(self._own, self._asked_own)
 
     def _asked_own(self, error: RocketError | None) -> None:
         if isinstance(error, RouteNotFound) and self._own.route is None:
             self._is_new = True
-            self._client.when_asked(self._template, self._asked_template)
+            self._client.request_route(self._template, self._asked_template)
         else:
             self._answered(error)
 
@@ -164,7 +164,7 @@ class TopicPublishInfo:
             self._error = error
             return
         self._route = route
-        links = {name: self._client.links.to(address) for name, address in route.masters.items()}
+        links = {name: self._client.connections.get(address) for name, address in route.masters.items()}
         self.links = list(links.values())
         self.queue_connections = [
             (queue, links[queue.broker_name]) for queue in route.queues if queue.broker_name in links

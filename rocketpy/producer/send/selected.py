@@ -64,7 +64,7 @@ def submit_selected(
         if not future.done() and sender.limiter.closed is None and is_waiting_for_master(known.route):
             left_ms = (until - sender.loop.time()) * 1000
             if left_ms > 0:
-                publish_info.when_asked(go_on, known.asked_ms + min(sender.pause_ms, left_ms))
+                publish_info.request_route(go_on, known.asked_ms + min(sender.pause_ms, left_ms))
                 return
         sender.limiter.free(size)
         if future.done():
@@ -77,7 +77,7 @@ def submit_selected(
                 error.outcome = Outcome.NOT_SENT
             future.set_exception(error)
 
-    publish_info.when_asked(go_on)
+    publish_info.request_route(go_on)
 
 
 def _time_left(sender: Sender, until: float, timeout_ms: int, topic: str) -> int:

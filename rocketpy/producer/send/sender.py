@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from rocketpy.client.connections import Link
+from rocketpy.client.connections import PeerConnection
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.routing import BrokerLatencies, select_queue
 from rocketpy.config import ProducerConfig
@@ -105,7 +105,7 @@ class Sender:
         self._group = group
         self._config = config
         self._checks = tuple(checks)
-        self._frames = client.links.options.codec == CODEC_JSON and not client.links.hooks
+        self._frames = client.connections.options.codec == CODEC_JSON and not client.connections.hooks
         self._batch_support = BatchSupport(client.now_ms)
         latency = config.latency
         self._latencies = (
@@ -115,13 +115,13 @@ class Sender:
         )
         self._live: dict[Send, None] = {}
         self._waiting: dict[Send, None] = {}
-        self._blocked: dict[Channel, dict[Send, tuple[MessageQueue, Link]]] = {}
+        self._blocked: dict[Channel, dict[Send, tuple[MessageQueue, PeerConnection]]] = {}
         self._written: list[Send] = []
         self._unpushed: dict[TopicPublishInfo, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         self._tasks = client.tasks
-        client.forked.append(self._forked)
+        client.on_fork.append(self._forked)
 
     @property
     def rejecting_batches(self) -> tuple[str, ...]:
@@ -241,7 +241,7 @@ class Sender:
             else:
                 self.begin(part)
 
-    def _is_blocked(self, send: Send, queue: MessageQueue, link: Link, channel: Channel) -> bool:
+    def _is_blocked(self, send: Send, queue: MessageQueue, link: PeerConnection, channel: Channel) -> bool:
         """Whether a send may not leave now, or not as it is: see `BatchSupport`."""
         if not channel.is_writable:
             self._block(send, queue, link, channel)
@@ -268,7 +268,7 @@ class Sender:
 
     # -- attempts -----------------------------------------------------------------------------
 
-    def _transmit(self, send: Send, queue: MessageQueue, link: Link, now_ms: float) -> None:
+    def _transmit(self, send: Send, queue: MessageQueue, link: PeerConnection, now_ms: float) -> None:
         """Write a send's request, or hang it at a link that is not open."""
         channel = link.channel
         if channel is None:
@@ -322,7 +322,7 @@ class Sender:
         if isinstance(error, InvariantError):
             self._tasks.fail("send", error)
 
-    def _block(self, send: Send, queue: MessageQueue, link: Link, channel: Channel) -> None:
+    def _block(self, send: Send, queue: MessageQueue, link: PeerConnection, channel: Channel) -> None:
         """Keep a send, unwritten, while its broker does not read what was written before."""
         held = self._blocked.get(channel)
         if held is None:
@@ -354,7 +354,7 @@ class Sender:
         else:
             channel.when_writable(partial(self._flush_blocked, channel))
 
-    def _write_command(self, send: Send, queue: MessageQueue, link: Link) -> None:
+    def _write_command(self, send: Send, queue: MessageQueue, link: PeerConnection) -> None:
         """The way of the other header codecs, and of RPC hooks."""
         command = send.command(queue.queue_id)
         if type(send) is OnewaySend:
@@ -379,7 +379,9 @@ class Sender:
                     return False
         return True
 
-    def _opened(self, send: Send, queue: MessageQueue, link: Link, error: RocketError | None) -> None:
+    def _opened(
+        self, send: Send, queue: MessageQueue, link: PeerConnection, error: RocketError | None
+    ) -> None:
         if not self._unpark(send):
             return
         if error is None:
@@ -413,7 +415,7 @@ class Sender:
                 self.failed(send, RouteNotFound(f"no master of {decision.queue.broker_name} in the route"))
         elif isinstance(decision, RefreshRoute):
             self._park(send)
-            publish_info.when_asked(partial(self._resume, send), decision.at_ms)
+            publish_info.request_route(partial(self._resume, send), decision.at_ms)
         else:
             self._park(send)
             self.loop.call_later((decision.at_ms - now_ms) / 1000, self._tasks.run, self._resume, send)
@@ -550,7 +552,7 @@ class Sender:
             publish_info.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self._client.forked.remove(self._forked)
+        self._client.on_fork.remove(self._forked)
         return unfinished
 
 

@@ -28,7 +28,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.message.sysflag import TopicSysFlag
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, bounded, filter_of
@@ -75,7 +75,7 @@ class ClientHandler:
     ) -> None:
         self._clients = clients
         self._owner = owner
-        self._limited_log = RepeatedLog(log)
+        self._limited_log = RateLimitedLog(log)
         self._groups = groups
         self._topics = topics
         self._expressions = expressions

@@ -10,7 +10,7 @@ from typing import Final
 from rocketpy.errors import RocketError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.replication.dledger.core.messages import (
@@ -45,7 +45,7 @@ class PeerGate:
         self._said: dict[Channel, Introduction] = {}
         self._admitted: dict[Channel, str] = {}
         """With the id of the peer; empty where certificates alone are asked for."""
-        self._log = RepeatedLog(log)
+        self._log = RateLimitedLog(log)
 
     def opened(self, channel: Channel) -> None:
         """A connection was made; it has some time to show who it is."""

@@ -12,9 +12,9 @@ from typing import Final
 
 from rocketpy.errors import RequestTimeout, RocketError
 from rocketpy.protocol.remoting.command import Command, encode_command
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
-from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, Endpoint, connect
+from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, Endpoint, connect
 from rocketpy_broker.replication.dledger.core.events import Answer, Asked, Call
 from rocketpy_broker.replication.dledger.core.messages import (
     RaftMessage,
@@ -26,7 +26,7 @@ from rocketpy_broker.replication.dledger.core.messages import (
 from rocketpy_broker.replication.dledger.gate import PeerGate
 
 log = logging.getLogger("rocketpy.broker.dledger")
-_unread: Final = RepeatedLog(log)
+_unread: Final = RateLimitedLog(log)
 
 CALL_TIMEOUT_MS: Final = 3000
 _RETRY_S: Final = 0.2
@@ -74,7 +74,7 @@ class PeerLinks:
             link.close()
 
 
-class _AnsweredEnd(AskingEnd):
+class _AnsweredEnd(ClientOnlyEndpoint):
     """The Endpoint of a connection to a peer. poke: called once a socket buffer."""
 
     def __init__(self, poke: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import (
     Address,
@@ -65,7 +65,7 @@ class HaServer:
         self.settings = settings
         self.progress = progress
         self.on_ack = on_ack
-        self.limited_log: Final = RepeatedLog(log)
+        self.limited_log: Final = RateLimitedLog(log)
         self._slaves: set[_Slave] = set()
         self._strangers: dict[_Slave, str] = {}
         """Connections that have not joined, oldest first, with their hosts."""

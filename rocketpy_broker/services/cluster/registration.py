@@ -29,7 +29,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.message.checksum import crc32
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
-from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
+from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, connect
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.services.cluster.remoting_client import refusal
 from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable
@@ -380,7 +380,7 @@ class Registrar:
     async def _report_duplicate(self, server: _NameServerState, address: str) -> None:
         """Log an error if a broker runs there; else the name server has not yet noticed that it ended."""
         try:
-            channel = await connect(address, AskingEnd(), ChannelOptions())
+            channel = await connect(address, ClientOnlyEndpoint(), ChannelOptions())
         except RocketError:
             return
         channel.close()

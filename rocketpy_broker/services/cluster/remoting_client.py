@@ -8,7 +8,7 @@ from rocketpy.config import Credentials
 from rocketpy.errors import BrokerError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.transport import Address, AskingEnd, Channel, ChannelOptions, connect
+from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, connect
 
 _TIMEOUT_MS: Final = 3000
 _FOR_NAME_SERVERS: Final = (RequestCode.REGISTER_BROKER, RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -27,7 +27,7 @@ class RemotingClient:
     async def ask(self, code: int, fields: dict[str, str] | None = None) -> bytes:
         """Return the body of the answer. Raises BrokerError when it is no success, RocketError."""
         if self._channel is None or self._channel.is_closed:
-            self._channel = await connect(self.address, AskingEnd(), self._options)
+            self._channel = await connect(self.address, ClientOnlyEndpoint(), self._options)
         request = Command.request(code)
         request.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"", code=code)
         answer = await self._channel.request(request, _TIMEOUT_MS)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rocketpy.errors import FlushFailed, RocketError, StoreError
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.store.log.flush import FlushPlan, flush_failure
 from rocketpy_broker.store.log.recovery_report import RecoveryReport
@@ -88,7 +88,7 @@ class StoreDriver:
         self._undeleted: list[Step] = []
         """Files that a pass of retention took out of the store and could not delete."""
         self._failure_told = False
-        self._trouble = RepeatedLog(logger, _REPEAT_S)
+        self._limited_log = RateLimitedLog(logger, _REPEAT_S)
         self._flushes = 0
         self._flushed_at = 0.0
         self._flush_began: float | None = None
@@ -203,7 +203,7 @@ class StoreDriver:
             self.store.dispatch()
         except StoreError as error:
             if self._loop is not None and self._is_driving:
-                self._trouble.error(
+                self._limited_log.error(
                     "dispatch", "dispatch failed and is tried again in %s s: %s", _RETRY_S, error
                 )
                 self.schedule_dispatch()
@@ -216,7 +216,7 @@ class StoreDriver:
             while self._loop is not None and self._roomer is not None and self.store.wants_room():
                 self.store.adopt_room(await self._loop.run_in_executor(self._roomer, self.store.make_room))
         except StoreError as error:
-            self._trouble.error("room", "cannot reserve room ahead of the commit log: %s", error)
+            self._limited_log.error("room", "cannot reserve room ahead of the commit log: %s", error)
             await asyncio.sleep(0 if self._stopping.is_set() else _RETRY_S)
         finally:
             self._making_room = None
@@ -399,7 +399,7 @@ class StoreDriver:
                 return  # final; `_tell_failure` said so
             except StoreError as error:
                 what = "flush of queues and index" if thorough else "flush"
-                self._trouble.error(
+                self._limited_log.error(
                     what, "%s failed and is tried again in %d ms: %s", what, interval_ms, error
                 )
 

@@ -21,24 +21,24 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.telemetry.message_trace import MessageTrace
 from rocketpy.transport import Channel
+from tests.integration.client.test_connections import pool_with
 from tests.integration.client.test_failures import MESSAGE, one_broker
-from tests.integration.client.test_links import links_that
 from tests.integration.sdk_peers import Names, Peer
 from tests.waiting import LIMIT_S, until
 
 
 async def test_a_link_that_somebody_waits_for_is_not_dropped() -> None:
     """A refresh of routes in that moment would leave a connection that nobody ever closes."""
-    async with Peer() as peer, links_that(lambda _: None) as links:
-        link = links.to(peer.address)
-        opening = asyncio.ensure_future(link.open())
+    async with Peer() as peer, pool_with(lambda _: None) as pool:
+        connection = pool.get(peer.address)
+        opening = asyncio.ensure_future(connection.open())
         await asyncio.sleep(0)
-        links.drop(peer.address)
+        pool.drop(peer.address)
         await opening
-        assert links.to(peer.address) is link
-        links.drop(peer.address)
+        assert pool.get(peer.address) is connection
+        pool.drop(peer.address)
         await peer.until(lambda: peer.channels[0].is_closed)
-        assert links.all() == []
+        assert pool.all() == []
 
 
 async def test_a_question_for_a_route_has_its_own_error() -> None:
@@ -47,7 +47,7 @@ async def test_a_question_for_a_route_has_its_own_error() -> None:
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         topic = client.topic("Nowhere")
         again: list[RocketError | None] = []
-        client.when_asked(topic, lambda _: client.when_asked(topic, again.append))
+        client.request_route(topic, lambda _: client.request_route(topic, again.append))
         with pytest.raises(RouteNotFound):
             await client.route("Nowhere")
         await until(lambda: bool(again))
@@ -68,7 +68,7 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
         sender: Any = producer._sends.sender  # type: ignore[union-attr] # what sockets cannot be made to do
         assert sender._batch_support.rejecting == ("a",)
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
-        channel = client.links.to(broker.address).channel
+        channel = client.connections.get(broker.address).channel
         assert channel is not None
         channel.pause_writing()
         refused_at = sender._batch_support._rejected_at.copy()

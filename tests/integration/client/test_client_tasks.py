@@ -122,12 +122,12 @@ async def _subscribe(consumer: PushConsumer, _producer: Producer) -> None:
 
 
 async def _connect(consumer: PushConsumer, _producer: Producer) -> None:
-    consumer.member.client.links.to("127.0.0.1:1").when_open(lambda _: None)
+    consumer.member.client.connections.get("127.0.0.1:1").when_open(lambda _: None)
 
 
 async def _ask(consumer: PushConsumer, _producer: Producer) -> None:
     client = consumer.member.client
-    client.when_asked(client.topic("Other"), lambda _: None)
+    client.request_route(client.topic("Other"), lambda _: None)
 
 
 Do = Callable[[PushConsumer, Producer], Awaitable[None]]
@@ -137,7 +137,7 @@ ONCE: list[tuple[str, Part, str, Do]] = [
     ("release", lambda member: member.consumption, "released", _drop),
     ("reset", lambda member: member, "drop", _leave_range),
     ("introduction", lambda member: member.client, "heartbeat", _subscribe),
-    ("connect", lambda member: member.client.links, "reached_at", _connect),
+    ("connect", lambda member: member.client.connections, "with_scheme", _connect),
     ("route of", lambda member: member.client._name_servers, "route", _ask),
 ]
 
@@ -216,7 +216,7 @@ async def test_an_introduction_to_brokers_that_ends(
             raise Bug
 
         client = producer.transactions._client
-        monkeypatch.setattr(client, "introduce", fails)
+        monkeypatch.setattr(client, "ensure_registered", fails)
         producer.check_transactions(lambda _: LocalTransactionState.COMMIT)
         await until(lambda: not producer.health().ok)
         assert_logged(client.tasks.failure, caplog)

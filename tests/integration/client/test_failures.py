@@ -154,7 +154,7 @@ async def test_draining_outlives_a_broker_that_is_lost() -> None:
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         large = Message("T", bytes(1 << 20))
         sends = [producer.send_nowait(large, timeout_ms=60_000) for _ in range(30)]  # more than sockets take
-        link = client.links.to(address)
+        link = client.connections.get(address)
         await until(lambda: link.channel is not None and not link.channel.is_writable)
         draining = asyncio.ensure_future(producer.drain())
         await asyncio.sleep(0)

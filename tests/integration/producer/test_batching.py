@@ -317,7 +317,7 @@ async def test_a_connection_that_ends_before_the_question_left() -> None:
         async with Producer("g", names.address, config=config) as producer:
             await producer.fetch_publish_queues("T")
             client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
-            client.links.opened = cut(1, broker.address)
+            client.connections.opened = cut(1, broker.address)
             for _ in range(2):
                 await asyncio.gather(*[producer.send(Message("T", b"x"), timeout_ms=5000) for _ in range(3)])
             await client.release()

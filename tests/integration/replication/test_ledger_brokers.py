@@ -29,7 +29,7 @@ from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy.protocol.message.record import decode
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.telemetry import Measured
-from rocketpy.transport import Address, AskingEnd, connect
+from rocketpy.transport import Address, ClientOnlyEndpoint, connect
 from rocketpy_broker import EmbeddedCluster, cli
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.handlers.send.commit_wait import PC_BUSY
@@ -131,7 +131,7 @@ def header(topic: str = "T", **fields: object) -> SendMessageRequestHeaderV2:
 
 
 async def ask(broker: Broker, request: Command) -> Command:
-    channel = await connect(broker.address, AskingEnd())
+    channel = await connect(broker.address, ClientOnlyEndpoint())
     try:
         return await channel.request(request, 10_000)
     finally:

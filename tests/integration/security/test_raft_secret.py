@@ -12,7 +12,7 @@ import pytest
 
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.remoting.command import Command, encode_command
-from rocketpy.transport import AskingEnd, Channel, connect, serve
+from rocketpy.transport import Channel, ClientOnlyEndpoint, connect, serve
 from rocketpy_broker.replication.dledger import gate
 from rocketpy_broker.replication.dledger.core.messages import (
     GetEntriesRequest,
@@ -177,7 +177,7 @@ async def test_a_peer_speaks_for_itself_only(running: Group) -> None:
     assert leader.state.term < TERM
 
 
-class Liar(AskingEnd):
+class Liar(ClientOnlyEndpoint):
     """Answers a handshake without knowing the secret."""
 
     def handle(self, channel: Channel, request: Command) -> Command:
@@ -189,7 +189,7 @@ class Liar(AskingEnd):
 async def test_a_peer_that_was_connected_to_has_to_know_the_secret_too() -> None:
     """Whoever takes over a peer's address could feed a follower, or count as a vote."""
     server = await serve("127.0.0.1:0", Liar())
-    channel = await connect(server.address, AskingEnd())
+    channel = await connect(server.address, ClientOnlyEndpoint())
     with pytest.raises(PeerRefused, match="peer n1 does not know the secret"):
         await introduce(channel, KNOWN, "g", "n0", "n1")
     channel.close()

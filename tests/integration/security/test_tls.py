@@ -18,7 +18,7 @@ from rocketpy import ClientConfig, Message, Producer, PullConsumer
 from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError, TransportError
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.transport import Address, AskingEnd, ChannelOptions, TlsFiles, connect
+from rocketpy.transport import Address, ChannelOptions, ClientOnlyEndpoint, TlsFiles, connect
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from rocketpy_broker.replication.dledger.core.messages import MetadataRequest, to_request
 from rocketpy_broker.replication.ha.client import HaClientState
@@ -233,7 +233,7 @@ async def test_a_group_by_tls_lets_its_peers_in(tmp_path: Path, authority: trust
         await running.append(peer, b"a")
         await until(lambda: all(member.bodies() == [b"a"] for member in running.running))
         other = TlsFiles(cert_path=tmp_path / "application.pem", trust_cert_path=trust)
-        channel = await connect(peer.address, AskingEnd(), ChannelOptions(ssl=other))
+        channel = await connect(peer.address, ClientOnlyEndpoint(), ChannelOptions(ssl=other))
         with pytest.raises(TransportError):
             await channel.request(to_request(MetadataRequest(group="g")), 5000)
 

@@ -12,7 +12,7 @@ import pytest
 from rocketpy import Message, MessageQueue, Outcome
 from rocketpy.errors import BrokerError, Retry
 from rocketpy.logs import JsonFormatter
-from rocketpy.runtime.rate_limited_log import RepeatedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 QUEUE = MessageQueue("Orders", "broker-a", 3)
 
@@ -63,7 +63,7 @@ def test_a_repeated_error_is_one_line_in_a_while(
     """A broker that is away would fill the disk with one line."""
     now = 1000.0
     monkeypatch.setattr("rocketpy.runtime.rate_limited_log.time.monotonic", lambda: now)
-    repeated = RepeatedLog(logging.getLogger("rocketpy.test"), interval_s=10)
+    repeated = RateLimitedLog(logging.getLogger("rocketpy.test"), interval_s=10)
     for _ in range(5):
         repeated.warning("away", "broker %s is away", "a")
     repeated.warning("other", "something else")
@@ -78,7 +78,7 @@ def test_a_repeated_error_is_one_line_in_a_while(
 
 def test_what_is_remembered_of_repeated_errors_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """Errors that name something new each time would take up memory without end."""
-    repeated = RepeatedLog(logging.getLogger("rocketpy.test"))
+    repeated = RateLimitedLog(logging.getLogger("rocketpy.test"))
     for number in range(1000):
         repeated.warning(str(number), "error %d", number)
     repeated.warning("999", "again")
@@ -88,7 +88,7 @@ def test_what_is_remembered_of_repeated_errors_is_bounded(caplog: pytest.LogCapt
 
 def test_long_texts_of_peers_are_not_remembered(caplog: pytest.LogCaptureFixture) -> None:
     """256 heartbeats with client ids of 15 MB would have kept 4 GB, whoever had sent them was gone."""
-    repeated = RepeatedLog(logging.getLogger("rocketpy.test"))
+    repeated = RateLimitedLog(logging.getLogger("rocketpy.test"))
     names = [f"{number} is {'long' * 1_000_000}" for number in range(3)]
     tracemalloc.start()
     for name in names:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rocketpy.client.connections import Link, Links
+from rocketpy.client.connections import ConnectionPool, PeerConnection
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.name_servers import NameServers
 from rocketpy.config import ClientConfig
@@ -23,41 +23,41 @@ QUESTION = RequestCode.GET_MAX_OFFSET
 
 
 @asynccontextmanager
-async def links_that(opened: Callable[[Link], None]) -> AsyncIterator[Links]:
+async def pool_with(opened: Callable[[PeerConnection], None]) -> AsyncIterator[ConnectionPool]:
     tasks = Tasks("a client")
-    links = Links(tasks, ChannelOptions(), opened)
+    pool = ConnectionPool(tasks, ChannelOptions(), opened)
     try:
-        yield links
+        yield pool
     finally:
         await tasks.close()
-        await links.close()
+        await pool.close()
 
 
 async def test_a_connection_that_ended_is_lost_not_closed() -> None:
     """Its user would take it for a mistake of theirs, which no retry helps, and give up."""
-    async with Peer() as peer, links_that(cut(1)) as links:
+    async with Peer() as peer, pool_with(cut(1)) as pool:
         with pytest.raises(ConnectionLost) as caught:
-            await links.to(peer.address).request(Command.request(QUESTION), 5000)
+            await pool.get(peer.address).request(Command.request(QUESTION), 5000)
         assert caught.value.outcome is Outcome.NOT_SENT
         assert caught.value.retry is not Retry.NONE
         assert not peer.seen
-        answer = await links.to(peer.address).request(Command.request(QUESTION), 5000)
+        answer = await pool.get(peer.address).request(Command.request(QUESTION), 5000)
         assert answer.code == ResponseCode.SUCCESS
 
 
 async def test_another_name_server_is_asked() -> None:
     """One name server that restarts would leave the client without routes, with others at hand."""
-    async with Peer() as first, Peer() as second, links_that(cut(9, first.address)) as links:
-        servers = NameServers((first.address, second.address), links, 5000)
-        await servers.ask(RequestCode.GET_ROUTEINTO_BY_TOPIC)
+    async with Peer() as first, Peer() as second, pool_with(cut(9, first.address)) as pool:
+        servers = NameServers((first.address, second.address), pool, 5000)
+        await servers.request(RequestCode.GET_ROUTEINTO_BY_TOPIC)
         assert not first.seen
         assert len(second.seen) == 1
 
 
 async def test_the_next_name_server_is_asked_for_a_topic_that_one_does_not_know() -> None:
     """With a name server that was just started, sends would fail though the others know the topic."""
-    async with Names() as empty, Names(T={"b": "127.0.0.1:1"}) as full, links_that(lambda _: None) as links:
-        servers = NameServers((empty.address, full.address), links, 5000)
+    async with Names() as empty, Names(T={"b": "127.0.0.1:1"}) as full, pool_with(lambda _: None) as pool:
+        servers = NameServers((empty.address, full.address), pool, 5000)
         found = await servers.route("T")
         assert [data.broker_name for data in found.broker_datas] == ["b"]
         assert len(empty.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)) == 1
@@ -69,9 +69,11 @@ async def test_questions_that_fail_together_go_on_together() -> None:
     """With one of two name servers down, every second topic of a start would have no route."""
     async with Peer() as gone:
         address = gone.address
-    async with Peer() as there, links_that(lambda _: None) as links:
-        servers = NameServers((address, there.address), links, 5000)
-        answers = await asyncio.gather(*[servers.ask(RequestCode.GET_ROUTEINTO_BY_TOPIC) for _ in range(4)])
+    async with Peer() as there, pool_with(lambda _: None) as pool:
+        servers = NameServers((address, there.address), pool, 5000)
+        answers = await asyncio.gather(
+            *[servers.request(RequestCode.GET_ROUTEINTO_BY_TOPIC) for _ in range(4)]
+        )
         assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
         assert servers.current.address == there.address
 
@@ -103,9 +105,9 @@ async def test_a_question_is_put_a_second_time() -> None:
     """A consumer or a Spark task would fail because a broker restarted, although it is back."""
     client = await ClientInstance.acquire(ClientConfig(namesrv="127.0.0.1:1"), wait=False)
     try:
-        client.links.opened = cut(1)
+        client.connections.opened = cut(1)
         async with Peer() as peer:
-            answer = await client.ask(peer.address, Command.request(QUESTION), 5000)
+            answer = await client.request(peer.address, Command.request(QUESTION), 5000)
             assert answer.code == ResponseCode.SUCCESS
             assert len(peer.seen) == 1
     finally:
