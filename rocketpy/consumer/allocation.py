@@ -176,8 +176,8 @@ class AllocateByConsistentHash:
         places = sorted(ring)
 
         def owner(queue: MessageQueue) -> str:
-            place = bisect_left(places, ring_hash(java_text(queue)))
-            return ring[places[place % len(places)]]
+            registration = bisect_left(places, ring_hash(java_text(queue)))
+            return ring[places[registration % len(places)]]
 
         return [queue for queue in queues if owner(queue) == client_id]
 

@@ -12,13 +12,18 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.lifecycle import Lifecycle
 from rocketpy.client.namespace import unwrap_queue, wrap, wrap_queue
 from rocketpy.config import ClientConfig
-from rocketpy.consumer.dispatch.concurrent import Consumption
+from rocketpy.consumer.dispatch.concurrent import ConsumeService
 from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
-from rocketpy.consumer.group.broker_callbacks import ConsumerGroups, Direct, GroupPlace, running_info
-from rocketpy.consumer.group.member import GroupMember, some_of
+from rocketpy.consumer.group.broker_callbacks import (
+    ClientRemotingProcessor,
+    DirectHandler,
+    GroupRegistration,
+    running_info,
+)
+from rocketpy.consumer.group.member import GroupMember, abbreviate
 from rocketpy.consumer.observing import Observers
-from rocketpy.consumer.outcomes import Verdict
+from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.errors import ClientClosed
 from rocketpy.message.message import MessageExt, check_group, check_topic
 from rocketpy.protocol.bodies import ConsumerRunningInfo, MessageQueue
@@ -27,7 +32,7 @@ from rocketpy.runtime.tasks import joined
 
 log = logging.getLogger("rocketpy.consumer")
 
-_SOON_S: Final = 1.0
+_SUBSCRIBE_GRACE_S: Final = 1.0
 """An application that starts a consumer first and subscribes then has done so by now."""
 
 
@@ -58,16 +63,16 @@ class GroupConsumer(Lifecycle):
     def _make_member(self, client: ClientInstance) -> GroupMember:
         raise NotImplementedError
 
-    def _make_consumption(self, member: GroupMember) -> Consumption:
+    def _make_consume_service(self, member: GroupMember) -> ConsumeService:
         raise NotImplementedError
 
-    def _make_direct(self) -> Direct:
+    def _make_direct_handler(self) -> DirectHandler:
         """What handles a message that an operator chose. It must not hold the consumer."""
         raise NotImplementedError
 
-    async def consume_directly(self, message: MessageExt) -> Verdict:
+    async def consume_directly(self, message: MessageExt) -> HandlingResult:
         """Handle a message that an operator chose, outside of its queue; nothing is committed by it."""
-        return await self._make_direct()(message)
+        return await self._make_direct_handler()(message)
 
     def running_properties(self) -> dict[str, str]:
         """Its settings, for operators."""
@@ -88,20 +93,22 @@ class GroupConsumer(Lifecycle):
         client = await self._connect(self._client_config, f"consumer {self.group}", wait=wait)
         try:
             self._member = member = self._make_member(client)
-            place = GroupPlace(member, self._make_direct(), self.running_properties())
-            client.shared(ConsumerGroups).add(place)
+            registration = GroupRegistration(member, self._make_direct_handler(), self.running_properties())
+            client.shared(ClientRemotingProcessor).add(registration)
         except BaseException:
             self._closed = True
             await client.release()
             raise
         try:
             await self._observers.start(client, self._client_config, wait=wait)
-            member.context.observed = self._observers.pulled
+            member.context.on_pull = self._observers.on_pull
             member.tasks.on_failure.append(self._observers.failed)
             for topic, expression in self._subscriptions.items():
                 member.subscribe(wrap(member.namespace, topic), expression)
-            await member.start(self._make_consumption(member), wait=wait)
-            member.tasks.spawn(_look_for_work(member, self.group, self._subscriptions), "look for work")
+            await member.start(self._make_consume_service(member), wait=wait)
+            member.tasks.spawn(
+                _warn_without_subscription(member, self.group, self._subscriptions), "look for work"
+            )
         except BaseException:
             await self.close()
             raise
@@ -131,9 +138,9 @@ class GroupConsumer(Lifecycle):
             left = await member.close()
             if left:
                 text = "consumer %s closed while handlers were running, which are at %s; that comes again"
-                log.warning(text, self.group, some_of(left))
+                log.warning(text, self.group, abbreviate(left))
             await self._observers.close()
-            await client.shared(ConsumerGroups).remove(member.group)
+            await client.shared(ClientRemotingProcessor).remove(member.group)
         finally:
             await client.release()
         return not left
@@ -166,7 +173,7 @@ class GroupConsumer(Lifecycle):
         if self._member is not None and not self._closed:
             name = wrap(self._member.namespace, topic)
             self._member.subscribe(name, expression)
-            self._member.tasks.spawn(self._member.introduce(name), "introduction")
+            self._member.tasks.spawn(self._member.announce_subscription(name), "introduction")
 
     def unsubscribe(self, topic: str) -> None:
         """Want a topic no longer. Its queues go to other members, if those still want it."""
@@ -174,7 +181,7 @@ class GroupConsumer(Lifecycle):
         if self._member is not None and not self._closed:
             name = wrap(self._member.namespace, topic)
             self._member.unsubscribe(name)
-            self._member.tasks.spawn(self._member.introduce(name), "introduction")
+            self._member.tasks.spawn(self._member.announce_subscription(name), "introduction")
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
@@ -186,12 +193,12 @@ class GroupConsumer(Lifecycle):
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at or after a time, in ms since 1970."""
-        return await self.member.asking.search_offset(wrap_queue(self.member.namespace, queue), timestamp_ms)
+        return await self.member.api.search_offset(wrap_queue(self.member.namespace, queue), timestamp_ms)
 
     def running_info(self) -> ConsumerRunningInfo:
         """What ``mqadmin consumerStatus`` shows of this member."""
-        place = GroupPlace(self.member, self._make_direct(), self.running_properties())
-        return running_info(place, self.member.client)
+        registration = GroupRegistration(self.member, self._make_direct_handler(), self.running_properties())
+        return running_info(registration, self.member.client)
 
     @property
     def member(self) -> GroupMember:
@@ -202,7 +209,7 @@ class GroupConsumer(Lifecycle):
         return self._member
 
 
-async def _look_for_work(member: GroupMember, group: str, subscriptions: Collection[str]) -> None:
-    await asyncio.sleep(_SOON_S)
+async def _warn_without_subscription(member: GroupMember, group: str, subscriptions: Collection[str]) -> None:
+    await asyncio.sleep(_SUBSCRIBE_GRACE_S)
     if not subscriptions and member.rebalances:
         log.warning("consumer %s gets no messages before it subscribes to a topic", group)

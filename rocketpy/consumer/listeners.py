@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from rocketpy.consumer.outcomes import ConsumeResult, Later, Said
+from rocketpy.consumer.outcomes import ConsumeResult, HandlerResult, Later
 from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveEvent, ReceiveListener, SettleListener
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.message.trace import ConsumeOutcome
@@ -32,12 +32,12 @@ class ReceiveListeners:
         self._telemetry: Telemetry | None = None
         self._namespace = ""
 
-    def observe(self, telemetry: Telemetry | None, namespace: str) -> None:
+    def set_telemetry(self, telemetry: Telemetry | None, namespace: str) -> None:
         """Have telemetry listen as soon as it has somebody to report to."""
         self._telemetry, self._namespace = telemetry, namespace
-        self.look()
+        self.attach_telemetry()
 
-    def look(self) -> None:
+    def attach_telemetry(self) -> None:
         """See whether telemetry that had nobody to report to has somebody by now."""
         if self._telemetry is not None and self._telemetry.is_active():
             self.all += (self._telemetry.receive_listener(self._namespace),)
@@ -56,7 +56,7 @@ class ProcessListeners:
     """The listeners of one push consumer: of its pulls, `receivers`, of its handlers, `all`, and of what it
     sends back, `settle_listeners`.
 
-    It is known who they are once `observe` was called. timeout_ms: a handler that takes so long is too late.
+    timeout_ms: a handler that takes so long has timed out.
     """
 
     __slots__ = (
@@ -93,15 +93,15 @@ class ProcessListeners:
         self._telemetry: Telemetry | None = None
         self._namespace = ""
 
-    def observe(self, telemetry: Telemetry | None, namespace: str, client_id: str) -> None:
+    def set_telemetry(self, telemetry: Telemetry | None, namespace: str, client_id: str) -> None:
         """Have telemetry listen as soon as it has somebody to report to."""
         self._telemetry, self._namespace, self._client_id = telemetry, namespace, client_id
-        self.receivers.observe(telemetry, namespace)
-        self.look()
+        self.receivers.set_telemetry(telemetry, namespace)
+        self.attach_telemetry()
 
-    def look(self) -> None:
+    def attach_telemetry(self) -> None:
         """See whether telemetry that had nobody to report to has somebody by now."""
-        self.receivers.look()
+        self.receivers.attach_telemetry()
         if self._telemetry is not None and self._telemetry.is_active():
             self.all += (self._telemetry.process_listener(self._namespace),)
             self.settle_listeners.add(self._telemetry.settle_listener(self._namespace))
@@ -113,11 +113,11 @@ class ProcessListeners:
 
     def call(
         self,
-        handler: Callable[[Sequence[MessageExt]], Said | Awaitable[Said]],
+        handler: Callable[[Sequence[MessageExt]], HandlerResult | Awaitable[HandlerResult]],
         messages: Sequence[MessageExt],
         *,
         is_async: bool,
-    ) -> Said | Awaitable[Said]:
+    ) -> HandlerResult | Awaitable[HandlerResult]:
         """Call a handler, or make what is awaited to do so, and tell of it."""
         event = ProcessEvent(messages, self._group, self._client_id, broadcasting=self._broadcasting)
         if is_async:
@@ -127,36 +127,42 @@ class ProcessListeners:
         context = contextvars.copy_context()
         try:
             context.run(self._started, event)
-            said = context.run(handler, messages)
+            returned = context.run(handler, messages)
         except BaseException as error:
             context.run(self._ended, event, started_s, None, error)
             raise
-        if inspect.isawaitable(said):
-            return self._finish(said, event, started_s, context)
-        context.run(self._ended, event, started_s, said, None)
-        return said
+        if inspect.isawaitable(returned):
+            return self._finish(returned, event, started_s, context)
+        context.run(self._ended, event, started_s, returned, None)
+        return returned
 
-    async def _call_async(self, handler: Callable[[Sequence[MessageExt]], Any], event: ProcessEvent) -> Said:
+    async def _call_async(
+        self, handler: Callable[[Sequence[MessageExt]], Any], event: ProcessEvent
+    ) -> HandlerResult:
         started_s = time.monotonic()
         self._started(event)
         try:
-            said: Said = await handler(event.messages)
+            returned: HandlerResult = await handler(event.messages)
         except BaseException as error:
             self._ended(event, started_s, None, error)
             raise
-        self._ended(event, started_s, said, None)
-        return said
+        self._ended(event, started_s, returned, None)
+        return returned
 
     async def _finish(
-        self, awaited: Awaitable[Said], event: ProcessEvent, started_s: float, context: contextvars.Context
-    ) -> Said:
+        self,
+        awaited: Awaitable[HandlerResult],
+        event: ProcessEvent,
+        started_s: float,
+        context: contextvars.Context,
+    ) -> HandlerResult:
         try:
-            said = await awaited
+            returned = await awaited
         except BaseException as error:
             context.run(self._ended, event, started_s, None, error)
             raise
-        context.run(self._ended, event, started_s, said, None)
-        return said
+        context.run(self._ended, event, started_s, returned, None)
+        return returned
 
     def _started(self, event: ProcessEvent) -> None:
         for listener in self.all:
@@ -166,9 +172,9 @@ class ProcessListeners:
                 self._limited_log.exception(type(broken).__name__, "a process listener failed")
 
     def _ended(
-        self, event: ProcessEvent, started_s: float, said: object, error: BaseException | None
+        self, event: ProcessEvent, started_s: float, returned: object, error: BaseException | None
     ) -> None:
-        outcome = ConsumeOutcome.EXCEPTION if error is not None else _outcome_of(said)
+        outcome = ConsumeOutcome.EXCEPTION if error is not None else _outcome_of(returned)
         event.succeeded = outcome is ConsumeOutcome.SUCCESS
         has_said = outcome in (ConsumeOutcome.SUCCESS, ConsumeOutcome.FAILED)
         if has_said and time.monotonic() - started_s >= self._timeout_s:  # as in 4.6.0, whatever it said
@@ -180,7 +186,9 @@ class ProcessListeners:
                 self._limited_log.exception(type(broken).__name__, "a process listener failed")
 
 
-def _outcome_of(said: object) -> ConsumeOutcome:
-    if said is None or said is ConsumeResult.SUCCESS:
+def _outcome_of(returned: object) -> ConsumeOutcome:
+    if returned is None or returned is ConsumeResult.SUCCESS:
         return ConsumeOutcome.SUCCESS
-    return ConsumeOutcome.FAILED if isinstance(said, ConsumeResult | Later) else ConsumeOutcome.RETURN_NULL
+    return (
+        ConsumeOutcome.FAILED if isinstance(returned, ConsumeResult | Later) else ConsumeOutcome.RETURN_NULL
+    )

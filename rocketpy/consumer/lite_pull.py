@@ -15,15 +15,15 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing import subscribe_queues
 from rocketpy.config import ClientConfig
-from rocketpy.consumer.arguments import check_time, check_whole
+from rocketpy.consumer.arguments import check_integer, check_timeout
 from rocketpy.consumer.config import LitePullConfig
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression
-from rocketpy.consumer.group.broker_callbacks import Direct, settings_text
+from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.consumer.group_consumer import GroupConsumer
 from rocketpy.consumer.observing import Observers
-from rocketpy.consumer.outcomes import Verdict
+from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound, UsageError
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
@@ -60,8 +60,8 @@ class LitePullConsumer(GroupConsumer):
     ) -> None:
         super().__init__(group, namesrv, client, Observers(group, telemetry))
         self.config: Final = config or LitePullConfig()
-        self._buffer = _Buffer()
-        self._given: list[tuple[Puller, list[MessageExt]]] = []
+        self._buffer = _PollBuffer()
+        self._polled: list[tuple[Puller, list[MessageExt]]] = []
         self._assigned: tuple[MessageQueue, ...] | None = None
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
@@ -78,7 +78,7 @@ class LitePullConsumer(GroupConsumer):
         member.rebalances = self._assigned is None
         return member
 
-    def _make_consumption(self, member: GroupMember) -> _Buffer:
+    def _make_consume_service(self, member: GroupMember) -> _PollBuffer:
         return self._buffer
 
     async def start(self, *, wait: bool = True) -> None:
@@ -87,7 +87,7 @@ class LitePullConsumer(GroupConsumer):
         if self._assigned is None:
             return
         if not wait:
-            self.member.tasks.spawn(self._assign_later(), "assign")
+            self.member.tasks.spawn(self._assign_until_done(), "assign")
             return
         try:
             await self.assign(self._assigned)
@@ -95,7 +95,7 @@ class LitePullConsumer(GroupConsumer):
             await self.close()
             raise
 
-    async def _assign_later(self) -> None:
+    async def _assign_until_done(self) -> None:
         """Take the assigned queues once that works."""
         while True:
             try:
@@ -147,7 +147,7 @@ class LitePullConsumer(GroupConsumer):
         await member.client.heartbeat()
         if self._assigned is not chosen:
             return
-        taken = await asyncio.gather(*(member.take(queue) for queue in missing))
+        taken = await asyncio.gather(*(member.acquire(queue) for queue in missing))
         if self._assigned is not chosen:
             self._drop_unassigned(member)
             return
@@ -159,7 +159,7 @@ class LitePullConsumer(GroupConsumer):
         """Drop the queues that are not assigned; return those that are, as on the wire."""
         wanted = {wrap_queue(member.namespace, queue) for queue in self._assigned or ()}
         for queue in set(member.pullers) - wanted:
-            member.drop(queue)
+            member.revoke(queue)
         return wanted
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -205,7 +205,7 @@ class LitePullConsumer(GroupConsumer):
         timeout_ms: `LitePullConfig.poll_timeout_ms` when None. Raises ClientClosed, also in another event
         loop than the one that started it.
         """
-        check_time("timeout_ms", timeout_ms)
+        check_timeout("timeout_ms", timeout_ms)
         self.member.client.check_loop()
         self._done()
         timeout_ms = self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
@@ -213,10 +213,10 @@ class LitePullConsumer(GroupConsumer):
         until = loop.time() + timeout_ms / 1000
         while True:
             _ = self.member  # raises when closed
-            self._given = self._buffer.take(self.config.poll_batch_size)
+            self._polled = self._buffer.take(self.config.poll_batch_size)
             left_s = until - loop.time()
-            if self._given or left_s <= 0:
-                return [message for _, messages in self._given for message in messages]
+            if self._polled or left_s <= 0:
+                return [message for _, messages in self._polled for message in messages]
             self._buffer.news.clear()
             try:
                 async with asyncio.timeout(left_s):
@@ -238,11 +238,11 @@ class LitePullConsumer(GroupConsumer):
 
     def _done(self) -> None:
         """What was given out is done with."""
-        if self._given:
-            given, self._given = self._given, []
+        if self._polled:
+            polled, self._polled = self._polled, []
             now_ms = int(self.member.client.now_ms())
-            for puller, messages in given:
-                puller.held.finish(messages, now_ms)
+            for puller, messages in polled:
+                puller.process_queue.finish(messages, now_ms)
                 puller.wake()
 
     # -- offsets ------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class LitePullConsumer(GroupConsumer):
         member = self.member
         if offsets is not None:
             for offset in offsets.values():
-                check_whole("offset", offset)
+                check_integer("offset", offset)
             wire = {wrap_queue(member.namespace, queue): offset for queue, offset in offsets.items()}
             await member.offsets.write(wire, wait=True)
             return
@@ -268,11 +268,11 @@ class LitePullConsumer(GroupConsumer):
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the queue's next message that polls have not returned. Raises ConfigInvalid."""
-        return self._puller(queue).held.position
+        return self._puller(queue).process_queue.position
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on with a queue of this member from an offset. Raises ConfigInvalid for one outside of it."""
-        check_whole("offset", offset)
+        check_integer("offset", offset)
         first, end = await self._range(queue)
         if not first <= offset <= end:
             raise ConfigInvalid(f"{queue} has offsets {first} to {end}, not {offset}")
@@ -287,12 +287,12 @@ class LitePullConsumer(GroupConsumer):
         self._seek(queue, (await self._range(queue))[1])
 
     async def _range(self, queue: MessageQueue) -> tuple[int, int]:
-        asking, name = self.member.asking, self._puller(queue).held.queue
-        return await asking.min_offset(name), await asking.max_offset(name)
+        api, name = self.member.api, self._puller(queue).process_queue.queue
+        return await api.min_offset(name), await api.max_offset(name)
 
     def _seek(self, queue: MessageQueue, offset: int) -> None:
         self._done()
-        self.member.restart(self._puller(queue).held.queue, offset)
+        self.member.restart_pulling(self._puller(queue).process_queue.queue, offset)
 
     def _puller(self, queue: MessageQueue) -> Puller:
         puller = self.member.pullers.get(wrap_queue(self.member.namespace, queue))
@@ -305,35 +305,35 @@ class LitePullConsumer(GroupConsumer):
 
     # -- for the group ------------------------------------------------------------------------
 
-    def _make_direct(self) -> Direct:
+    def _make_direct_handler(self) -> DirectHandler:
         group = self.group
 
-        async def refuse(message: MessageExt) -> Verdict:
+        async def refuse(message: MessageExt) -> HandlingResult:
             raise ConfigInvalid(f"group {group} polls; it has no handler to give {message} to")
 
         return refuse
 
     def running_properties(self) -> dict[str, str]:
         """Its settings, for operators."""
-        return settings_text(self.config)
+        return config_properties(self.config)
 
 
-class _Buffer:
-    """Pulled messages that wait for a poll. news: set when there may be something. See `Consumption`."""
+class _PollBuffer:
+    """Pulled messages that wait for a poll. news: set when there may be something. See `ConsumeService`."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
         self._ready: dict[Puller, None] = {}
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
-        puller.held.wait(messages)
+        puller.process_queue.wait(messages)
         self._ready[puller] = None
         self.news.set()
 
-    async def released(self, puller: Puller) -> None:
+    async def wait_released(self, puller: Puller) -> None:
         self._ready.pop(puller, None)
 
-    def in_hand(self) -> Sequence[object]:
+    def in_progress(self) -> Sequence[object]:
         return ()
 
     async def close(self, timeout_s: float) -> Sequence[object]:
@@ -351,7 +351,7 @@ class _Buffer:
         for puller in list(self._ready):
             if puller.paused:
                 continue
-            messages = puller.held.take(count)
+            messages = puller.process_queue.take(count)
             del self._ready[puller]
             if messages:
                 found.append((puller, messages))

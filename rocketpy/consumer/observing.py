@@ -20,7 +20,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.telemetry.plugin import TelemetryChoice, failure_counter, find_telemetry
 
-_LOOK_AFTER_NS: Final = 100_000_000
+_TELEMETRY_CHECK_NS: Final = 100_000_000
 """How often telemetry without anybody to report to is asked again: OpenTelemetry takes 20 µs to say so."""
 
 
@@ -46,7 +46,7 @@ class Observers:
         self._trace_config = trace
         self._trace: MessageTrace | None = None
         self._client: ClientInstance | None = None
-        self._look_ns = 0
+        self._telemetry_check_ns = 0
         self.failed = failure_counter(None, "")
         """What counts failures of background work."""
 
@@ -67,7 +67,7 @@ class Observers:
             await trace.start(wait=wait)
             self._trace = trace
             self.listeners.add(trace)
-        self.listeners.observe(telemetry, client.config.namespace, client.client_id)
+        self.listeners.set_telemetry(telemetry, client.config.namespace, client.client_id)
 
     async def close(self) -> None:
         """Send the last reports."""
@@ -77,11 +77,11 @@ class Observers:
         if self._trace is not None:
             await self._trace.close()
 
-    def pulled(self, queue: MessageQueue, started_ns: int, end: Sequence[MessageExt] | RocketError) -> None:
+    def on_pull(self, queue: MessageQueue, started_ns: int, end: Sequence[MessageExt] | RocketError) -> None:
         """A pull of a queue (named as on the wire) has ended. started_ns: ns since 1970."""
-        if started_ns >= self._look_ns:
-            self._look_ns = started_ns + _LOOK_AFTER_NS
-            self.listeners.look()
+        if started_ns >= self._telemetry_check_ns:
+            self._telemetry_check_ns = started_ns + _TELEMETRY_CHECK_NS
+            self.listeners.attach_telemetry()
         client, receivers = self._client, self.listeners.receivers
         if client is None or not receivers.all:
             return

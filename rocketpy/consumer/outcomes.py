@@ -41,15 +41,15 @@ class Later:
     suspend_ms: int | None = None
 
 
-Said = ConsumeResult | Later | None
-Handler = Callable[[MessageExt], "Said | Awaitable[Said]"]
+HandlerResult = ConsumeResult | Later | None
+Handler = Callable[[MessageExt], "HandlerResult | Awaitable[HandlerResult]"]
 """Gets one message. An ``async def`` runs in the event loop, a plain function on a thread."""
-BatchHandler = Callable[[list[MessageExt]], "Said | Awaitable[Said]"]
+BatchHandler = Callable[[list[MessageExt]], "HandlerResult | Awaitable[HandlerResult]"]
 """Gets up to `PushConfig.batch_size` messages of one queue, in a list of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HandlingResult:
     """What a handler said, understood. done: messages from the start that are done with; None for all.
 
     kind: the word that operators see.
@@ -62,21 +62,21 @@ class Verdict:
 
 
 _LATER: Final = Later()
-ACKNOWLEDGED: Final = Verdict(None, _LATER, "CR_SUCCESS")
+ACKNOWLEDGED: Final = HandlingResult(None, _LATER, "CR_SUCCESS")
 
 
-def verdict_of(said: object) -> Verdict:
+def to_handling_result(returned: object) -> HandlingResult:
     """What a handler's return value means; anything that is no answer counts as LATER."""
-    if said is None or said is ConsumeResult.SUCCESS:
+    if returned is None or returned is ConsumeResult.SUCCESS:
         return ACKNOWLEDGED
-    if said is ConsumeResult.LATER:
-        return Verdict(0, _LATER, "CR_LATER")
-    if isinstance(said, Later):
-        return Verdict(max(0, said.done), said, "CR_LATER")
-    log.error("a handler returned %r, which is no ConsumeResult; its messages come again", said)
-    return Verdict(0, _LATER, "CR_RETURN_NULL")
+    if returned is ConsumeResult.LATER:
+        return HandlingResult(0, _LATER, "CR_LATER")
+    if isinstance(returned, Later):
+        return HandlingResult(max(0, returned.done), returned, "CR_LATER")
+    log.error("a handler returned %r, which is no ConsumeResult; its messages come again", returned)
+    return HandlingResult(0, _LATER, "CR_RETURN_NULL")
 
 
-def verdict_of_error(error: BaseException) -> Verdict:
+def failure_result(error: BaseException) -> HandlingResult:
     """What an exception of a handler means."""
-    return Verdict(0, _LATER, "CR_THROW_EXCEPTION", repr(error))
+    return HandlingResult(0, _LATER, "CR_THROW_EXCEPTION", repr(error))

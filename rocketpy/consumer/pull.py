@@ -16,8 +16,8 @@ from rocketpy.client.lookup import view_by_offset
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing import subscribe_queues
 from rocketpy.config import ClientConfig, ConsumerConfig
-from rocketpy.consumer.arguments import check_time, check_whole
-from rocketpy.consumer.fetch.broker_api import Asking, Pulled
+from rocketpy.consumer.arguments import check_integer, check_timeout
+from rocketpy.consumer.fetch.broker_api import ConsumerApi, PullResponse
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data, wanted_messages
 from rocketpy.consumer.listeners import ReceiveListeners
 from rocketpy.errors import MessageInvalid
@@ -69,7 +69,7 @@ class PullConsumer(BoundToClient):
         """Start, once; see `Producer.start`."""
         telemetry = find_telemetry(self._telemetry)
         await super().start(wait=wait)
-        self._receivers.observe(telemetry, self._namespace)
+        self._receivers.set_telemetry(telemetry, self._namespace)
 
     def health(self) -> Health:
         """How its connections are doing, and how many messages it could not decode. Raises ClientClosed."""
@@ -101,9 +101,9 @@ class PullConsumer(BoundToClient):
         """
         name = wrap_queue(self._namespace, queue)
         for what, number in (("offset", offset), ("max_count", max_count)):
-            check_whole(what, number)
-        check_time("timeout_ms", timeout_ms)
-        self._receivers.look()
+            check_integer(what, number)
+        check_timeout("timeout_ms", timeout_ms)
+        self._receivers.attach_telemetry()
         if not self._receivers.all:
             return await self._pull(queue, name, offset, max_count, timeout_ms, expression)
         client, started_ns = self._running(), time.time_ns()
@@ -149,15 +149,15 @@ class PullConsumer(BoundToClient):
         timeout_ms = timeout_ms or config.pull_timeout_ms
         if config.suspend:
             timeout_ms += config.suspend_timeout_ms
-        pulled = await self._asking().pull(name, header, timeout_ms)
-        return self._pull_result(pulled, queue, offset, wanted.tags_set)
+        response = await self._api().pull(name, header, timeout_ms)
+        return self._pull_result(response, queue, offset, wanted.tags_set)
 
     def _pull_result(
-        self, pulled: Pulled, queue: MessageQueue, offset: int, tags: Collection[str]
+        self, response: PullResponse, queue: MessageQueue, offset: int, tags: Collection[str]
     ) -> PullResult:
-        header, config = pulled.header, self.config
+        header, config = response.header, self.config
         found = decode_pull(
-            pulled.body,
+            response.body,
             queue,
             offset,
             header.next_begin_offset,
@@ -169,40 +169,40 @@ class PullConsumer(BoundToClient):
         if found.undecodable:
             self._undecodable += len(undecodable(messages, log))
         return PullResult(
-            pulled.status,
+            response.status,
             found.next_offset,
             header.min_offset,
             header.max_offset,
-            messages if pulled.status is PullStatus.FOUND else [],
+            messages if response.status is PullStatus.FOUND else [],
             header.suggest_which_broker_id,
         )
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest offset that can still be read."""
-        return await self._asking().min_offset(wrap_queue(self._namespace, queue))
+        return await self._api().min_offset(wrap_queue(self._namespace, queue))
 
     async def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
         """The offset that the next message will get.
 
         While a broker's master is away its slave tells, which may be behind; of_master: raise RouteNotFound.
         """
-        return await self._asking().max_offset(wrap_queue(self._namespace, queue), of_master=of_master)
+        return await self._api().max_offset(wrap_queue(self._namespace, queue), of_master=of_master)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at or after a time, in ms since 1970."""
-        return await self._asking().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
+        return await self._api().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's offset of a queue, as its broker keeps it; None where it has none."""
-        return await self._asking().committed_offset(wrap_queue(self._namespace, queue))
+        return await self._api().committed_offset(wrap_queue(self._namespace, queue))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Have the broker keep the group's offset of a queue, that of the next message; wait for its answer.
 
         For those who watch the group's progress, and for a later start: nothing here reads from it.
         """
-        check_whole("offset", offset)
-        await self._asking().commit(wrap_queue(self._namespace, queue), offset, wait=True)
+        check_integer("offset", offset)
+        await self._api().commit(wrap_queue(self._namespace, queue), offset, wait=True)
 
     async def view_message(self, offset_message_id: str) -> MessageExt:
         """The message with a broker's id (`SendResult.offset_message_id`).
@@ -232,5 +232,5 @@ class PullConsumer(BoundToClient):
     def _namespace(self) -> str:
         return self._running().config.namespace
 
-    def _asking(self) -> Asking:
-        return Asking(self._running(), self._wrapped(self.group), self.config.pull_timeout_ms)
+    def _api(self) -> ConsumerApi:
+        return ConsumerApi(self._running(), self._wrapped(self.group), self.config.pull_timeout_ms)

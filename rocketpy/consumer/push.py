@@ -12,12 +12,12 @@ from typing import Final
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap_queue, wrap_queue
 from rocketpy.config import ClientConfig
-from rocketpy.consumer.arguments import check_whole
+from rocketpy.consumer.arguments import check_integer
 from rocketpy.consumer.config import MessageModel, PushConfig
-from rocketpy.consumer.dispatch.concurrent import Callee, ConcurrentConsumption, Consumption
-from rocketpy.consumer.dispatch.orderly import OrderlyConsumption
+from rocketpy.consumer.dispatch.concurrent import ConcurrentConsumeService, ConsumeService, HandlerAdapter
+from rocketpy.consumer.dispatch.orderly import OrderlyConsumeService
 from rocketpy.consumer.dispatch.send_back import SendBack
-from rocketpy.consumer.group.broker_callbacks import Direct, settings_text
+from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.consumer.group_consumer import GroupConsumer
 from rocketpy.consumer.observing import Observers
@@ -77,14 +77,14 @@ class PushConsumer(GroupConsumer):
         super().__init__(group, namesrv, client, observers)
         if (handler is None) == (batch_handler is None):
             raise ConfigInvalid(f"consumer {group} needs a handler or a batch_handler, one of them")
-        given: object = handler if handler is not None else batch_handler
-        if not callable(given):
-            raise ConfigInvalid(f"the handler of consumer {group} is {given!r}, which cannot be called")
+        polled: object = handler if handler is not None else batch_handler
+        if not callable(polled):
+            raise ConfigInvalid(f"the handler of consumer {group} is {polled!r}, which cannot be called")
         if handler is not None and self.config.batch_size != 1:
             raise ConfigInvalid(
                 f"batch_size is {self.config.batch_size}: batches of several messages need a batch_handler"
             )
-        self._callee = Callee(handler, batch_handler, observers.listeners)
+        self._adapter = HandlerAdapter(handler, batch_handler, observers.listeners)
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
         config = self.config
@@ -98,17 +98,17 @@ class PushConsumer(GroupConsumer):
             carries_filter=config.post_subscription,
         )
 
-    def _make_consumption(self, member: GroupMember) -> Consumption:
+    def _make_consume_service(self, member: GroupMember) -> ConsumeService:
         config, client = self.config, member.client
         settle_listeners = self._observers.listeners.settle_listeners
         send_back = SendBack(client, member.group, settle_listeners, unit_mode=config.unit_mode)
         if config.orderly:
             lock = member.lock_one if member.locks else None
-            return OrderlyConsumption(
-                self._callee, config, send_back, member.stats, member.tasks, client.now_ms, lock
+            return OrderlyConsumeService(
+                self._adapter, config, send_back, member.stats, member.tasks, client.now_ms, lock
             )
-        concurrent = ConcurrentConsumption(
-            self._callee, config, send_back, member.stats, member.tasks, client.now_ms
+        concurrent = ConcurrentConsumeService(
+            self._adapter, config, send_back, member.stats, member.tasks, client.now_ms
         )
 
         async def expire() -> None:
@@ -138,14 +138,14 @@ class PushConsumer(GroupConsumer):
 
         Handlers that run meanwhile go on; what they did is done again if it lies behind the offset.
         """
-        check_whole("offset", offset)
+        check_integer("offset", offset)
         name = wrap_queue(self.member.namespace, queue)
         await self.member.reset(name.topic, {name: offset})
 
-    def _make_direct(self) -> Direct:
-        callee, threads = self._callee, self.config.threads
-        return lambda message: callee.verdict([message], threads=threads)
+    def _make_direct_handler(self) -> DirectHandler:
+        adapter, threads = self._adapter, self.config.threads
+        return lambda message: adapter.result([message], threads=threads)
 
     def running_properties(self) -> dict[str, str]:
         """Its settings, for operators."""
-        return settings_text(self.config) | {"PROP_THREADPOOL_CORE_SIZE": str(self.config.concurrency)}
+        return config_properties(self.config) | {"PROP_THREADPOOL_CORE_SIZE": str(self.config.concurrency)}

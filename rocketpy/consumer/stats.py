@@ -38,14 +38,14 @@ class ConsumerStats:
         self._samples: deque[tuple[float, dict[str, _Counts]]] = deque(maxlen=_HOUR_SAMPLES)
         self.sample(now_ms)
 
-    def pulled(self, topic: str, messages: int, took_ms: float) -> None:
+    def record_pull(self, topic: str, messages: int, took_ms: float) -> None:
         """A pull found messages."""
         counts = self._of(topic)
         counts.pulls += 1
         counts.pull_ms += took_ms
         counts.pulled += messages
 
-    def handled(self, topic: str, ok: int, failed: int, took_ms: float, calls: int = 1) -> None:
+    def record_handled(self, topic: str, ok: int, failed: int, took_ms: float, calls: int = 1) -> None:
         """Calls of a handler ended, with so many messages done and so many to come again."""
         counts = self._of(topic)
         counts.calls += calls

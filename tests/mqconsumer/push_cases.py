@@ -463,7 +463,9 @@ async def _most_held(place: Place, topic: str, **config: Any) -> list[int]:
 def _all_wait(consumer: PushConsumer, topic: str) -> bool:
     limits = consumer.member.context.limits()
     pullers = [one for queue, one in consumer.member.pullers.items() if queue.topic == topic]
-    return len(pullers) == 4 and all(one.held.is_full(limits) or not one.held.count for one in pullers)
+    return len(pullers) == 4 and all(
+        one.process_queue.is_full(limits) or not one.process_queue.count for one in pullers
+    )
 
 
 async def test_pulls(place: Place) -> None:

@@ -274,7 +274,7 @@ def damage(store: Path, offset: int, value: bytes) -> None:
 def consumer_held(consumer: PushConsumer, topic: str) -> int:
     """MiB of bodies that it holds of a topic."""
     pullers = consumer.member.pullers
-    return sum(puller.held.size for queue, puller in pullers.items() if queue.topic == topic) >> 20
+    return sum(puller.process_queue.size for queue, puller in pullers.items() if queue.topic == topic) >> 20
 
 
 async def polled_messages(consumer: LitePullConsumer, count: int) -> list[MessageExt]:

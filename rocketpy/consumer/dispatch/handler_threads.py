@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class HandlerThreads(Executor):
+class HandlerThreadPool(Executor):
     """Up to `width` daemon threads, started as they are needed."""
 
     def __init__(self, width: int) -> None:

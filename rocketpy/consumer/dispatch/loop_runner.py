@@ -18,16 +18,22 @@ from typing import Any, Final
 
 from rocketpy.consumer.dispatch.runner import (
     Called,
-    Ended,
-    Finished,
-    Work,
+    CompletedCalls,
+    OnCompleted,
+    RunningCall,
     arguments_of,
-    in_hand,
+    in_progress,
     is_end_of_task,
     note,
 )
 from rocketpy.consumer.fetch.puller import Puller
-from rocketpy.consumer.outcomes import ACKNOWLEDGED, ConsumeResult, Verdict, verdict_of, verdict_of_error
+from rocketpy.consumer.outcomes import (
+    ACKNOWLEDGED,
+    ConsumeResult,
+    HandlingResult,
+    failure_result,
+    to_handling_result,
+)
 from rocketpy.message.message import MessageExt
 from rocketpy.runtime.tasks import Tasks
 
@@ -55,7 +61,7 @@ class _Worker:
     """One worker, and the stretch that it is at.
 
     messages: of the stretch. arguments: of the calls that are still to be made. count: calls of the stretch;
-    0 between two. began_ms: when it began, or what of it was not told of yet. The others: see `Work`.
+    0 between two. began_ms: when it began, or what of it was not told of yet. The others: see `RunningCall`.
     """
 
     __slots__ = (
@@ -73,12 +79,12 @@ class _Worker:
         self.is_held_up = False
         self.is_abandoned = False
 
-    def in_hand(self) -> Sequence[MessageExt]:
-        """See `Work`."""
+    def in_progress(self) -> Sequence[MessageExt]:
+        """See `RunningCall`."""
         return self.messages
 
     def abandon(self) -> Sequence[MessageExt]:
-        """See `Work`."""
+        """See `RunningCall`."""
         messages = () if self.is_abandoned else self.messages
         self.is_abandoned = True
         return messages
@@ -92,7 +98,7 @@ class LoopRunner:
         called: Called,
         batch: int,
         width: int,
-        finished: Finished,
+        finished: OnCompleted,
         clock: Callable[[], float],
         tasks: Tasks,
     ) -> None:
@@ -110,27 +116,27 @@ class LoopRunner:
         self._stretch = _STRETCH_MAX
         self._looking = False
         self._closing = False
-        self._finished: list[Ended] = []
+        self._finished: list[CompletedCalls] = []
         self._loop = asyncio.get_running_loop()
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """See `Runner`."""
+        """See `HandlerRunner`."""
         self._waiting.append(_Share(puller, messages))
         if not self._free:
             self._join()
 
-    def running(self) -> Sequence[Work]:
-        """See `Runner`."""
+    def running(self) -> Sequence[RunningCall]:
+        """See `HandlerRunner`."""
         return [worker for worker in self._at_work if worker.is_held_up]
 
     async def close(self, timeout_s: float) -> Sequence[MessageExt]:
-        """See `Runner`."""
+        """See `HandlerRunner`."""
         self._closing = True
         self._waiting.clear()
         self._wake()
         workers = set(self._workers)
         late = (await asyncio.wait(workers, timeout=timeout_s))[1] if workers else set()
-        left = in_hand(self) if late else ()
+        left = in_progress(self) if late else ()
         for worker in late:
             worker.cancel()
         if late:
@@ -192,7 +198,7 @@ class LoopRunner:
         turn_s = time.monotonic()  # the clock, the event loop's, may stand still for a turn: uvloop's does
         while self._waiting:
             share = self._waiting[0]
-            if share.puller.held.dropped:
+            if share.puller.process_queue.dropped:
                 self._waiting.popleft()
                 continue
             self._take(worker, share)
@@ -222,32 +228,34 @@ class LoopRunner:
     async def _go_through(self, worker: _Worker) -> bool:
         """Make the calls of a worker's stretch. Returns whether it was held up."""
         call, is_async = self._called.current(), self._called.is_async
-        verdict = ACKNOWLEDGED
-        said: Any
+        result = ACKNOWLEDGED
+        returned: Any
         try:
             for argument in worker.arguments:  # this loop is what each message pays
-                said = call(argument)
-                if is_async or (said is not None and said is not _DONE and inspect.isawaitable(said)):
-                    said = await said
-                if said is not None and said is not _DONE:
+                returned = call(argument)
+                if is_async or (
+                    returned is not None and returned is not _DONE and inspect.isawaitable(returned)
+                ):
+                    returned = await returned
+                if returned is not None and returned is not _DONE:
                     self._keep_one(worker)
-                    verdict = verdict_of(said)
+                    result = to_handling_result(returned)
                     break
         except BaseException as error:
             self._keep_one(worker)
             if is_end_of_task(error):
                 raise
             log.exception("a handler failed on %s; they come again", worker.messages)
-            verdict = verdict_of_error(error)
+            result = failure_result(error)
         was_held_up = worker.is_held_up
-        self._ended(worker, verdict)
+        self._ended(worker, result)
         return was_held_up
 
-    def _ended(self, worker: _Worker, verdict: Verdict) -> None:
+    def _ended(self, worker: _Worker, result: HandlingResult) -> None:
         if worker.is_abandoned:
             worker.began_ms = self._clock()
         else:
-            self._end(worker, worker.messages, verdict, worker.count)
+            self._end(worker, worker.messages, result, worker.count)
         worker.count = 0
         if worker.is_held_up:
             worker.is_held_up = worker.is_abandoned = False
@@ -283,11 +291,11 @@ class LoopRunner:
 
     # -- what is told -------------------------------------------------------------------------
 
-    def _end(self, worker: _Worker, messages: list[MessageExt], verdict: Verdict, calls: int) -> None:
+    def _end(self, worker: _Worker, messages: list[MessageExt], result: HandlingResult, calls: int) -> None:
         if not self._finished:
             self._loop.call_soon(self._tasks.run, self._flush)
         now_ms = self._clock()
-        note(self._finished, worker.puller, messages, verdict, now_ms - worker.began_ms, calls)
+        note(self._finished, worker.puller, messages, result, now_ms - worker.began_ms, calls)
         worker.began_ms = now_ms
 
     def _flush(self) -> None:

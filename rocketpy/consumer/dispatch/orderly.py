@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from rocketpy.consumer.config import MessageModel, PushConfig
-from rocketpy.consumer.dispatch.concurrent import Callee
-from rocketpy.consumer.dispatch.handler_threads import HandlerThreads
+from rocketpy.consumer.dispatch.concurrent import HandlerAdapter
+from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
 from rocketpy.consumer.dispatch.send_back import SendBack
-from rocketpy.consumer.dispatch.thread_runner import verdict_on_thread
+from rocketpy.consumer.dispatch.thread_runner import call_on_thread
 from rocketpy.consumer.fetch.puller import Puller
-from rocketpy.consumer.outcomes import Later, Verdict
+from rocketpy.consumer.outcomes import HandlingResult, Later
 from rocketpy.consumer.stats import ConsumerStats
 from rocketpy.errors import RocketError
 from rocketpy.message.message import MessageExt
@@ -35,14 +35,14 @@ _LOCK_AGAIN_S: Final = 0.1
 _LOCK_FAILED_S: Final = 3.0
 """RocketMQ: 100 and 3000 ms, fixed."""
 _FOREVER: Final = 2**31 - 1
-_NOT_HANDLED: Final = Verdict(0, Later(), "UNDECODABLE")
+_UNDECODABLE: Final = HandlingResult(0, Later(), "UNDECODABLE")
 _CHUNK: Final = 32
 """Batches that a thread handles in a row before the event loop hears of them."""
 
 Lock = Callable[[Puller], Awaitable[bool]]
 
 
-class OrderlyConsumption:
+class OrderlyConsumeService:
     """One lane a queue: a task that lives while the queue has messages.
 
     lock: asks the broker for a queue's lock, for one that ran out; None when broadcasting, where no other
@@ -51,7 +51,7 @@ class OrderlyConsumption:
 
     def __init__(
         self,
-        callee: Callee,
+        adapter: HandlerAdapter,
         config: PushConfig,
         send_back: SendBack,
         stats: ConsumerStats,
@@ -59,45 +59,45 @@ class OrderlyConsumption:
         clock: Callable[[], float],
         lock: Lock | None,
     ) -> None:
-        self._callee = callee
+        self._adapter = adapter
         self._config = config
         self._send_back = send_back
         self._stats = stats
         self._tasks = tasks
         self._clock = clock
         self._lock = lock
-        self._lanes: dict[Puller, asyncio.Task[None]] = {}
+        self._queue_tasks: dict[Puller, asyncio.Task[None]] = {}
         self._closing = False
         self._limited_log = RateLimitedLog(log)
-        self._times_max = _FOREVER if config.max_reconsume_times < 0 else config.max_reconsume_times
-        on_threads = config.threads and not callee.is_async
-        self._pool = HandlerThreads(config.concurrency) if on_threads else None
+        self._max_reconsume_times = _FOREVER if config.max_reconsume_times < 0 else config.max_reconsume_times
+        on_threads = config.threads and not adapter.is_async
+        self._pool = HandlerThreadPool(config.concurrency) if on_threads else None
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
-        """See `Consumption`. A message that cannot be decoded is sent to the dead letters in its turn."""
-        puller.held.wait(messages)
-        if puller not in self._lanes and not self._closing:
-            lane = self._tasks.spawn(self._run(puller), f"handle {puller.held.queue}")
-            self._lanes[puller] = lane
+        """See `ConsumeService`. A message that cannot be decoded is sent to the dead letters in its turn."""
+        puller.process_queue.wait(messages)
+        if puller not in self._queue_tasks and not self._closing:
+            queue_task = self._tasks.spawn(self._run(puller), f"handle {puller.process_queue.queue}")
+            self._queue_tasks[puller] = queue_task
 
-    async def released(self, puller: Puller) -> None:
-        """See `Consumption`. The next owner must not begin before the handler that runs has ended."""
-        lane = self._lanes.get(puller)
-        if lane is not None:
-            await asyncio.wait({lane})
+    async def wait_released(self, puller: Puller) -> None:
+        """See `ConsumeService`. The next owner must not begin before the handler that runs has ended."""
+        queue_task = self._queue_tasks.get(puller)
+        if queue_task is not None:
+            await asyncio.wait({queue_task})
 
-    def in_hand(self) -> Sequence[object]:
-        """See `Consumption`: queues that are worked on."""
-        return [puller.held.queue for puller in self._lanes]
+    def in_progress(self) -> Sequence[object]:
+        """See `ConsumeService`: queues that are worked on."""
+        return [puller.process_queue.queue for puller in self._queue_tasks]
 
     async def close(self, timeout_s: float) -> Sequence[object]:
-        """See `Consumption`."""
+        """See `ConsumeService`."""
         self._closing = True
-        lanes = set(self._lanes.values())
-        late = (await asyncio.wait(lanes, timeout=timeout_s))[1] if lanes else set()
-        left = self.in_hand() if late else ()
-        for lane in late:
-            lane.cancel()
+        queue_tasks = set(self._queue_tasks.values())
+        late = (await asyncio.wait(queue_tasks, timeout=timeout_s))[1] if queue_tasks else set()
+        left = self.in_progress() if late else ()
+        for queue_task in late:
+            queue_task.cancel()
         if self._pool is not None:
             self._pool.shutdown()
         return left
@@ -109,54 +109,59 @@ class OrderlyConsumption:
             await self._handle_all(puller)
         finally:
             # Here and not in a callback: what is submitted right after this begins a new lane.
-            del self._lanes[puller]
+            del self._queue_tasks[puller]
 
     async def _handle_all(self, puller: Puller) -> None:
-        held = puller.held
-        while self._goes_on(puller):
-            if not self._may_handle(puller):
-                await self._lock_again(puller)
+        process_queue = puller.process_queue
+        while self._is_active(puller):
+            if not self._may_call(puller):
+                await self._renew_lock(puller)
                 continue
             batches = self._take(puller)
             if not batches:
                 return
             started_ms = self._clock()
-            verdicts = await self._handle(puller, batches)
+            results = await self._handle(puller, batches)
             failed: list[MessageExt] = []
             wait_ms = 0
             for index, batch in enumerate(batches):
-                if failed or index >= len(verdicts):
+                if failed or index >= len(results):
                     failed += batch  # not begun: behind one that failed, or the lock was lost
                     continue
                 done = (
-                    len(batch) if verdicts[index].done is None else min(verdicts[index].done or 0, len(batch))
+                    len(batch) if results[index].done is None else min(results[index].done or 0, len(batch))
                 )
-                held.finish(batch[:done], int(self._clock()))
-                self._stats.handled(
-                    held.queue.topic, done, len(batch) - done, (self._clock() - started_ms) / len(verdicts)
+                process_queue.finish(batch[:done], int(self._clock()))
+                self._stats.record_handled(
+                    process_queue.queue.topic,
+                    done,
+                    len(batch) - done,
+                    (self._clock() - started_ms) / len(results),
                 )
-                if done < len(batch) and (kept := await self._counted(puller, batch[done:])):
+                if done < len(batch) and (kept := await self._count_attempt(puller, batch[done:])):
                     failed += kept
-                    suspend_ms = verdicts[index].later.suspend_ms
+                    suspend_ms = results[index].later.suspend_ms
                     wait_ms = self._config.suspend_ms if suspend_ms is None else suspend_ms
-            held.put_back(failed)
+            process_queue.put_back(failed)
             puller.wake()
             if wait_ms:
                 await asyncio.sleep(min(max(wait_ms, 10), 30_000) / 1000)
             else:
                 await asyncio.sleep(0)
 
-    def _goes_on(self, puller: Puller) -> bool:
-        return not puller.held.dropped and not self._closing
+    def _is_active(self, puller: Puller) -> bool:
+        return not puller.process_queue.dropped and not self._closing
 
-    def _may_handle(self, puller: Puller) -> bool:
+    def _may_call(self, puller: Puller) -> bool:
         """Whether the lock can be relied on. Also asked on threads, between two batches."""
-        return self._goes_on(puller) and (self._lock is None or puller.held.is_locked(int(self._clock())))
+        return self._is_active(puller) and (
+            self._lock is None or puller.process_queue.is_locked(int(self._clock()))
+        )
 
     def _take(self, puller: Puller) -> list[list[MessageExt]]:
         """The next batches; a message that cannot be decoded is one by itself."""
         size = self._config.batch_size
-        messages = puller.held.take(size * _CHUNK if self._pool is not None else size)
+        messages = puller.process_queue.take(size * _CHUNK if self._pool is not None else size)
         batches: list[list[MessageExt]] = []
         for message in messages:
             is_good = message.decode_error is None
@@ -166,51 +171,53 @@ class OrderlyConsumption:
                 batches.append([message])
         return batches
 
-    async def _handle(self, puller: Puller, batches: list[list[MessageExt]]) -> list[Verdict]:
+    async def _handle(self, puller: Puller, batches: list[list[MessageExt]]) -> list[HandlingResult]:
         """What the handler says to each batch, up to the first that is not done with."""
         if batches[0][0].decode_error is not None:
-            return [_NOT_HANDLED]
+            return [_UNDECODABLE]
         if self._pool is None:
-            return [await self._callee.verdict(batches[0], threads=False)]
+            return [await self._adapter.result(batches[0], threads=False)]
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._handle_on_thread, puller, batches, loop)
 
     def _handle_on_thread(
         self, puller: Puller, batches: list[list[MessageExt]], loop: asyncio.AbstractEventLoop
-    ) -> list[Verdict]:
-        verdicts: list[Verdict] = []
+    ) -> list[HandlingResult]:
+        results: list[HandlingResult] = []
         for batch in batches:
-            if not self._may_handle(puller) or batch[0].decode_error is not None:
+            if not self._may_call(puller) or batch[0].decode_error is not None:
                 break
-            verdicts.append(verdict_on_thread(self._callee, batch, loop))
-            if verdicts[-1].done is not None:
+            results.append(call_on_thread(self._adapter, batch, loop))
+            if results[-1].done is not None:
                 break
-        return verdicts
+        return results
 
-    async def _counted(self, puller: Puller, messages: list[MessageExt]) -> list[MessageExt]:
+    async def _count_attempt(self, puller: Puller, messages: list[MessageExt]) -> list[MessageExt]:
         """Those that come again here, having come once more.
 
         Sent away are those that came too often, and those that cannot be decoded: that would not change here.
         """
         kept: list[MessageExt] = []
         for message in messages:
-            if message.decode_error is None and message.reconsume_times < self._times_max:
+            if message.decode_error is None and message.reconsume_times < self._max_reconsume_times:
                 kept.append(message.with_reconsume_times(message.reconsume_times + 1))
             elif self._config.model is MessageModel.BROADCASTING:
                 log.warning("%s was not handled, and is left out: this group broadcasts", message)
-                puller.held.finish([message], int(self._clock()))
-            elif await self._sent_away(puller, message):
-                puller.held.finish([message], int(self._clock()))
+                puller.process_queue.finish([message], int(self._clock()))
+            elif await self._send_to_dead_letters(puller, message):
+                puller.process_queue.finish([message], int(self._clock()))
             else:
                 kept.append(message)
         return kept
 
-    async def _sent_away(self, puller: Puller, message: MessageExt) -> bool:
+    async def _send_to_dead_letters(self, puller: Puller, message: MessageExt) -> bool:
         try:
             if message.decode_error is not None:
-                await self._send_back.send_back(message, puller.held.queue, -1, self._times_max)
+                await self._send_back.send_back(
+                    message, puller.process_queue.queue, -1, self._max_reconsume_times
+                )
             else:
-                await self._send_back.send_to_dead_letters(message, self._times_max)
+                await self._send_back.send_to_dead_letters(message, self._max_reconsume_times)
         except RocketError as error:
             self._limited_log.error(
                 type(error).__name__,
@@ -221,8 +228,8 @@ class OrderlyConsumption:
             return False
         return True
 
-    async def _lock_again(self, puller: Puller) -> None:
+    async def _renew_lock(self, puller: Puller) -> None:
         """The lock ran out, or was lost: ask for it, and wait before the next look."""
         await asyncio.sleep(_LOCK_AGAIN_S)
-        if self._lock is not None and self._goes_on(puller) and not await self._lock(puller):
+        if self._lock is not None and self._is_active(puller) and not await self._lock(puller):
             await asyncio.sleep(_LOCK_FAILED_S)

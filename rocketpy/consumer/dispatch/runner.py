@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from rocketpy.consumer.fetch.puller import Puller
-from rocketpy.consumer.outcomes import ACKNOWLEDGED, Said, Verdict
+from rocketpy.consumer.outcomes import ACKNOWLEDGED, HandlerResult, HandlingResult
 from rocketpy.message.message import MessageExt
 from rocketpy.runtime.tasks import is_cancelled
 
@@ -33,11 +33,11 @@ class Called(Protocol):
     def takes_one(self) -> bool:
         """Whether a call takes one message, not a batch."""
 
-    def current(self) -> Callable[[Any], Said | Awaitable[Said]]:
+    def current(self) -> Callable[[Any], HandlerResult | Awaitable[HandlerResult]]:
         """What to call for now, with a message or with a batch."""
 
 
-class Work(Protocol):
+class RunningCall(Protocol):
     """A call of the handler that has begun. started_ms: when."""
 
     started_ms: float
@@ -46,27 +46,32 @@ class Work(Protocol):
     def puller(self) -> Puller:
         """Of its queue."""
 
-    def in_hand(self) -> Sequence[MessageExt]:
+    def in_progress(self) -> Sequence[MessageExt]:
         """Its messages."""
 
     def abandon(self) -> Sequence[MessageExt]:
         """Take its messages away from it: what it says in the end does not count. None of them twice."""
 
 
-class Ended:
+class CompletedCalls:
     """Calls that ended, for messages of one queue: one, or several in a row that are done with all of them.
 
     took_ms: of all together.
     """
 
-    __slots__ = ("_joined", "calls", "messages", "puller", "took_ms", "verdict")
+    __slots__ = ("_joined", "calls", "messages", "puller", "result", "took_ms")
 
     def __init__(
-        self, puller: Puller, messages: Sequence[MessageExt], verdict: Verdict, took_ms: float, calls: int
+        self,
+        puller: Puller,
+        messages: Sequence[MessageExt],
+        result: HandlingResult,
+        took_ms: float,
+        calls: int,
     ) -> None:
         self.puller = puller
         self.messages = messages
-        self.verdict = verdict
+        self.result = result
         self.took_ms = took_ms
         self.calls = calls
         self._joined: list[MessageExt] | None = None
@@ -83,7 +88,7 @@ class Ended:
         return True
 
 
-Finished = Callable[[list[Ended]], None]
+OnCompleted = Callable[[list[CompletedCalls]], None]
 
 
 def arguments_of(called: Called, messages: Sequence[MessageExt], batch: int) -> Sequence[Any]:
@@ -94,37 +99,37 @@ def arguments_of(called: Called, messages: Sequence[MessageExt], batch: int) -> 
 
 
 def note(
-    finished: list[Ended],
+    finished: list[CompletedCalls],
     puller: Puller,
     messages: Sequence[MessageExt],
-    verdict: Verdict,
+    result: HandlingResult,
     took_ms: float,
     calls: int = 1,
 ) -> None:
     """Enter calls that ended; a single one together with those before it if they go the same way."""
-    if finished and calls == 1 and verdict is ACKNOWLEDGED:
+    if finished and calls == 1 and result is ACKNOWLEDGED:
         last = finished[-1]
-        if last.verdict is verdict and last.puller is puller and last.join(messages, took_ms):
+        if last.result is result and last.puller is puller and last.join(messages, took_ms):
             return
-    finished.append(Ended(puller, messages, verdict, took_ms, calls))
+    finished.append(CompletedCalls(puller, messages, result, took_ms, calls))
 
 
-class Runner(Protocol):
+class HandlerRunner(Protocol):
     """Runs handlers. What they said is told to `finished`, in the event loop, several at once."""
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
         """Have these handled when there is a free worker, in about this order. The list must not change."""
 
-    def running(self) -> Sequence[Work]:
+    def running(self) -> Sequence[RunningCall]:
         """The calls that have begun and not ended."""
 
     async def close(self, timeout_s: float) -> Sequence[MessageExt]:
         """Begin no more; wait for those that run. Returns the messages of those that did not end in time."""
 
 
-def in_hand(runner: Runner) -> Sequence[MessageExt]:
+def in_progress(runner: HandlerRunner) -> Sequence[MessageExt]:
     """The messages that handlers are at."""
-    return [message for work in runner.running() for message in work.in_hand()]
+    return [message for work in runner.running() for message in work.in_progress()]
 
 
 def is_async(handler: object) -> bool:

@@ -67,7 +67,7 @@ class SendBack:
         self._limited_log = RateLimitedLog(log)
 
     async def send_back(
-        self, message: MessageExt, queue: MessageQueue, delay_level: int, times_max: int
+        self, message: MessageExt, queue: MessageQueue, delay_level: int, max_reconsume_times: int
     ) -> None:
         """Have a message come again, whichever way works.
 
@@ -76,7 +76,7 @@ class SendBack:
         """
         started_ns = time.time_ns()
         try:
-            address = await self._ask(message, queue, delay_level, times_max)
+            address = await self._ask(message, queue, delay_level, max_reconsume_times)
         except RocketError as error:
             self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",
@@ -85,32 +85,32 @@ class SendBack:
                 queue.broker_name,
                 error,
             )
-            times = message.reconsume_times + 1 if delay_level >= 0 else times_max
-            await self._send_anew(message, times, times_max, started_ns, delay_level, error)
+            times = message.reconsume_times + 1 if delay_level >= 0 else max_reconsume_times
+            await self._send_copy(message, times, max_reconsume_times, started_ns, delay_level, error)
         else:
             self._tell(message, started_ns, delay_level, address)
 
-    async def send_to_dead_letters(self, message: MessageExt, times_max: int) -> None:
+    async def send_to_dead_letters(self, message: MessageExt, max_reconsume_times: int) -> None:
         """Send a copy to the retry topic of a message that came too often. Raises as `send_back`."""
-        await self._send_anew(message, message.reconsume_times, times_max, time.time_ns(), -1, None)
+        await self._send_copy(message, message.reconsume_times, max_reconsume_times, time.time_ns(), -1, None)
 
-    async def _send_anew(
+    async def _send_copy(
         self,
         message: MessageExt,
         times: int,
-        times_max: int,
+        max_reconsume_times: int,
         started_ns: int,
         delay_level: int,
         first_error: RocketError | None,
     ) -> None:
         try:
-            address = await self._copy(message, times, times_max)
+            address = await self._send_to_retry_topic(message, times, max_reconsume_times)
         except RocketError as error:
             self._tell(message, started_ns, delay_level, None, first_error, error)
             raise
         self._tell(message, started_ns, delay_level, address, first_error)
 
-    async def _copy(self, message: MessageExt, times: int, times_max: int) -> str:
+    async def _send_to_retry_topic(self, message: MessageExt, times: int, max_reconsume_times: int) -> str:
         """Send a copy to the retry topic, on the first of its brokers that takes it; returns its address.
 
         times: how often it came by then; from times_max on the broker puts it to the dead letters.
@@ -122,15 +122,17 @@ class SendBack:
         error: RocketError = RouteNotFound(f"topic {topic} has no broker with a master")
         for queue in {queue.broker_name: queue for queue in queues}.values():
             command = Command.request(
-                RequestCode.SEND_MESSAGE_V2, self._copy_header(message, queue, times, times_max), message.body
+                RequestCode.SEND_MESSAGE_V2,
+                self._copy_header(message, queue, times, max_reconsume_times),
+                message.body,
             )
             try:
                 address, _ = await self._client.find_broker(topic, queue.broker_name, only=True)
                 # Asked once: a second time might store it twice.
-                answer = await self._client.connections.get(address).request(command, _TIMEOUT_MS)
-                if answer.code in _STORED:
+                response = await self._client.connections.get(address).request(command, _TIMEOUT_MS)
+                if response.code in _STORED:
                     return address
-                raise broker_error(answer, queue.broker_name)
+                raise broker_error(response, queue.broker_name)
             except RocketError as failed:
                 error = failed
         raise error
@@ -162,7 +164,9 @@ class SendBack:
         )
         self._settle_listeners.notify(lambda listener: listener.settled(event))
 
-    async def _ask(self, message: MessageExt, queue: MessageQueue, delay_level: int, times_max: int) -> str:
+    async def _ask(
+        self, message: MessageExt, queue: MessageQueue, delay_level: int, max_reconsume_times: int
+    ) -> str:
         """Ask the broker that has it; returns its address."""
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
@@ -171,16 +175,16 @@ class SendBack:
             origin_msg_id=message.message_id,
             origin_topic=wrap(self._client.config.namespace, message.topic),
             unit_mode=self._unit_mode,
-            max_reconsume_times=times_max,
+            max_reconsume_times=max_reconsume_times,
         )
         address, _ = await self._client.find_broker(queue.topic, queue.broker_name, only=True)
         command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-        answer = await self._client.connections.get(address).request(command, _TIMEOUT_MS)
-        require_success(answer, queue.broker_name)
+        response = await self._client.connections.get(address).request(command, _TIMEOUT_MS)
+        require_success(response, queue.broker_name)
         return address
 
     def _copy_header(
-        self, message: MessageExt, queue: MessageQueue, times: int, times_max: int
+        self, message: MessageExt, queue: MessageQueue, times: int, max_reconsume_times: int
     ) -> SendMessageRequestHeaderV2:
         properties: dict[str, str | None] = dict(message.properties)
         properties.pop(names.PROPERTY_TRANSACTION_PREPARED, None)  # or it would be a half message again
@@ -199,7 +203,7 @@ class SendBack:
             properties=names.encode(properties),
             reconsume_times=times,
             unit_mode=self._unit_mode,
-            max_reconsume_times=times_max,
+            max_reconsume_times=max_reconsume_times,
         )
 
 

@@ -17,16 +17,24 @@ from operator import length_hint
 from threading import Lock
 from typing import Any, Final
 
-from rocketpy.consumer.dispatch.handler_threads import HandlerThreads
-from rocketpy.consumer.dispatch.runner import Called, Ended, Finished, Work, arguments_of, in_hand, note
+from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
+from rocketpy.consumer.dispatch.runner import (
+    Called,
+    CompletedCalls,
+    OnCompleted,
+    RunningCall,
+    arguments_of,
+    in_progress,
+    note,
+)
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.outcomes import (
     ACKNOWLEDGED,
     ConsumeResult,
-    Said,
-    Verdict,
-    verdict_of,
-    verdict_of_error,
+    HandlerResult,
+    HandlingResult,
+    failure_result,
+    to_handling_result,
 )
 from rocketpy.message.message import MessageExt
 from rocketpy.runtime.tasks import Tasks
@@ -53,7 +61,7 @@ class _Share:
 
 
 class _Part:
-    """What one thread does of a share; a call that it makes now is the `Work`.
+    """What one thread does of a share; a call that it makes now is the `RunningCall`.
 
     done: arguments of the calls that are done with all their messages. until_ms: when the last of them ended
     that was told of. is_over: nothing more comes. told, told_ms: how much of it the event loop has seen.
@@ -76,16 +84,16 @@ class _Part:
 
     @property
     def puller(self) -> Puller:
-        """See `Work`."""
+        """See `RunningCall`."""
         return self.share.puller
 
-    def in_hand(self) -> Sequence[MessageExt]:
-        """See `Work`."""
+    def in_progress(self) -> Sequence[MessageExt]:
+        """See `RunningCall`."""
         argument = self.argument
         return () if argument is None else self.messages_of([argument])
 
     def abandon(self) -> Sequence[MessageExt]:
-        """See `Work`."""
+        """See `RunningCall`."""
         argument = self.argument  # the thread may come to its next call meanwhile: one or the other
         if argument is None or self._abandoned is argument:
             return ()
@@ -120,7 +128,7 @@ class ThreadRunner:
         called: Called,
         batch: int,
         width: int,
-        finished: Finished,
+        finished: OnCompleted,
         clock: Callable[[], float],
         tasks: Tasks,
     ) -> None:
@@ -132,7 +140,7 @@ class ThreadRunner:
         self._tasks = tasks
         self._waiting: deque[_Share] = deque()
         self._parts: dict[_Part, None] = {}
-        self._failed: deque[Ended] = deque()
+        self._failed: deque[CompletedCalls] = deque()
         self._lock = Lock()
         self._flushing = False
         self._workers = 0
@@ -141,22 +149,22 @@ class ThreadRunner:
         self._ticking: asyncio.TimerHandle | None = None
         self._pause_s = 0.0
         self._loop = asyncio.get_running_loop()
-        self._pool = HandlerThreads(width)
+        self._pool = HandlerThreadPool(width)
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """See `Runner`."""
+        """See `HandlerRunner`."""
         self._waiting.append(_Share(puller, messages, arguments_of(self._called, messages, self._batch)))
         if self._workers == 0:
             self._join(1)
         if self._ticking is None or self._pause_s > _TICK_S:
             self._tick_in(_TICK_S)
 
-    def running(self) -> Sequence[Work]:
-        """See `Runner`."""
+    def running(self) -> Sequence[RunningCall]:
+        """See `HandlerRunner`."""
         return [part for part in list(self._parts) if not part.is_over]
 
     async def close(self, timeout_s: float) -> Sequence[MessageExt]:
-        """See `Runner`."""
+        """See `HandlerRunner`."""
         with self._lock:
             shares = list(self._waiting)
             self._waiting.clear()
@@ -169,7 +177,7 @@ class ThreadRunner:
             self._ticking.cancel()
         self._pool.shutdown()
         self._flush()
-        return in_hand(self)
+        return in_progress(self)
 
     # -- on a thread --------------------------------------------------------------------------
 
@@ -192,41 +200,48 @@ class ThreadRunner:
         with self._lock:
             while self._waiting:
                 share = self._waiting[0]
-                if length_hint(share.arguments) and not share.puller.held.dropped:
+                if length_hint(share.arguments) and not share.puller.process_queue.dropped:
                     return share
                 self._waiting.popleft()
         return None
 
     def _go_through(self, part: _Part) -> None:
         """Make calls for what waits of a share, until other threads or this one have made the last."""
-        call, clock, held, done = self._called.current(), self._clock, part.puller.held, part.done.append
+        call, clock, process_queue, done = (
+            self._called.current(),
+            self._clock,
+            part.puller.process_queue,
+            part.done.append,
+        )
         told_ms = now_ms = part.started_ms
         for argument in part.share.arguments:  # this loop is what each message pays
-            if held.dropped:
+            if process_queue.dropped:
                 break
             part.started_ms = now_ms
             part.argument = argument
             try:
-                said = call(argument)
-                verdict = ACKNOWLEDGED if said is None or said is _DONE else self._verdict(said)
+                returned = call(argument)
+                result = ACKNOWLEDGED if returned is None or returned is _DONE else self._verdict(returned)
             except BaseException as error:  # sys.exit() as well: here it would only end this thread
                 log.exception("a handler failed on %s; they come again", part.messages_of([argument]))
-                verdict = verdict_of_error(error)
+                result = failure_result(error)
             now_ms = clock()
             if part.is_abandoned(argument):
                 continue
-            if verdict is ACKNOWLEDGED:
+            if result is ACKNOWLEDGED:
                 done(argument)
             else:
                 messages = part.messages_of([argument])
-                self._failed.append(Ended(part.puller, messages, verdict, now_ms - part.started_ms, 1))
+                self._failed.append(
+                    CompletedCalls(part.puller, messages, result, now_ms - part.started_ms, 1)
+                )
             if now_ms - told_ms >= _TELL_MS:
                 part.until_ms = told_ms = now_ms
                 self._wake()
         part.until_ms = now_ms
 
-    def _verdict(self, said: Any) -> Verdict:
-        return verdict_of(_awaited_in(self._loop, said))
+    def _verdict(self, returned: Any) -> HandlingResult:
+        return to_handling_result(_awaited_in(self._loop, returned))
 
     def _wake(self) -> None:
         """Have the event loop take what is new; it clears the flag before it takes, so nothing is left."""
@@ -277,7 +292,7 @@ class ThreadRunner:
 
     def _flush(self) -> None:
         self._flushing = False
-        finished: list[Ended] = []
+        finished: list[CompletedCalls] = []
         for part in list(self._parts):
             is_over = part.is_over  # read first: what is over has put all on its list
             messages, calls, took_ms = part.news()
@@ -292,26 +307,26 @@ class ThreadRunner:
             self._tell(finished)
 
 
-def verdict_on_thread(
-    call: Callable[[Sequence[MessageExt]], Said | Awaitable[Said]],
+def call_on_thread(
+    call: Callable[[Sequence[MessageExt]], HandlerResult | Awaitable[HandlerResult]],
     messages: Sequence[MessageExt],
     loop: asyncio.AbstractEventLoop,
-) -> Verdict:
+) -> HandlingResult:
     """Call a handler on the thread that this runs on. What it returns to wait for is awaited in the loop."""
     try:
-        said = _awaited_in(loop, call(messages))
+        returned = _awaited_in(loop, call(messages))
     except BaseException as error:  # see `ThreadRunner`
         log.exception("a handler failed on %s", messages)
-        return verdict_of_error(error)
-    return verdict_of(said)
+        return failure_result(error)
+    return to_handling_result(returned)
 
 
-def _awaited_in(loop: asyncio.AbstractEventLoop, said: Any) -> Any:
+def _awaited_in(loop: asyncio.AbstractEventLoop, returned: Any) -> Any:
     """What comes of it where a plain function made a coroutine."""
-    if said is not None and inspect.isawaitable(said):
-        return asyncio.run_coroutine_threadsafe(_awaited(said), loop).result()
-    return said
+    if returned is not None and inspect.isawaitable(returned):
+        return asyncio.run_coroutine_threadsafe(_awaited(returned), loop).result()
+    return returned
 
 
-async def _awaited(said: Awaitable[object]) -> object:
-    return await said
+async def _awaited(returned: Awaitable[object]) -> object:
+    return await returned

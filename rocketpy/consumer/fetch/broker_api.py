@@ -65,7 +65,7 @@ _OFFSET_TIMEOUT_MS: Final = 5000
 """RocketMQ: 5000, fixed."""
 
 
-class Pulled(NamedTuple):
+class PullResponse(NamedTuple):
     """The answer to a pull, its records not decoded yet."""
 
     status: PullStatus
@@ -73,7 +73,7 @@ class Pulled(NamedTuple):
     body: bytes
 
 
-class Asking(BrokerApi):
+class ConsumerApi(BrokerApi):
     """Asks in the name of a group. timeout_ms: for questions that have no time-out of their own."""
 
     def __init__(self, client: ClientInstance, group: str, timeout_ms: float) -> None:
@@ -86,7 +86,7 @@ class Asking(BrokerApi):
         header: PullMessageRequestHeader,
         timeout_ms: float,
         broker_id: int = MASTER_ID,
-    ) -> Pulled:
+    ) -> PullResponse:
         """One pull, from the wished member of the broker; from another one where that is away.
 
         A slave gets no offset to commit, whatever the header says: its own would win over the master's later.
@@ -94,15 +94,15 @@ class Asking(BrokerApi):
         address, found_id = await self.client.find_broker(queue.topic, queue.broker_name, broker_id)
         if found_id != MASTER_ID:
             header.sys_flag &= ~PullSysFlag.COMMIT_OFFSET
-        answer = await self.client.request(
+        response = await self.client.request(
             address, Command.request(RequestCode.PULL_MESSAGE, header), timeout_ms
         )
-        return pulled(answer, queue, header.queue_offset)
+        return to_pull_response(response, queue, header.queue_offset)
 
     def begin_pull(
         self, queue: MessageQueue, fields: dict[str, str], timeout_ms: float, broker_id: int
     ) -> asyncio.Future[Command] | None:
-        """Send a pull without waiting; the future's command is for `pulled`.
+        """Send a pull without waiting; the future's command is for `to_pull_response`.
 
         fields: of a PullMessageRequestHeader, as they travel. None where that broker is not known or not
         connected at the moment; `pull` sees to both.
@@ -127,10 +127,10 @@ class Asking(BrokerApi):
         name = random.choice(names)
         address = await self.client.broker_address(topic, name)
         header = GetConsumerListByGroupRequestHeader(consumer_group=self.group)
-        answer = await self.request(
+        response = await self.request(
             address, name, Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
         )
-        return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
+        return GetConsumerListByGroupResponseBody.decode(response.body).consumer_id_list
 
     async def check_subscription(self, subscription: SubscriptionData) -> None:
         """Have the topic's brokers look at a filter. Raises BrokerError, which says what is wrong with it."""
@@ -153,10 +153,10 @@ class Asking(BrokerApi):
         )
         address = await self.client.broker_address(queue.topic, queue.broker_name)
         command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header)
-        answer = await self.client.request(address, command, _OFFSET_TIMEOUT_MS)
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        response = await self.client.request(address, command, _OFFSET_TIMEOUT_MS)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        found = require_success(answer, queue.broker_name).header_as(QueryConsumerOffsetResponseHeader)
+        found = require_success(response, queue.broker_name).header_as(QueryConsumerOffsetResponseHeader)
         return checked_offset(found.offset, "committed offset", queue)
 
     async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> str:
@@ -185,8 +185,8 @@ class Asking(BrokerApi):
             consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
         )
         command = Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode())
-        answer = await self.request(address, first.broker_name, command, _LOCK_TIMEOUT_MS)
-        return set(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
+        response = await self.request(address, first.broker_name, command, _LOCK_TIMEOUT_MS)
+        return set(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
         """Give queues of one broker to whoever comes next."""
@@ -199,27 +199,28 @@ class Asking(BrokerApi):
         await self.client.request(address, command, _LOCK_TIMEOUT_MS)
 
 
-def pulled(answer: Command, queue: MessageQueue, asked: int) -> Pulled:
-    """What a broker answered to a pull of a queue from offset `asked`.
+def to_pull_response(response: Command, queue: MessageQueue, requested_offset: int) -> PullResponse:
+    """What a broker answered to a pull of a queue from offset `requested_offset`.
 
     Raises BrokerError, and RemoteProtocolError for an answer that no broker gives: following it would lose
     messages, or deliver some again and again.
     """
-    status = STATUSES.get(answer.code)
+    status = STATUSES.get(response.code)
     if status is None:
-        raise broker_error(answer, queue.broker_name)
-    header = answer.header_as(PullMessageResponseHeader)
-    wrong = _wrong_answer(status, header, answer.body, asked)
+        raise broker_error(response, queue.broker_name)
+    header = response.header_as(PullMessageResponseHeader)
+    wrong = _contradiction(status, header, response.body, requested_offset)
     if wrong is not None:
         raise RemoteProtocolError(
-            f"broker {queue.broker_name} answered a pull of {queue} from offset {asked} with {status.value}, "
+            f"broker {queue.broker_name} answered a pull of {queue} from offset {requested_offset} "
+            f"with {status.value}, "
             f"next offset {header.next_begin_offset} of {header.min_offset} to {header.max_offset}: {wrong}"
         )
-    return Pulled(status, header, answer.body)
+    return PullResponse(status, header, response.body)
 
 
-def _wrong_answer(
-    status: PullStatus, header: PullMessageResponseHeader, body: bytes, asked: int
+def _contradiction(
+    status: PullStatus, header: PullMessageResponseHeader, body: bytes, requested_offset: int
 ) -> str | None:
     """Return what contradicts itself in the answer to a pull; None for an answer in order."""
     following = header.next_begin_offset
@@ -227,11 +228,11 @@ def _wrong_answer(
         return "no queue has such offsets"
     if status is PullStatus.OFFSET_ILLEGAL:
         return None
-    if status is PullStatus.FOUND and following <= asked:
+    if status is PullStatus.FOUND and following <= requested_offset:
         return "the next offset is not behind the messages"
     if status is PullStatus.FOUND and not body:
         return "there are no messages in it"
-    return "the next offset leads back" if following < asked else None
+    return "the next offset leads back" if following < requested_offset else None
 
 
 def is_refusal(error: RocketError) -> bool:

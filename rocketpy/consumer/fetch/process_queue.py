@@ -38,7 +38,7 @@ class Limits:
         self.span = span
 
 
-class _Run:
+class _PulledBatch:
     """What one pull brought, of which something is held still.
 
     messages: all of it, in order; last: the highest of their offsets. size: bytes of all bodies. left: those
@@ -68,8 +68,17 @@ class ProcessQueue:
     """
 
     __slots__ = (
-        "_last", "_runs", "_waiting", "consumed_ms", "count", "dropped", "locked_ms", "next_offset",
-        "pulled_ms", "queue", "size",
+        "_batches",
+        "_last",
+        "_waiting",
+        "consumed_ms",
+        "count",
+        "dropped",
+        "locked_ms",
+        "next_offset",
+        "pulled_ms",
+        "queue",
+        "size",
     )  # fmt: skip
 
     def __init__(self, queue: MessageQueue, next_offset: int, now_ms: int) -> None:
@@ -81,14 +90,14 @@ class ProcessQueue:
         self.locked_ms: int | None = None
         self.pulled_ms = now_ms
         self.consumed_ms = now_ms
-        self._runs: deque[_Run] = deque()
+        self._batches: deque[_PulledBatch] = deque()
         self._waiting: deque[MessageExt] = deque()
         self._last = next_offset
 
     @property
     def span(self) -> int:
         """From the offset of the first message held to that of the last."""
-        return self._last - self._runs[0].first if self._runs else 0
+        return self._last - self._batches[0].first if self._batches else 0
 
     @property
     def position(self) -> int:
@@ -98,7 +107,7 @@ class ProcessQueue:
     @property
     def commit_offset(self) -> int:
         """Where a successor has to begin."""
-        return self._runs[0].first if self._runs else self.next_offset
+        return self._batches[0].first if self._batches else self.next_offset
 
     def is_full(self, limits: Limits) -> bool:
         """Whether pulls have to wait."""
@@ -123,8 +132,8 @@ class ProcessQueue:
     def add(self, messages: Sequence[MessageExt], next_offset: int) -> None:
         """Take in what a pull brought, in the order of offsets. The sequence must not change any more."""
         if messages:
-            run = _Run(messages)
-            self._runs.append(run)
+            run = _PulledBatch(messages)
+            self._batches.append(run)
             self.count += len(messages)
             self.size += run.size
             self._last = run.last
@@ -149,9 +158,9 @@ class ProcessQueue:
         The very sequence that `add` took goes in one piece.
         """
         self.consumed_ms = now_ms
-        run = self._run_of(messages[0].queue_offset) if messages else None
+        run = self._batch_of(messages[0].queue_offset) if messages else None
         if run is not None and run.messages is messages and run.left is None:
-            self._runs.remove(run)
+            self._batches.remove(run)
             self.count -= len(messages)
             self.size -= run.size
             return
@@ -159,7 +168,7 @@ class ProcessQueue:
             self._finish_one(message.queue_offset)
 
     def _finish_one(self, offset: int) -> None:
-        run = self._run_of(offset)
+        run = self._batch_of(offset)
         if run is None:
             return
         if run.left is None:
@@ -169,11 +178,11 @@ class ProcessQueue:
             self.count -= 1
             self.size -= len(message.body)
             if not run.left:
-                self._runs.remove(run)
+                self._batches.remove(run)
 
-    def _run_of(self, offset: int) -> _Run | None:
+    def _batch_of(self, offset: int) -> _PulledBatch | None:
         """The run that an offset may be in: one of the first, as queues are handled in about that order."""
-        for run in self._runs:
+        for run in self._batches:
             if offset <= run.last:
                 return run
         return None
@@ -187,8 +196,8 @@ class ProcessQueue:
         """What operators are shown."""
         return ProcessQueueInfo(
             commit_offset=self.commit_offset,
-            cached_msg_min_offset=self._runs[0].first if self._runs else 0,
-            cached_msg_max_offset=self._last if self._runs else 0,
+            cached_msg_min_offset=self._batches[0].first if self._batches else 0,
+            cached_msg_max_offset=self._last if self._batches else 0,
             cached_msg_count=self.count,
             cached_msg_size_in_mib=self.size >> 20,
             locked=self.is_locked(now_ms),

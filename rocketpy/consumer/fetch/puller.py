@@ -25,7 +25,13 @@ from typing import Final
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.routing.routes import MASTER_ID
 from rocketpy.consumer.config import MemberConfig
-from rocketpy.consumer.fetch.broker_api import UNKNOWN_SUBSCRIPTION, Asking, Pulled, is_refusal, pulled
+from rocketpy.consumer.fetch.broker_api import (
+    UNKNOWN_SUBSCRIPTION,
+    ConsumerApi,
+    PullResponse,
+    is_refusal,
+    to_pull_response,
+)
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.fetch.subscription import wanted_messages
 from rocketpy.errors import (
@@ -59,7 +65,7 @@ _EMPTY_PAUSE_MIN_S: Final = 0.001
 _EMPTY_PAUSE_MAX_S: Final = 1.0
 """After an answer without messages that came at once, doubling. RocketMQ: none; its brokers hold a pull for a
 second where they do not know long polling."""
-_HELD_MS: Final = 100
+_LONG_POLL_MS: Final = 100
 """A pull that took longer was held."""
 
 
@@ -81,22 +87,22 @@ class PullContext:
 
     client: ClientInstance
     tasks: Tasks
-    asking: Asking
+    api: ConsumerApi
     config: MemberConfig
     subscription: Callable[[str], SubscriptionData | None]
     limits: Callable[[], Limits]
-    present: Callable[[list[MessageExt]], list[MessageExt]]
+    restore_topics: Callable[[list[MessageExt]], list[MessageExt]]
     deliver: Callable[[Puller, list[MessageExt], int], None]
-    illegal: Callable[[Puller, int], None]
+    on_offset_illegal: Callable[[Puller, int], None]
     commits: bool
     carries_filter: bool
-    pulled: Callable[[str, int, float], None]
-    trouble: RateLimitedLog
-    observed: Observed = None
+    record_pull: Callable[[str, int, float], None]
+    refusal_log: RateLimitedLog
+    on_pull: Observed = None
     paused: bool = False
 
 
-class _Pulls:
+class _PullFields:
     """The fields of all pulls of a queue for one subscription, which differ in three.
 
     header: of any of them.
@@ -126,55 +132,55 @@ class Puller:
     """
 
     __slots__ = (
-        "_ahead",
         "_broker_id",
         "_context",
         "_empty_pause_s",
         "_limited_log",
         "_pause_s",
+        "_prefetched",
         "_pulls",
         "_task",
-        "_woken",
-        "held",
+        "_wakeup",
         "paused",
         "problem",
+        "process_queue",
     )  # fmt: skip
 
-    def __init__(self, context: PullContext, held: ProcessQueue) -> None:
+    def __init__(self, context: PullContext, process_queue: ProcessQueue) -> None:
         self._context = context
         self._broker_id = MASTER_ID
         self._pause_s = _PAUSE_MIN_S
         self._empty_pause_s = _EMPTY_PAUSE_MIN_S
         self._limited_log = RateLimitedLog(log)
         self._task: asyncio.Task[None] | None = None
-        self._woken: asyncio.Future[None] | None = None
-        self._ahead: asyncio.Future[Command] | None = None
-        self._pulls: _Pulls | None = None
-        self.held: Final = held
+        self._wakeup: asyncio.Future[None] | None = None
+        self._prefetched: asyncio.Future[Command] | None = None
+        self._pulls: _PullFields | None = None
+        self.process_queue: Final = process_queue
         self.paused = False
         self.problem: str | None = None
 
     def start(self) -> None:
         """Begin."""
-        self._task = self._context.tasks.spawn(self._run(), f"pull {self.held.queue}")
+        self._task = self._context.tasks.spawn(self._run(), f"pull {self.process_queue.queue}")
 
     def stop(self) -> None:
         """End; an answer that is on its way is not looked at."""
         if self._task is not None:
             self._task.cancel()
-        self._forget_ahead()
+        self._cancel_prefetch()
 
     def wake(self) -> None:
         """Look again whether to pull."""
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
     async def _run(self) -> None:
-        held, context = self.held, self._context
-        while not held.dropped:
-            if context.paused or self.paused or held.is_full(context.limits()):
-                self._woken = asyncio.get_running_loop().create_future()
-                await self._woken
+        process_queue, context = self.process_queue, self._context
+        while not process_queue.dropped:
+            if context.paused or self.paused or process_queue.is_full(context.limits()):
+                self._wakeup = asyncio.get_running_loop().create_future()
+                await self._wakeup
                 continue
             try:
                 await self._pull()
@@ -186,67 +192,70 @@ class Puller:
                 raise
             except Exception:
                 # Whatever it is must not end the work on a queue in silence (and nobody else takes it).
-                log.exception("pulling %s failed", held.queue)
-                self._forget_ahead()
+                log.exception("pulling %s failed", process_queue.queue)
+                self._cancel_prefetch()
                 await self._wait()
             if context.config.pull_interval_ms:
                 await asyncio.sleep(context.config.pull_interval_ms / 1000)
 
     async def _pull(self) -> None:
-        observe = self._context.observed
-        if observe is None:
+        set_telemetry = self._context.on_pull
+        if set_telemetry is None:
             await self._pull_once()
             return
         started_ns = time.time_ns()
         try:
             messages = await self._pull_once()
         except RocketError as error:
-            observe(self.held.queue, started_ns, error)
+            set_telemetry(self.process_queue.queue, started_ns, error)
             raise
-        observe(self.held.queue, started_ns, messages)
+        set_telemetry(self.process_queue.queue, started_ns, messages)
 
     async def _pull_once(self) -> Sequence[MessageExt]:
         """Returns the messages that were found."""
-        held, context, config = self.held, self._context, self._context.config
-        subscription = context.subscription(held.queue.topic)
+        process_queue, context, config = self.process_queue, self._context, self._context.config
+        subscription = context.subscription(process_queue.queue.topic)
         if subscription is None:
             await self._wait()
             return ()
         now = context.client.now_ms()
-        answer = await self._next_answer(subscription)
-        if held.dropped:
+        response = await self._next_response(subscription)
+        if process_queue.dropped:
             return ()
-        self._broker_id = answer.header.suggest_which_broker_id
-        if answer.status is PullStatus.FOUND:
+        self._broker_id = response.header.suggest_which_broker_id
+        if response.status is PullStatus.FOUND:
             self._empty_pause_s = _EMPTY_PAUSE_MIN_S
-            if self._pull_ahead(subscription, answer):
+            if self._prefetch(subscription, response):
                 await asyncio.sleep(0)  # it leaves, with those of the other queues
             found = decode_pull(
-                answer.body,
-                held.queue,
-                held.next_offset,
-                answer.header.next_begin_offset,
+                response.body,
+                process_queue.queue,
+                process_queue.next_offset,
+                response.header.next_begin_offset,
                 max_body_bytes=config.max_body_bytes,
-                max_total_bytes=context.limits().size - held.size,
+                max_total_bytes=context.limits().size - process_queue.size,
                 verify=config.verify_checksums,
             )
-            if found.next_offset != answer.header.next_begin_offset:
-                self._forget_ahead()  # it would leave out what was not decoded
-            messages = context.present(wanted_messages(found.messages, subscription.tags_set))
-            context.pulled(held.queue.topic, len(messages), context.client.now_ms() - now)
-            held.add(messages, found.next_offset)
+            if found.next_offset != response.header.next_begin_offset:
+                self._cancel_prefetch()  # it would leave out what was not decoded
+            messages = context.restore_topics(wanted_messages(found.messages, subscription.tags_set))
+            context.record_pull(process_queue.queue.topic, len(messages), context.client.now_ms() - now)
+            process_queue.add(messages, found.next_offset)
             if messages:
                 context.deliver(self, messages, len(undecodable(messages)) if found.undecodable else 0)
             return messages
-        if answer.status is PullStatus.OFFSET_ILLEGAL:
-            self._moved(answer)
+        if response.status is PullStatus.OFFSET_ILLEGAL:
+            self._handle_illegal_offset(response)
             await asyncio.sleep(0)  # which has stopped this: no pull must leave meanwhile
             return ()
-        if answer.header.next_begin_offset > held.next_offset or context.client.now_ms() - now >= _HELD_MS:
+        if (
+            response.header.next_begin_offset > process_queue.next_offset
+            or context.client.now_ms() - now >= _LONG_POLL_MS
+        ):
             self._empty_pause_s = _EMPTY_PAUSE_MIN_S
         else:
-            await self._wait_for_messages(answer.status)
-        held.next_offset = answer.header.next_begin_offset
+            await self._wait_for_messages(response.status)
+        process_queue.next_offset = response.header.next_begin_offset
         return ()
 
     async def _wait_for_messages(self, status: PullStatus) -> None:
@@ -259,45 +268,47 @@ class Puller:
         await asyncio.sleep(self._empty_pause_s)
         self._empty_pause_s = min(2 * self._empty_pause_s, _EMPTY_PAUSE_MAX_S)
 
-    async def _next_answer(self, subscription: SubscriptionData) -> Pulled:
+    async def _next_response(self, subscription: SubscriptionData) -> PullResponse:
         """The answer to the pull that left ahead, or to one made now."""
-        held, context, ahead = self.held, self._context, self._ahead
-        self._ahead = None
-        if ahead is not None:
+        process_queue, context, prefetched = self.process_queue, self._context, self._prefetched
+        self._prefetched = None
+        if prefetched is not None:
             try:
-                return pulled(await ahead, held.queue, held.next_offset)
+                return to_pull_response(await prefetched, process_queue.queue, process_queue.next_offset)
             except ConnectionLost:
-                log.debug("pulling %s again: its connection ended", held.queue)
-        header = self._header(subscription, held.next_offset)
-        return await context.asking.pull(held.queue, header, context.config.pull_timeout_ms, self._broker_id)
+                log.debug("pulling %s again: its connection ended", process_queue.queue)
+        header = self._header(subscription, process_queue.next_offset)
+        return await context.api.pull(
+            process_queue.queue, header, context.config.pull_timeout_ms, self._broker_id
+        )
 
-    def _pull_ahead(self, subscription: SubscriptionData, last: Pulled) -> bool:
+    def _prefetch(self, subscription: SubscriptionData, last: PullResponse) -> bool:
         """Send the pull that follows, if it would not have to wait. Returns whether it did."""
-        held, context, offset = self.held, self._context, last.header.next_begin_offset
+        process_queue, context, offset = self.process_queue, self._context, last.header.next_begin_offset
         if context.paused or self.paused or context.config.pull_interval_ms:
             return False
-        if held.will_be_full(context.limits(), offset, len(last.body)):
+        if process_queue.will_be_full(context.limits(), offset, len(last.body)):
             return False
-        self._ahead = context.asking.begin_pull(
-            held.queue,
+        self._prefetched = context.api.begin_pull(
+            process_queue.queue,
             self._fields(subscription, offset),
             context.config.pull_timeout_ms,
             self._broker_id,
         )
-        return self._ahead is not None
+        return self._prefetched is not None
 
-    def _forget_ahead(self) -> None:
-        if self._ahead is not None:
-            self._ahead.cancel()
-            self._ahead = None
+    def _cancel_prefetch(self) -> None:
+        if self._prefetched is not None:
+            self._prefetched.cancel()
+            self._prefetched = None
 
     def _header(self, subscription: SubscriptionData, queue_offset: int) -> PullMessageRequestHeader:
-        held, context, config = self.held, self._context, self._context.config
-        offset = held.commit_offset if context.commits else 0
+        process_queue, context, config = self.process_queue, self._context, self._context.config
+        offset = process_queue.commit_offset if context.commits else 0
         return PullMessageRequestHeader(
-            consumer_group=context.asking.group,
-            topic=held.queue.topic,
-            queue_id=held.queue.queue_id,
+            consumer_group=context.api.group,
+            topic=process_queue.queue.topic,
+            queue_id=process_queue.queue.queue_id,
             queue_offset=queue_offset,
             max_msg_nums=config.pull_batch_size,
             sys_flag=PullSysFlag.build(
@@ -313,43 +324,43 @@ class Puller:
     def _fields(self, subscription: SubscriptionData, queue_offset: int) -> dict[str, str]:
         """What `_header` says, as it travels: made once, but for where the queue is at."""
         if self._pulls is None or self._pulls.subscription is not subscription:
-            self._pulls = _Pulls(subscription, self._header(subscription, 0))
+            self._pulls = _PullFields(subscription, self._header(subscription, 0))
         commits = self._context.commits and self._broker_id == MASTER_ID
-        return self._pulls.fields(queue_offset, self.held.commit_offset if commits else 0)
+        return self._pulls.fields(queue_offset, self.process_queue.commit_offset if commits else 0)
 
-    def _moved(self, answer: Pulled) -> None:
-        held, header = self.held, answer.header
+    def _handle_illegal_offset(self, response: PullResponse) -> None:
+        process_queue, header = self.process_queue, response.header
         offset = next_offset_after_illegal(
-            held.next_offset, header.next_begin_offset, header.min_offset, header.max_offset
+            process_queue.next_offset, header.next_begin_offset, header.min_offset, header.max_offset
         )
         log.warning(
             "offset %d of %s is outside of the queue, which has %d to %d; going on at %d",
-            held.next_offset,
-            held.queue,
+            process_queue.next_offset,
+            process_queue.queue,
             header.min_offset,
             header.max_offset,
             offset,
         )
-        self._context.illegal(self, offset)
+        self._context.on_offset_illegal(self, offset)
 
     async def _recover(self, error: RocketError) -> None:
         """Wait a little, longer each time; learn where the queue is now, and introduce ourselves again."""
-        queue, client = self.held.queue, self._context.client
+        queue, client = self.process_queue.queue, self._context.client
         if is_refusal(error):
             self.problem = f"refused: {error}"
-            self._context.trouble.warning(str(error), "pulling %s: %s", queue, error)
+            self._context.refusal_log.warning(str(error), "pulling %s: %s", queue, error)
         elif isinstance(error, RemoteProtocolError) and not isinstance(error, InflatesTooFar):
             self.problem = str(error)
             text = "%s is pulled again from offset %d: %s"
-            self._limited_log.error(type(error).__name__, text, queue, self.held.next_offset, error)
+            self._limited_log.error(type(error).__name__, text, queue, self.process_queue.next_offset, error)
         elif isinstance(error, ProtocolError | StoreError):
-            offset = self.held.next_offset
+            offset = self.process_queue.next_offset
             self.problem = f"{queue} cannot be read from offset {offset}: {error}"
             text = "%s cannot be read from offset %d, and is pulled again; seek further to leave this out: %s"
             self._limited_log.error(f"{type(error).__name__} {offset}", text, queue, offset, error)
         else:
             self._limited_log.info(type(error).__name__, "pulling %s: %s", queue, error)
-        self._forget_ahead()  # it would leave out messages that could not be read
+        self._cancel_prefetch()  # it would leave out messages that could not be read
         self._broker_id = MASTER_ID
         await self._wait()
         try:
@@ -366,7 +377,7 @@ class Puller:
         self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
 
 
-class Moves:
+class OffsetMoveBackoff:
     """How long to wait before a queue goes on where its broker sends it: longer when it did so just now."""
 
     def __init__(self) -> None:
@@ -382,10 +393,10 @@ class Moves:
         return pause_s
 
 
-def next_offset_after_illegal(asked: int, suggested: int, min_offset: int, max_offset: int) -> int:
+def next_offset_after_illegal(requested_offset: int, suggested: int, min_offset: int, max_offset: int) -> int:
     """Where to go on when a broker says that an offset is outside of its queue.
 
     As it suggests; but one beyond the end leads to the end, never back to the start, which is what a broker
     whose queue begins at 0 suggests (QUIRKS 34): all of it was handled before.
     """
-    return max_offset if asked > max_offset and suggested <= min_offset else suggested
+    return max_offset if requested_offset > max_offset and suggested <= min_offset else suggested

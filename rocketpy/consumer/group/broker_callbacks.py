@@ -21,7 +21,7 @@ from typing import Any, Final
 from rocketpy.client.broker_api import checked_offset
 from rocketpy.client.instance import ClientInstance
 from rocketpy.consumer.group.member import GroupMember
-from rocketpy.consumer.outcomes import Verdict
+from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.errors import InvariantError
 from rocketpy.message.decode import decode_message
 from rocketpy.message.message import MessageExt
@@ -48,25 +48,25 @@ from rocketpy.transport import Channel
 _VERSION_NAME: Final = "V4_6_0"
 
 
-Direct = Callable[[MessageExt], Awaitable[Verdict]]
+DirectHandler = Callable[[MessageExt], Awaitable[HandlingResult]]
 """Handles a message that an operator chose. Raises RocketError when nothing there handles messages."""
 
 
-class GroupPlace:
+class GroupRegistration:
     """A consumer, as brokers talk to it: its place in the group, what handles a message, its settings."""
 
-    def __init__(self, member: GroupMember, direct: Direct, properties: dict[str, str]) -> None:
+    def __init__(self, member: GroupMember, direct: DirectHandler, properties: dict[str, str]) -> None:
         self.member: Final = member
         self.consume_directly: Final = direct
         self.properties: Final = properties
 
 
-class ConsumerGroups:
+class ClientRemotingProcessor:
     """The groups of one client, by name on the wire. One a client: `ClientInstance.shared`."""
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
-        self._groups: dict[str, GroupPlace] = {}
+        self._groups: dict[str, GroupRegistration] = {}
         client.connections.handlers.update(
             {
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
@@ -77,7 +77,7 @@ class ConsumerGroups:
             }
         )
 
-    def add(self, group: GroupPlace) -> None:
+    def add(self, group: GroupRegistration) -> None:
         """Let brokers talk to a consumer, and hear of it. Raises ConfigInvalid for a group's second one."""
         self._client.add_consumer(group.member.group, group.member.describe)
         self._groups[group.member.group] = group
@@ -136,7 +136,7 @@ class ConsumerGroups:
         if message.decode_error is not None:
             remark = f"the message cannot be decoded: {message.decode_error}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        self._later(member, channel, request, self._consumed(group, member.presented(message)))
+        self._later(member, channel, request, self._consumed(group, member.restore_topic(message)))
         return None
 
     def _later(
@@ -153,20 +153,20 @@ class ConsumerGroups:
 
         member.tasks.spawn(answer(), "consume directly")
 
-    async def _consumed(self, group: GroupPlace, message: MessageExt) -> bytes:
+    async def _consumed(self, group: GroupRegistration, message: MessageExt) -> bytes:
         began_ms = self._client.now_ms()
-        verdict = await group.consume_directly(message)
-        result = ConsumeMessageDirectlyResult(
+        result = await group.consume_directly(message)
+        body = ConsumeMessageDirectlyResult(
             order=group.member.orderly,
             auto_commit=True,
-            consume_result=verdict.kind,
-            remark=verdict.remark,
+            consume_result=result.kind,
+            remark=result.remark,
             spent_time_mills=int(self._client.now_ms() - began_ms),
         )
-        return result.encode()
+        return body.encode()
 
 
-def running_info(group: GroupPlace, client: ClientInstance) -> ConsumerRunningInfo:
+def running_info(group: GroupRegistration, client: ClientInstance) -> ConsumerRunningInfo:
     """How a consumer is doing. Names of properties: RocketMQ ConsumerRunningInfo."""
     member = group.member
     now_ms = client.now_ms()
@@ -180,12 +180,12 @@ def running_info(group: GroupPlace, client: ClientInstance) -> ConsumerRunningIn
     return ConsumerRunningInfo(
         properties=properties,
         subscription_set=list(member.subscriptions.values()),
-        mq_table={queue: puller.held.info(int(now_ms)) for queue, puller in member.pullers.items()},
+        mq_table={queue: puller.process_queue.info(int(now_ms)) for queue, puller in member.pullers.items()},
         status_table={topic: member.stats.status(topic, now_ms) for topic in member.subscriptions},
     )
 
 
-def settings_text(config: object) -> dict[str, str]:
+def config_properties(config: object) -> dict[str, str]:
     """The fields of a configuration as texts."""
     return {field.name: str(getattr(config, field.name)) for field in fields(config)}  # type: ignore[arg-type] # any dataclass
 

@@ -1,7 +1,7 @@
 """GroupMember: one member of a consumer group, whatever it does with the messages.
 
 It tells brokers of itself, finds out who else is there, takes and drops queues, pulls those it has, and
-stores how far it is. What becomes of the messages is a `Consumption`'s business.
+stores how far it is. What becomes of the messages is a `ConsumeService`'s business.
 
 Source: RocketMQ 4.6 DefaultMQPushConsumerImpl, RebalanceImpl, RebalancePushImpl, RebalanceService.
 """
@@ -19,11 +19,11 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap, wrap
 from rocketpy.client.routing import subscribe_queues
 from rocketpy.consumer.config import ConsumeFrom, MemberConfig, MessageModel
-from rocketpy.consumer.dispatch.concurrent import Consumption
+from rocketpy.consumer.dispatch.concurrent import ConsumeService
 from rocketpy.consumer.dispatch.send_back import retry_topic
-from rocketpy.consumer.fetch.broker_api import Asking, by_broker, is_refusal
+from rocketpy.consumer.fetch.broker_api import ConsumerApi, by_broker, is_refusal
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
-from rocketpy.consumer.fetch.puller import Moves, PullContext, Puller
+from rocketpy.consumer.fetch.puller import OffsetMoveBackoff, PullContext, Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
 from rocketpy.consumer.group.offset_stores import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_file
 from rocketpy.consumer.group.rebalance import Rebalance
@@ -38,10 +38,10 @@ from rocketpy.runtime.tasks import Tasks, joined
 
 log = logging.getLogger("rocketpy.consumer")
 
-_QUESTION_TIMEOUT_MS: Final = 6000
+_REQUEST_TIMEOUT_MS: Final = 6000
 _LOCK_INTERVAL_MS: Final = 20_000
 """RocketMQ: the system property rocketmq.client.rebalance.lockInterval."""
-_PATIENCE_S: Final = 1.0
+_CLOSE_WARNING_S: Final = 1.0
 """After so long `close` says what it waits for."""
 _SHOWN_MAX: Final = 3
 _HALF_HOUR_MS: Final = 30 * 60 * 1000
@@ -58,7 +58,7 @@ class GroupMember:
     the offset to store. handles_retries: whether messages that were sent back come to this member.
     stores_offsets: whether progress is stored by itself; else only when the application says so.
 
-    rebalances: whether the member takes its share by itself; else the application says what to `take`.
+    rebalances: whether the member takes its share by itself; else the application says what to `acquire`.
     undecodable: how many messages could not be decoded so far.
     """
 
@@ -84,7 +84,7 @@ class GroupMember:
         self.orderly: Final = orderly
         self.broadcasting: Final = config.model is MessageModel.BROADCASTING
         self.locks: Final = orderly and not self.broadcasting
-        self.asking = Asking(client, self.group, _QUESTION_TIMEOUT_MS)
+        self.api = ConsumerApi(client, self.group, _REQUEST_TIMEOUT_MS)
         self.tasks = Tasks(f"consumer group {self.group}")
         self.started_ms: Final = time.time_ns() // 1_000_000
         self.stats = ConsumerStats(client.now_ms())
@@ -92,7 +92,7 @@ class GroupMember:
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.queues_of: dict[str, tuple[MessageQueue, ...]] = {}
         self.handles_retries: Final = handles_retries and not self.broadcasting
-        self.consumption: Consumption | None = None
+        self.consume_service: ConsumeService | None = None
         self.on_change: Callable[[], None] | None = None
         self.offsets: OffsetStore = self._offset_store(group)
         self.closing = False
@@ -105,34 +105,34 @@ class GroupMember:
         self._wanted = asyncio.Event()
         self._limited_log = RateLimitedLog(log)
         self._refused: dict[str, RocketError] = {}
-        self._moves = Moves()
-        self._taking: dict[MessageQueue, asyncio.Future[None]] = {}
+        self._moves = OffsetMoveBackoff()
+        self._acquiring: dict[MessageQueue, asyncio.Future[None]] = {}
         self._renewal: asyncio.Task[None] | None = None
         self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
         self.context = PullContext(
             client=client,
             tasks=self.tasks,
-            asking=self.asking,
+            api=self.api,
             config=config,
             subscription=self._subscription,
             limits=self._limits,
-            present=self._present,
+            restore_topics=self._restore_topics,
             deliver=self._deliver,
-            illegal=self._illegal,
+            on_offset_illegal=self._on_offset_illegal,
             commits=commits_by_pull and stores_offsets and not self.broadcasting,
             carries_filter=carries_filter,
-            pulled=self.stats.pulled,
-            trouble=self._limited_log,
+            record_pull=self.stats.record_pull,
+            refusal_log=self._limited_log,
         )
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def start(self, consumption: Consumption, *, wait: bool) -> None:
+    async def start(self, consume_service: ConsumeService, *, wait: bool) -> None:
         """Join the group; without `wait` in the background.
 
         Raises BrokerError when a broker refuses a filter.
         """
-        self.consumption = consumption
+        self.consume_service = consume_service
         if self.handles_retries:
             self.subscribe(self._retry_topic, ALL)
         if wait:
@@ -177,7 +177,7 @@ class GroupMember:
             if self.locks:
                 await self._unlock_all()
             for puller in self.pullers.values():
-                puller.held.drop()
+                puller.process_queue.drop()
         finally:
             self.pullers.clear()
             await self.tasks.close()
@@ -188,13 +188,13 @@ class GroupMember:
         return left
 
     async def _end_handlers(self) -> Sequence[object]:
-        if self.consumption is None:
+        if self.consume_service is None:
             return ()
         timeout_s = self.config.close_timeout_ms / 1000
-        ending = joined(self.consumption.close(timeout_s), f"end handlers of {self.group}")
-        if timeout_s > _PATIENCE_S and not (await asyncio.wait({ending}, timeout=_PATIENCE_S))[0]:
+        ending = joined(self.consume_service.close(timeout_s), f"end handlers of {self.group}")
+        if timeout_s > _CLOSE_WARNING_S and not (await asyncio.wait({ending}, timeout=_CLOSE_WARNING_S))[0]:
             text = "group %s: close waits up to %.1f s for handlers, which are at %s"
-            log.warning(text, self.group, timeout_s, some_of(self.consumption.in_hand()))
+            log.warning(text, self.group, timeout_s, abbreviate(self.consume_service.in_progress()))
         return await ending
 
     def every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
@@ -234,7 +234,7 @@ class GroupMember:
         before = self.subscriptions.get(topic)
         version = max(time.time_ns() // 1_000_000, before.sub_version + 1 if before is not None else 0)
         self.subscriptions[topic] = subscription_data(topic, expression, version)
-        self._refused.pop(_filter_of(topic), None)
+        self._refused.pop(_filter_key(topic), None)
         changed = self.client.topic(topic).changed
         if self.rebalance_soon not in changed:
             changed.append(self.rebalance_soon)
@@ -243,18 +243,18 @@ class GroupMember:
     def unsubscribe(self, topic: str) -> None:
         """Want a topic no longer."""
         self._refused.pop(topic, None)
-        self._refused.pop(_filter_of(topic), None)
+        self._refused.pop(_filter_key(topic), None)
         if self.subscriptions.pop(topic, None) is not None:
             self.client.topic(topic).changed.remove(self.rebalance_soon)
             self.rebalance_soon()
 
-    async def introduce(self, topic: str) -> None:
+    async def announce_subscription(self, topic: str) -> None:
         """Tell brokers of a changed subscription. Pulls that they hold for the old one are given up."""
         if topic in self.subscriptions:
             await self._find_queues(topic)
         await self.client.heartbeat()
         for puller in list(self.pullers.values()):
-            if puller.held.queue.topic == topic:
+            if puller.process_queue.queue.topic == topic:
                 puller.stop()
                 puller.start()
         self.rebalance_soon()
@@ -264,9 +264,9 @@ class GroupMember:
             if subscription.expression_type == "TAG":
                 continue
             try:
-                await self.asking.check_subscription(subscription)
+                await self.api.check_subscription(subscription)
             except BrokerError as error:
-                self._refused[_filter_of(subscription.topic)] = error
+                self._refused[_filter_key(subscription.topic)] = error
                 raise
             except RocketError as error:
                 log.warning("the filter for %s was not checked: %s", subscription.topic, error)
@@ -315,33 +315,33 @@ class GroupMember:
         """Take and drop queues until the share is right. Returns whether nothing is left to be done."""
         complete = True
         changed = False
-        for queue in self._rebalance.not_mine(self.subscriptions, list(self.pullers)):
+        for queue in self._rebalance.unsubscribed(self.subscriptions, list(self.pullers)):
             changed = True
-            self.drop(queue)
+            self.revoke(queue)
         for topic in list(self.subscriptions):
             queues = await self._find_queues(topic)
             members = None
             if queues is not None and not self.broadcasting:
                 try:
-                    members = await self.asking.members(topic)
+                    members = await self.api.members(topic)
                 except RocketError as error:
-                    self._no_members(topic, error)
+                    self._members_unknown(topic, error)
             complete = complete and queues is not None and (self.broadcasting or members is not None)
             changes = self._rebalance.changes(topic, queues, members, list(self.pullers))
-            for queue in changes.drop:
-                self.drop(queue)
-            taken = await asyncio.gather(*(self.take(queue) for queue in changes.take))
-            if members is not None and all(taken):
+            for queue in changes.revoked:
+                self.revoke(queue)
+            acquired = await asyncio.gather(*(self.acquire(queue) for queue in changes.assigned))
+            if members is not None and all(acquired):
                 self._refused.pop(topic, None)
-            complete = complete and all(taken)
-            changed = changed or bool(changes.drop) or any(taken)
+            complete = complete and all(acquired)
+            changed = changed or bool(changes.revoked) or any(acquired)
         if changed:
             log.info("group %s: this member has %d queues now", self.group, len(self.pullers))
             if self.on_change is not None:
                 self.on_change()
         return complete
 
-    def _no_members(self, topic: str, error: RocketError) -> None:
+    def _members_unknown(self, topic: str, error: RocketError) -> None:
         text = "members of group %s are not known: %s"
         if is_refusal(error):
             self._refused[topic] = error
@@ -349,85 +349,85 @@ class GroupMember:
         else:  # as it is until brokers have heard of us
             self._limited_log.info(type(error).__name__, text, self.group, error)
 
-    async def take(self, queue: MessageQueue) -> bool:
+    async def acquire(self, queue: MessageQueue) -> bool:
         """Begin with a queue. Returns whether that worked."""
         if queue in self._releasing:
             return False  # a handler of ours still works on what was dropped
         now_ms = int(self.client.now_ms())
         if not self.locks:
-            offset = await self._offset_to_take(queue)
-            return offset is not None and self._begin_if_wanted(queue, offset)
-        self._taking[queue] = taken = asyncio.get_running_loop().create_future()
+            offset = await self._offset_to_begin(queue)
+            return offset is not None and self._start_if_wanted(queue, offset)
+        self._acquiring[queue] = finished = asyncio.get_running_loop().create_future()
         try:
             if not await self._lock_new(queue):
                 return False
-            offset = await self._offset_to_take(queue)
-            if offset is not None and self._begin_if_wanted(queue, offset, locked_ms=now_ms):
+            offset = await self._offset_to_begin(queue)
+            if offset is not None and self._start_if_wanted(queue, offset, locked_ms=now_ms):
                 return True
             await self._unlock([queue])  # or nobody would have it until that runs out
             return False
         finally:
-            del self._taking[queue]
-            taken.set_result(None)
+            del self._acquiring[queue]
+            finished.set_result(None)
 
     async def _lock_new(self, queue: MessageQueue) -> bool:
         try:
-            locked = await self.asking.lock([queue])
+            locked = await self.api.lock([queue])
         except RocketError as error:
-            self._cannot_take(queue, error)
+            self._cannot_acquire(queue, error)
             return False
         if queue not in locked:
             log.info("%s is locked by another member of group %s still", queue, self.group)
         return queue in locked
 
-    async def _offset_to_take(self, queue: MessageQueue) -> int | None:
+    async def _offset_to_begin(self, queue: MessageQueue) -> int | None:
         try:
             return await self._start_offset(queue)
         except RocketError as error:
-            self._cannot_take(queue, error)
+            self._cannot_acquire(queue, error)
             return None
 
-    def _cannot_take(self, queue: MessageQueue, error: RocketError) -> None:
+    def _cannot_acquire(self, queue: MessageQueue, error: RocketError) -> None:
         if is_refusal(error):
             self._refused[queue.topic] = error
         self._limited_log.warning(str(error), "%s cannot be taken yet: %s", queue, error)
 
-    def _begin_if_wanted(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> bool:
+    def _start_if_wanted(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> bool:
         if self.closing or (self.rebalances and queue.topic not in self.subscriptions):
             return False
-        self.begin(queue, offset, locked_ms=locked_ms)
+        self.start_pulling(queue, offset, locked_ms=locked_ms)
         return True
 
-    def begin(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
+    def start_pulling(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
         """Hold a queue, and pull it from an offset on."""
-        held = ProcessQueue(queue, offset, int(self.client.now_ms()))
-        held.locked_ms = locked_ms
-        puller = self.pullers[queue] = Puller(self.context, held)
+        process_queue = ProcessQueue(queue, offset, int(self.client.now_ms()))
+        process_queue.locked_ms = locked_ms
+        puller = self.pullers[queue] = Puller(self.context, process_queue)
         puller.start()
 
-    def restart(self, queue: MessageQueue, offset: int) -> None:
+    def restart_pulling(self, queue: MessageQueue, offset: int) -> None:
         """Go on with a queue of this member elsewhere, at once; what is held of it counts no more."""
         old = self.pullers[queue]
         old.stop()
-        old.held.drop()
-        self.begin(queue, offset, locked_ms=old.held.locked_ms)
+        old.process_queue.drop()
+        self.start_pulling(queue, offset, locked_ms=old.process_queue.locked_ms)
         self.pullers[queue].paused = old.paused
 
-    def drop(self, queue: MessageQueue, offset: int | None = None) -> None:
+    def revoke(self, queue: MessageQueue, offset: int | None = None) -> None:
         """Give a queue up. offset: where its next owner is to begin; None for where this one got to."""
         puller = self.pullers.pop(queue, None)
         if puller is not None:
             puller.stop()
-            puller.held.drop()
+            puller.process_queue.drop()
             self._releasing[queue] = self.tasks.spawn(self._release(puller, offset), f"release {queue}")
 
     async def _release(self, puller: Puller, offset: int | None) -> None:
-        queue = puller.held.queue
+        queue = puller.process_queue.queue
         try:
-            if self.consumption is not None:
-                await self.consumption.released(puller)
+            if self.consume_service is not None:
+                await self.consume_service.wait_released(puller)
             if offset is None and self.stores_offsets:
-                offset = puller.held.commit_offset
+                offset = puller.process_queue.commit_offset
             if offset is not None:
                 await self.offsets.write({queue: offset}, wait=True)
             if self.locks:
@@ -446,10 +446,10 @@ class GroupMember:
             return 0
         if begins is ConsumeFrom.TIMESTAMP and not is_retry:
             timestamp = self.config.consume_timestamp_ms
-            return await self.asking.search_offset(
+            return await self.api.search_offset(
                 queue, self.started_ms - _HALF_HOUR_MS if timestamp is None else timestamp
             )
-        return await self.asking.max_offset(queue)
+        return await self.api.max_offset(queue)
 
     # -- locks --------------------------------------------------------------------------------
 
@@ -460,15 +460,15 @@ class GroupMember:
 
     async def lock_one(self, puller: Puller) -> bool:
         """Ask for one queue's lock again."""
-        queue = puller.held.queue
+        queue = puller.process_queue.queue
         if self.pullers.get(queue) is puller:
             await self._lock_some([queue])
-        return puller.held.is_locked(int(self.client.now_ms()))
+        return puller.process_queue.is_locked(int(self.client.now_ms()))
 
     async def _lock_some(self, queues: Collection[MessageQueue]) -> None:
         now_ms = int(self.client.now_ms())
         try:
-            locked = await self.asking.lock(queues)
+            locked = await self.api.lock(queues)
         except RocketError as error:
             self._limited_log.warning(
                 f"locks {type(error).__name__}", "locks of %d queues were not renewed: %s", len(queues), error
@@ -477,20 +477,20 @@ class GroupMember:
         for queue in queues:
             puller = self.pullers.get(queue)
             if puller is not None:
-                puller.held.locked_ms = now_ms if queue in locked else None
+                puller.process_queue.locked_ms = now_ms if queue in locked else None
 
     async def _unlock_all(self) -> None:
         """Give back all locks, also those that are asked for just now."""
         if self._renewal is not None:
             self._renewal.cancel()
-        if self._taking:
-            await asyncio.wait(set(self._taking.values()), timeout=1)
-        await self._unlock([*self.pullers, *self._taking])
+        if self._acquiring:
+            await asyncio.wait(set(self._acquiring.values()), timeout=1)
+        await self._unlock([*self.pullers, *self._acquiring])
 
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:
         for some in by_broker(queues).values():
             try:
-                await self.asking.unlock(some)
+                await self.api.unlock(some)
             except RocketError as error:
                 log.info("%d queues were not unlocked, which ends by itself: %s", len(some), error)
 
@@ -498,7 +498,7 @@ class GroupMember:
 
     def progress(self) -> dict[MessageQueue, int]:
         """Where a successor would begin, a queue held."""
-        return {queue: puller.held.commit_offset for queue, puller in self.pullers.items()}
+        return {queue: puller.process_queue.commit_offset for queue, puller in self.pullers.items()}
 
     async def persist(self, *, wait: bool = False) -> None:
         """Store how far the queues were handled."""
@@ -516,11 +516,11 @@ class GroupMember:
         if not self.rebalances:
             # The application chose these queues: nobody would take them again.
             for queue, offset in chosen.items():
-                self.restart(queue, offset)
+                self.restart_pulling(queue, offset)
             await self.offsets.write(chosen, wait=True)
             return
         for queue, offset in chosen.items():
-            self.drop(queue, offset)
+            self.revoke(queue, offset)
         releasing = [self._releasing[queue] for queue in chosen]
         if releasing:
             await asyncio.wait(releasing)
@@ -528,7 +528,7 @@ class GroupMember:
 
     def _offset_store(self, group: str) -> OffsetStore:
         if not self.broadcasting:
-            return BrokerOffsets(self.asking)
+            return BrokerOffsets(self.api)
         # The client id names the process unless told otherwise; offsets must outlive that. Java: the same.
         address = self.client.client_id.partition("@")[0]
         name = f"{address}@{self.client.config.instance_name or 'DEFAULT'}"
@@ -551,15 +551,15 @@ class GroupMember:
             size = max(1, config.topic_bytes_max // count)
         return Limits(messages, size, self._span_max)
 
-    def _present(self, messages: list[MessageExt]) -> list[MessageExt]:
+    def _restore_topics(self, messages: list[MessageExt]) -> list[MessageExt]:
         """Messages as the application knows them: under their own topic, without the namespace."""
         if messages and messages[0].topic == self._retry_topic:
-            return [self.presented(message) for message in messages]
+            return [self.restore_topic(message) for message in messages]
         if not self.namespace:
             return messages
         return [message.with_topic(unwrap(self.namespace, message.topic)) for message in messages]
 
-    def presented(self, message: MessageExt) -> MessageExt:
+    def restore_topic(self, message: MessageExt) -> MessageExt:
         """One message, which may have come again."""
         topic = message.topic
         if topic == self._retry_topic:
@@ -569,28 +569,28 @@ class GroupMember:
     def _deliver(self, puller: Puller, messages: list[MessageExt], failed: int) -> None:
         if failed:
             self.undecodable += len(undecodable(messages, log))
-        if self.consumption is not None:
-            self.consumption.submit(puller, messages, failed)
+        if self.consume_service is not None:
+            self.consume_service.submit(puller, messages, failed)
 
-    def _illegal(self, puller: Puller, offset: int) -> None:
-        queue = puller.held.queue
+    def _on_offset_illegal(self, puller: Puller, offset: int) -> None:
+        queue = puller.process_queue.queue
         if self.pullers.get(queue) is puller:
             puller.stop()
             self.tasks.spawn(self._move(puller, offset), f"reset {queue}")
 
     async def _move(self, puller: Puller, offset: int) -> None:
-        queue = puller.held.queue
+        queue = puller.process_queue.queue
         await asyncio.sleep(self._moves.pause_s(queue, self.client.now_ms()))
         if self.pullers.get(queue) is puller:
             await self.reset(queue.topic, {queue: offset})
 
 
-def _filter_of(topic: str) -> str:
+def _filter_key(topic: str) -> str:
     """Where a refused filter is kept, apart from other refusals of its topic, which end with a success."""
     return f"filter of {topic}"
 
 
-def some_of(things: Sequence[object]) -> str:
+def abbreviate(things: Sequence[object]) -> str:
     """The first of them, for a line in the log."""
     shown = ", ".join(str(thing) for thing in things[:_SHOWN_MAX])
     return f"{shown} and {len(things) - _SHOWN_MAX} more" if len(things) > _SHOWN_MAX else shown

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from rocketpy.consumer.fetch.broker_api import Asking
+from rocketpy.consumer.fetch.broker_api import ConsumerApi
 from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError
 from rocketpy.protocol.bodies import MessageQueue, OffsetSerializeWrapper
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
@@ -38,15 +38,15 @@ class BrokerOffsets:
     failover the new one may know less.
     """
 
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+    def __init__(self, api: ConsumerApi) -> None:
+        self._api = api
         self._sent: dict[MessageQueue, tuple[int, str]] = {}
         self._limited_log = RateLimitedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
         """See `OffsetStore`."""
         self._sent.pop(queue, None)
-        return await self._asking.committed_offset(queue)
+        return await self._api.committed_offset(queue)
 
     async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
         """See `OffsetStore`."""
@@ -54,10 +54,10 @@ class BrokerOffsets:
 
     async def _write(self, queue: MessageQueue, offset: int, *, wait: bool) -> None:
         try:
-            address = await self._asking.client.broker_address(queue.topic, queue.broker_name)
+            address = await self._api.client.broker_address(queue.topic, queue.broker_name)
             if not wait and self._sent.get(queue) == (offset, address):
                 return
-            self._sent[queue] = (offset, await self._asking.commit(queue, offset, wait=wait))
+            self._sent[queue] = (offset, await self._api.commit(queue, offset, wait=wait))
         except RocketError as error:
             self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",

@@ -15,11 +15,11 @@ from rocketpy.consumer.allocation import AllocationStrategy
 from rocketpy.protocol.bodies import MessageQueue
 
 
-class Changes(NamedTuple):
-    """What to do about one topic. drop comes first: another member may wait for it."""
+class AssignmentChanges(NamedTuple):
+    """What to do about one topic. revoked comes first: another member may wait for it."""
 
-    drop: tuple[MessageQueue, ...]
-    take: tuple[MessageQueue, ...]
+    revoked: tuple[MessageQueue, ...]
+    assigned: tuple[MessageQueue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +40,23 @@ class Rebalance:
         queues: Sequence[MessageQueue] | None,
         members: Sequence[str] | None,
         held: Collection[MessageQueue],
-    ) -> Changes:
+    ) -> AssignmentChanges:
         """What to change now for a topic.
 
         queues, members: None when nobody could tell; then everything stays as it is, since giving up work on
         a guess would leave it to nobody. held: the queues of any topic that the member has.
         """
         if queues is None or (members is None and not self.broadcasting):
-            return Changes((), ())
+            return AssignmentChanges((), ())
         share = set(queues)
         if not self.broadcasting:
             share = set(
                 self.strategy.allocate(self.group, self.client_id, sorted(queues), sorted(members or ()))
             )
         mine = {queue for queue in held if queue.topic == topic}
-        return Changes(tuple(sorted(mine - share)), tuple(sorted(share - mine)))
+        return AssignmentChanges(tuple(sorted(mine - share)), tuple(sorted(share - mine)))
 
     @staticmethod
-    def not_mine(topics: Collection[str], held: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
+    def unsubscribed(topics: Collection[str], held: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
         """Queues of topics that are not subscribed to any more."""
         return tuple(sorted(queue for queue in held if queue.topic not in topics))

@@ -107,14 +107,14 @@ async def _hand_late(_consumer: PushConsumer, producer: Producer) -> None:
     await producer.send(Message("T", b"late"))
 
 
-async def _drop(consumer: PushConsumer, _producer: Producer) -> None:
+async def _revoke(consumer: PushConsumer, _producer: Producer) -> None:
     member = consumer.member
-    member.drop(next(iter(member.pullers)))
+    member.revoke(next(iter(member.pullers)))
 
 
 async def _leave_range(consumer: PushConsumer, _producer: Producer) -> None:
     puller = next(iter(consumer.member.pullers.values()))
-    consumer.member.context.illegal(puller, 0)
+    consumer.member.context.on_offset_illegal(puller, 0)
 
 
 async def _subscribe(consumer: PushConsumer, _producer: Producer) -> None:
@@ -133,9 +133,9 @@ async def _ask(consumer: PushConsumer, _producer: Producer) -> None:
 Do = Callable[[PushConsumer, Producer], Awaitable[None]]
 Part = Callable[[GroupMember], Any]
 ONCE: list[tuple[str, Part, str, Do]] = [
-    ("send back", lambda member: member.consumption._send_back, "send_back", _hand_late),  # type: ignore[union-attr]
-    ("release", lambda member: member.consumption, "released", _drop),
-    ("reset", lambda member: member, "drop", _leave_range),
+    ("send back", lambda member: member.consume_service._send_back, "send_back", _hand_late),  # type: ignore[union-attr]
+    ("release", lambda member: member.consume_service, "wait_released", _revoke),
+    ("reset", lambda member: member, "revoke", _leave_range),
     ("introduction", lambda member: member.client, "heartbeat", _subscribe),
     ("connect", lambda member: member.client.connections, "with_scheme", _connect),
     ("route of", lambda member: member.client._name_servers, "route", _ask),
@@ -180,7 +180,7 @@ async def test_an_orderly_lane_that_ends(
 
     async with consuming(cluster, orderly=True) as consumer:
         with monkeypatch.context() as patch:
-            patch.setattr(consumer.member.consumption, "_may_handle", fails)
+            patch.setattr(consumer.member.consume_service, "_may_call", fails)
             await _hand(consumer, producer)
             await fails_visibly(consumer, caplog)
 
@@ -200,7 +200,7 @@ async def test_a_callback_of_handlers_that_fails(
 
     async with consuming(cluster) as consumer:
         with monkeypatch.context() as patch:
-            patch.setattr(consumer.member.consumption._runner, method, fails)  # type: ignore[union-attr]
+            patch.setattr(consumer.member.consume_service._runner, method, fails)  # type: ignore[union-attr]
             await _hand(consumer, producer)
             await fails_visibly(consumer, caplog)
 

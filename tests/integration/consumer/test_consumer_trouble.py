@@ -29,7 +29,7 @@ from rocketpy import (
     Sql,
 )
 from rocketpy.consumer import group_consumer as base
-from rocketpy.consumer.fetch.broker_api import Asking
+from rocketpy.consumer.fetch.broker_api import ConsumerApi
 from rocketpy.consumer.group import member
 from rocketpy.errors import BrokerError, ConfigInvalid, GroupInvalid, TopicInvalid, UsageError
 from rocketpy.protocol.bodies import GetConsumerListByGroupResponseBody, MessageQueue
@@ -141,7 +141,7 @@ async def test_a_consumer_that_wants_nothing_says_so(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forgotten `subscribe` would look like a topic without messages."""
-    monkeypatch.setattr(base, "_SOON_S", 0.0)
+    monkeypatch.setattr(base, "_SUBSCRIBE_GRACE_S", 0.0)
     words = "consumer g gets no messages before it subscribes to a topic"
     for consumer in (
         PushConsumer("g", cluster.namesrv_address, Seen()),
@@ -283,7 +283,7 @@ async def test_a_close_says_what_it_waits_for(
     orderly: bool,
 ) -> None:
     """A program that does not end after Ctrl-C would not tell which handler is stuck."""
-    monkeypatch.setattr(member, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(member, "_CLOSE_WARNING_S", 0.01)
     began, go = threading.Event(), threading.Event()
 
     def handle(_: MessageExt) -> None:
@@ -339,16 +339,16 @@ async def test_a_lock_that_comes_while_the_consumer_closes_is_given_back(
 ) -> None:
     """Nobody could have the queue for a minute, until the broker's lock runs out."""
     granted, closing = asyncio.Event(), asyncio.Event()
-    lock = Asking.lock
+    lock = ConsumerApi.lock
 
-    async def lock_slowly(self: Asking, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+    async def lock_slowly(self: ConsumerApi, queues: Collection[MessageQueue]) -> set[MessageQueue]:
         locked = await lock(self, queues)
         granted.set()
         await closing.wait()
         return locked
 
     with monkeypatch.context() as patch:
-        patch.setattr(Asking, "lock", lock_slowly)
+        patch.setattr(ConsumerApi, "lock", lock_slowly)
         async with consuming(cluster, Seen(), orderly=True, name="one") as first:
             await granted.wait()
             one = first.member

@@ -167,10 +167,10 @@ async def test_handlers_stop_when_the_lock_runs_out(
             return refused
 
         with monkeypatch.context() as patch:
-            patch.setattr(consumer.member.asking, "lock", lock)
+            patch.setattr(consumer.member.api, "lock", lock)
             await consumer.member.lock_all()
             await send(producer, *texts("waiting", 4))
-            await until(lambda: sum(p.held.count for p in consumer.member.pullers.values()) == 4)
+            await until(lambda: sum(p.process_queue.count for p in consumer.member.pullers.values()) == 4)
             await asyncio.sleep(0.2)
             assert seen.bodies.total() == 1
             assert len(of_topic(consumer)) == 4  # kept all the same

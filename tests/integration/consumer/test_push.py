@@ -296,7 +296,7 @@ async def test_back_pressure(cluster: EmbeddedCluster, producer: Producer) -> No
 
 async def _held(consumer: PushConsumer, queue: MessageQueue) -> Any:
     await until(lambda: queue in consumer.member.pullers)
-    return consumer.member.pullers[queue].held
+    return consumer.member.pullers[queue].process_queue
 
 
 async def test_every_pull_says_the_same_of_its_consumer(cluster: EmbeddedCluster, producer: Producer) -> None:

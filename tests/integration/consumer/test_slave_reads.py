@@ -260,7 +260,9 @@ async def test_what_fails_is_sent_anew_where_the_master_is_away(names: Names) ->
     consumer = await start(names, seen, ConsumeResult.LATER)
     try:
         await until(lambda: len(names.other.requests(RequestCode.SEND_MESSAGE_V2)) == 3)
-        await until(lambda: sum(puller.held.count for puller in consumer.member.pullers.values()) == 0)
+        await until(
+            lambda: sum(puller.process_queue.count for puller in consumer.member.pullers.values()) == 0
+        )
     finally:
         await consumer.close()
     headers = [
@@ -310,7 +312,7 @@ async def test_an_orderly_queue_is_kept_without_its_master(names: Names) -> None
         await names.lose_master()
         await asyncio.wait_for(consumer.member.lock_all(), LIMIT_S)
         assert dict(consumer.member.pullers) == held
-        assert all(p.held.locked_ms is not None for q, p in held.items() if q.topic == "T")
+        assert all(p.process_queue.locked_ms is not None for q, p in held.items() if q.topic == "T")
     finally:
         await consumer.close()
 

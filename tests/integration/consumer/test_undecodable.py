@@ -172,7 +172,7 @@ async def test_an_operator_tries_such_a_message(place: Place) -> None:
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_a_copy_stays_what_it_was(monkeypatch: pytest.MonkeyPatch, orderly: bool) -> None:
     """A message that a broker does not take back would be copied as a good one, or handed to the handler."""
-    monkeypatch.setattr(consuming, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(consuming, "_LOCAL_RETRY_S", 0.05)
     seen = Seen()
     async with Refusing() as broker, Names(T={"a": broker.address}) as names:
         names.routes["%RETRY%g"] = {"a": broker.address}

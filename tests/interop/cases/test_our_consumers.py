@@ -345,7 +345,9 @@ async def test_mqadmin_sees_ours(servers: Cluster) -> None:
             assert re.search(rf"001\s+{client_id}\s+V4_6_0", status), status
             one = await admin("consumerStatus", "-g", group, "-i", ours.member.client.client_id)
             assert "#Consumer Consumption Rate#" in one or topic in one, one
-            await until(lambda: sum(p.held.count for p in ours.member.pullers.values()) == 0, "no work left")
+            await until(
+                lambda: sum(p.process_queue.count for p in ours.member.pullers.values()) == 0, "no work left"
+            )
             await admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
             await until(lambda: len(seen.bodies) == 20, "everything once more")
     assert Counter(seen.bodies) == Counter(sent * 2)

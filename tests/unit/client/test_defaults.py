@@ -93,7 +93,7 @@ ROCKETMQ: Final[dict[str, Row]] = {
     "postSubscriptionWhenPull": (PUSH.post_subscription, False),
     "unitMode": (PUSH.unit_mode, False),
     "maxReconsumeTimes": (PUSH.max_reconsume_times, -1),
-    "maxReconsumeTimes, without one": (consuming._TIMES_MAX, 16),
+    "maxReconsumeTimes, without one": (consuming._DEFAULT_MAX_RECONSUME_TIMES, 16),
     "suspendCurrentQueueTimeMillis": (PUSH.suspend_ms, 1000),
     "consumeTimeout": (PUSH.consume_timeout_ms, 15 * 60_000),
     "BROKER_SUSPEND_MAX_TIME_MILLIS": (PUSH.suspend_timeout_ms, 15_000),

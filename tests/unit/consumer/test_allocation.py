@@ -17,7 +17,7 @@ from rocketpy.consumer.allocation import (
     java_text,
     ring_hash,
 )
-from rocketpy.consumer.group.rebalance import Changes, Rebalance
+from rocketpy.consumer.group.rebalance import AssignmentChanges, Rebalance
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import MessageQueue
 
@@ -66,8 +66,8 @@ STRATEGIES = [
 def test_each_queue_goes_to_one_member(strategy: AllocationStrategy, size: int) -> None:
     """Some number of queues and members would leave a queue out, or give it to two."""
     every = queues(16, "room@broker-a")
-    given = Counter(queue for share in shares(strategy, every, members(size)) for queue in share)
-    assert given == Counter(range(16))
+    polled = Counter(queue for share in shares(strategy, every, members(size)) for queue in share)
+    assert polled == Counter(range(16))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
@@ -132,17 +132,19 @@ def test_a_member_takes_and_drops() -> None:
     """A rebalance would give up queues that the member keeps, or start those that it has again."""
     held = [MessageQueue("T", "broker-a", 1), MessageQueue("T", "broker-a", 3), MessageQueue("U", "b", 9)]
     changes = rebalance().changes("T", queues(4), members(2), held)
-    assert changes == Changes(drop=(held[1],), take=(MessageQueue("T", "broker-a", 0),))
-    assert Rebalance.not_mine({"T"}, held) == (held[2],)
+    assert changes == AssignmentChanges(revoked=(held[1],), assigned=(MessageQueue("T", "broker-a", 0),))
+    assert Rebalance.unsubscribed({"T"}, held) == (held[2],)
 
 
 def test_nothing_changes_on_a_guess() -> None:
     """A name server or broker that does not answer would make a whole group drop its work."""
     held = queues(4)
-    assert rebalance().changes("T", None, members(2), held) == Changes((), ())
-    assert rebalance().changes("T", queues(2), None, held) == Changes((), ())
+    assert rebalance().changes("T", None, members(2), held) == AssignmentChanges((), ())
+    assert rebalance().changes("T", queues(2), None, held) == AssignmentChanges((), ())
 
 
 def test_everybody_gets_everything_when_broadcasting() -> None:
     """Members of a group that broadcasts would share what each of them should have."""
-    assert rebalance(broadcasting=True).changes("T", queues(3), None, []) == Changes((), tuple(queues(3)))
+    assert rebalance(broadcasting=True).changes("T", queues(3), None, []) == AssignmentChanges(
+        (), tuple(queues(3))
+    )

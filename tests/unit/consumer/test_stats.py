@@ -10,9 +10,9 @@ from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 def test_rates_are_those_of_the_last_minute() -> None:
     """An operator would see the average since the start, in which a standstill does not show."""
     stats = ConsumerStats(0)
-    stats.pulled("T", 600, 90.0)
-    stats.handled("T", 490, 10, 50.0)
-    stats.handled("T", 100, 0, 150.0, calls=3)
+    stats.record_pull("T", 600, 90.0)
+    stats.record_handled("T", 490, 10, 50.0)
+    stats.record_handled("T", 100, 0, 150.0, calls=3)
     stats.sample(SAMPLE_MS)
     busy = stats.status("T", 2 * SAMPLE_MS)
     assert (busy.pull_rt, busy.pull_tps) == (90.0, 30.0)

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from rocketpy.consumer.dispatch.handler_threads import HandlerThreads
+from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
 from tests.waiting import LIMIT_S
 
 
 def test_as_many_as_are_needed() -> None:
     """Handlers would wait for each other, or each cost a thread of its own."""
-    threads = HandlerThreads(3)
+    threads = HandlerThreadPool(3)
     names = {threads.submit(lambda: threading.current_thread().name).result(10) for _ in range(20)}
     barrier = threading.Barrier(3, timeout=LIMIT_S)
     waiting = [threads.submit(barrier.wait) for _ in range(6)]  # three side by side, twice
@@ -24,7 +24,7 @@ def test_as_many_as_are_needed() -> None:
 
 def test_an_end_begins_nothing_more() -> None:
     """A closed consumer would go on with what it had not begun."""
-    threads = HandlerThreads(1)
+    threads = HandlerThreadPool(1)
     began, go = threading.Event(), threading.Event()
 
     def work() -> bool:
@@ -43,7 +43,7 @@ def test_an_end_begins_nothing_more() -> None:
 
 def test_what_a_call_raises_is_its_own() -> None:
     """A thread would end, and its place never be filled."""
-    threads = HandlerThreads(1)
+    threads = HandlerThreadPool(1)
     with pytest.raises(SystemExit):
         threads.submit(sys.exit, 3).result(10)
     assert threads.submit(lambda: 7).result(10) == 7

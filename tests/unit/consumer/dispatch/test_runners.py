@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from rocketpy.consumer.dispatch.concurrent import Callee
+from rocketpy.consumer.dispatch.concurrent import HandlerAdapter
 from rocketpy.consumer.dispatch.loop_runner import LoopRunner
-from rocketpy.consumer.dispatch.runner import Ended, Runner
+from rocketpy.consumer.dispatch.runner import CompletedCalls, HandlerRunner
 from rocketpy.consumer.dispatch.thread_runner import ThreadRunner
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.listeners import ProcessListeners
@@ -38,20 +38,22 @@ class Rig:
         self.says: dict[int, object] = {}
         self.works: Callable[[], None] = lambda: None
         self.handled: list[int] = []
-        self.ended: list[Ended] = []
-        self.puller = cast(Puller, SimpleNamespace(held=SimpleNamespace(dropped=False)))
+        self.ended: list[CompletedCalls] = []
+        self.puller = cast(Puller, SimpleNamespace(process_queue=SimpleNamespace(dropped=False)))
         self._gates = {offset: threading.Event() for offset in range(100)}
         self._tasks = Tasks("a consumer")
         handler: Any = self._handle_async if kind == "loop" else self._handle
         listeners = ProcessListeners((), "g", broadcasting=False)
-        callee = (
-            Callee(handler, None, listeners) if batch == 1 else Callee(None, self._batch(kind), listeners)
+        adapter = (
+            HandlerAdapter(handler, None, listeners)
+            if batch == 1
+            else HandlerAdapter(None, self._batch(kind), listeners)
         )
         clock = asyncio.get_running_loop().time
-        self.runner: Runner = (
-            LoopRunner(callee, batch, width, self._finished, clock, self._tasks)
+        self.runner: HandlerRunner = (
+            LoopRunner(adapter, batch, width, self._finished, clock, self._tasks)
             if kind == "loop"
-            else ThreadRunner(callee, batch, width, self._finished, clock, self._tasks)
+            else ThreadRunner(adapter, batch, width, self._finished, clock, self._tasks)
         )
 
     @property
@@ -60,7 +62,7 @@ class Rig:
         return sorted(
             one.queue_offset
             for ended in self.ended
-            for one in list(ended.messages)[: ended.verdict.done]  # all of them for None
+            for one in list(ended.messages)[: ended.result.done]  # all of them for None
         )
 
     def submit(self, *offsets: int) -> None:
@@ -102,12 +104,12 @@ class Rig:
         return self._said(one)
 
     def _said(self, one: MessageExt) -> object:
-        said = self.says.get(one.queue_offset)
-        if isinstance(said, BaseException):
-            raise said
-        return said
+        returned = self.says.get(one.queue_offset)
+        if isinstance(returned, BaseException):
+            raise returned
+        return returned
 
-    def _finished(self, ended: list[Ended]) -> None:
+    def _finished(self, ended: list[CompletedCalls]) -> None:
         self.ended += ended
 
     async def close(self) -> None:
@@ -151,9 +153,9 @@ async def test_one_that_fails_is_the_only_one_to_come_again(rig: Rig) -> None:
     assert rig.done == [0, 2, 4, 5, 8]
     assert sum(ended.calls for ended in rig.ended) == 9
     levels = {
-        ended.messages[0].queue_offset: ended.verdict.later.delay_level
+        ended.messages[0].queue_offset: ended.result.later.delay_level
         for ended in rig.ended
-        if ended.verdict.done is not None
+        if ended.result.done is not None
     }
     assert levels == {1: 0, 3: 0, 6: 4, 7: 0}
 
@@ -188,7 +190,7 @@ async def test_what_another_member_owns_is_left_alone(rig: Rig) -> None:
     rig.held_up = {1, 2}
     rig.submit(*range(6))
     await rig.until(lambda: len(rig.handled) == 3)
-    rig.puller.held.dropped = True
+    rig.puller.process_queue.dropped = True
     rig.free(1)
     rig.free(2)
     await rig.until(lambda: rig.done == [0, 1, 2])

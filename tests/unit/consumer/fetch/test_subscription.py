@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketpy.consumer.fetch.subscription import Sql, subscription_data, wanted_messages
-from rocketpy.consumer.outcomes import ACKNOWLEDGED, ConsumeResult, Later, verdict_of
+from rocketpy.consumer.outcomes import ACKNOWLEDGED, ConsumeResult, Later, to_handling_result
 from rocketpy.errors import ConfigInvalid
 from tests.unit.consumer.fetch.test_process_queue import message
 
@@ -47,8 +47,8 @@ def test_strangers_with_the_same_hash_stay_out() -> None:
 
 def test_what_a_handler_may_say() -> None:
     """A failure would be committed, or a success handled again."""
-    assert verdict_of(None) is verdict_of(ConsumeResult.SUCCESS) is ACKNOWLEDGED
-    assert verdict_of(ConsumeResult.LATER).done == 0
-    later = verdict_of(Later(delay_level=5, done=2))
+    assert to_handling_result(None) is to_handling_result(ConsumeResult.SUCCESS) is ACKNOWLEDGED
+    assert to_handling_result(ConsumeResult.LATER).done == 0
+    later = to_handling_result(Later(delay_level=5, done=2))
     assert (later.done, later.later.delay_level, later.kind) == (2, 5, "CR_LATER")
-    assert (verdict_of(True).done, verdict_of(True).kind) == (0, "CR_RETURN_NULL")
+    assert (to_handling_result(True).done, to_handling_result(True).kind) == (0, "CR_RETURN_NULL")
