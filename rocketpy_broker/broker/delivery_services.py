@@ -30,7 +30,7 @@ from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, Topi
 from rocketpy_broker.services.transactions.transaction_check import TransactionChecker
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.copy.replica import A_COPY
+from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 
@@ -171,7 +171,7 @@ class DeliveryServices:
 
         Who does not lead its group any more notes nothing: the next leader goes on from what was noted last.
         """
-        leads = self._store.refusals[A_COPY] is None
+        leads = self._store.rejection(Reason.SLAVE) is None
         await self.delay.close(saves=leads)
         if self._checker is not None:
             await self._checker.close(saves=leads)

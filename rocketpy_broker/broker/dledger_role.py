@@ -29,7 +29,7 @@ from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
 from rocketpy_broker.replication.dledger.no_op import NoOp
 from rocketpy_broker.replication.dledger.peer import Peer, PeerHealth, PeerState
 from rocketpy_broker.replication.ha.progress import SlaveState
-from rocketpy_broker.store.copy.replica import A_COPY
+from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.dledger")
@@ -104,13 +104,13 @@ class DLedgerReplication:
         self._task: asyncio.Task[None] | None = None
         self._waiters: CommitWaiters | None = None
         self._leader_id: str | None = None
-        driver.settle = self._settle
+        driver.wait_for_commit = self._settle
 
     # -- life ---------------------------------------------------------------------------------
 
     def load(self, *, is_clean: bool) -> None:
         """The store is open: take no messages until this broker leads."""
-        self._store.refuse(A_COPY, StoreError("this broker does not lead its group"))
+        self._store.reject(Reason.SLAVE, StoreError("this broker does not lead its group"))
 
     async def listen(self, address: Address) -> None:
         """Take part in the group. Raises RocketError, OSError."""
@@ -248,7 +248,7 @@ class DLedgerReplication:
     def _stop_leading(self) -> None:
         """Take no more messages; what was taken and is not committed may be lost."""
         self._master_term = None
-        self._store.refuse(A_COPY, StoreError("this broker does not lead its group"))
+        self._store.reject(Reason.SLAVE, StoreError("this broker does not lead its group"))
         self._store.follow()
         if self._waiters is not None:
             self._waiters.fail()
@@ -275,7 +275,7 @@ class DLedgerReplication:
             self._store.lead(self.peer)
             self._role_changes.prepare_master()
             self._master_term, self.broker_id = state.term, MASTER_ID
-            self._store.refuse(A_COPY, None)
+            self._store.reject(Reason.SLAVE, None)
             log.info("%s is the master in term %d", self._config.name, state.term)
             await self._role_changes.change_to_master()
 

@@ -26,7 +26,7 @@ from rocketpy_broker.replication.ha.settings import LinkSettings
 from rocketpy_broker.replication.ha_status import slaves_text
 from rocketpy_broker.services.cluster.registration import advertised
 from rocketpy_broker.store import FlushDiskType, MessageStore
-from rocketpy_broker.store.copy.replica import A_COPY
+from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.ha")
@@ -100,7 +100,7 @@ class HaReplication:
         self.epochs.load()
         if self.is_slave:
             self.epochs.follow()
-            self._store.refuse(A_COPY, StoreError("this broker is a slave"))
+            self._store.reject(Reason.SLAVE, StoreError("this broker is a slave"))
         else:
             end, now_ms = self._store.max_physical_offset, self._store.clock()
             self.epochs.lead(end, secrets.token_hex(8), now_ms, is_clean=is_clean)

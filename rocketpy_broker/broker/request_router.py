@@ -16,7 +16,7 @@ from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.send.send import SendHandler
 from rocketpy_broker.security.guard import AccessGuard
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
-from rocketpy_broker.store.files.batch_saver import NotYetSaved
+from rocketpy_broker.store.files.batch_saver import ChangePending
 
 log = logging.getLogger("rocketpy.broker")
 
@@ -96,7 +96,7 @@ class RequestRouter:
             refusal = None if self._guard is None else self._guard.check(channel, request)
             try:
                 return handler(channel, request) if refusal is None else refusal
-            except NotYetSaved as waiting:
+            except ChangePending as waiting:
                 return self._wait(waiting, handler, channel, request)
             except InvariantError as error:
                 self._tasks.fail(f"request {request.code}", error)
@@ -109,7 +109,7 @@ class RequestRouter:
         )
 
     def _wait(
-        self, waiting: NotYetSaved, handler: Handler, channel: Channel, request: Command
+        self, waiting: ChangePending, handler: Handler, channel: Channel, request: Command
     ) -> Command | None:
         """Handle a request again when what it needs is saved; refuse it if its connection keeps too much."""
         memory, size = channel.memory, request.kept_bytes
@@ -132,7 +132,7 @@ class RequestRouter:
                 answer = request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._refusal)
             else:
                 answer = handler(channel, request) if failure is None else _failed(request, failure)
-        except NotYetSaved as waiting:
+        except ChangePending as waiting:
             answer = self._wait(waiting, handler, channel, request)
             if answer is None:
                 return

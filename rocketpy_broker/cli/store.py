@@ -22,9 +22,9 @@ from rocketpy_broker.cli.common import print_line
 from rocketpy_broker.replication.dledger.storage.inspection import StoredLedgerFiles, find_ledger
 from rocketpy_broker.store.config import IndexConfig, StoreConfig
 from rocketpy_broker.store.inspect.checker import check_files
-from rocketpy_broker.store.inspect.inspection import StoredFiles
+from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
 
-Run = Callable[[StoredFiles, argparse.Namespace], int]
+Run = Callable[[ReadOnlyStore, argparse.Namespace], int]
 
 _EXIT_PROBLEMS = 1
 _EXIT_UNREADABLE = 2
@@ -73,7 +73,7 @@ def _run(run: Run, options: argparse.Namespace) -> int:
     try:
         ledger = find_ledger(config.root)
         stored = (
-            StoredFiles(config, force=options.force_read)
+            ReadOnlyStore(config, force=options.force_read)
             if ledger is None
             else StoredLedgerFiles(config, ledger, force=options.force_read)
         )
@@ -86,7 +86,7 @@ def _run(run: Run, options: argparse.Namespace) -> int:
         return _EXIT_UNREADABLE
 
 
-def _check(stored: StoredFiles, _: argparse.Namespace) -> int:
+def _check(stored: ReadOnlyStore, _: argparse.Namespace) -> int:
     report = check_files(stored)
     for problem in report.problems:
         print_line(problem)
@@ -102,7 +102,7 @@ def _check(stored: StoredFiles, _: argparse.Namespace) -> int:
     return _EXIT_PROBLEMS if report.problems else 0
 
 
-def _dump(stored: StoredFiles, options: argparse.Namespace) -> int:
+def _dump(stored: ReadOnlyStore, options: argparse.Namespace) -> int:
     for printed, record in enumerate(_records(stored, options)):
         if printed == options.limit:
             break
@@ -110,7 +110,7 @@ def _dump(stored: StoredFiles, options: argparse.Namespace) -> int:
     return 0
 
 
-def _records(stored: StoredFiles, options: argparse.Namespace) -> Iterator[Record]:
+def _records(stored: ReadOnlyStore, options: argparse.Namespace) -> Iterator[Record]:
     start = stored.log.min_offset if options.start is None else options.start
     for view in stored.scan(start, check_crc=False):
         if options.topic not in (None, view.topic) or options.queue not in (None, view.queue_id):
@@ -152,7 +152,7 @@ def _described(record: Record, *, with_body: bool) -> dict[str, Any]:
     return described
 
 
-def _stats(stored: StoredFiles, _: argparse.Namespace) -> int:
+def _stats(stored: ReadOnlyStore, _: argparse.Namespace) -> int:
     checkpoint = stored.checkpoint
     disk_bytes = sum(path.stat().st_blocks * 512 for path in stored.config.root.rglob("*") if path.is_file())
     summary = {
@@ -160,8 +160,8 @@ def _stats(stored: StoredFiles, _: argparse.Namespace) -> int:
         "diskBytes": disk_bytes,
         "commitLog": {
             "minOffset": stored.log.min_offset,
-            "files": len(stored.log.segments),
-            "fileBytes": stored.log.segment_bytes,
+            "files": len(stored.log.mapped_files),
+            "fileBytes": stored.log.file_bytes,
             "flushedOffset": checkpoint.flushed_offset,
             "dispatchedOffset": checkpoint.dispatched_offset,
         },
@@ -170,7 +170,7 @@ def _stats(stored: StoredFiles, _: argparse.Namespace) -> int:
             f"{queue.topic}/{queue.queue_id}": {
                 "minOffset": queue.min_offset,
                 "maxOffset": queue.next_offset,
-                "files": len(queue.files.segments),
+                "files": len(queue.files.mapped_files),
             }
             for queue in stored.queues.values()
         },

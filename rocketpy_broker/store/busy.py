@@ -12,10 +12,24 @@ Source: RocketMQ BrokerFastFailure; DefaultMessageStore isOSPageCacheBusy.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from rocketpy.errors import StoreError
 from rocketpy_broker.store.config import BusyConfig
 
-_LATE_LOOKS = 5
+_LATE_SAMPLES = 5
+
+
+class Reason(IntEnum):
+    """Why a store rejects messages; the first reason that applies is reported."""
+
+    FAILURE = 0
+    """The store failed, or is not open."""
+    DISK_FULL = 1
+    BUSY = 2
+    """The store cannot keep up."""
+    SLAVE = 3
+    """Another broker writes this log: this one is a slave, or does not lead its group."""
 
 
 class StoreBusy(StoreError):
@@ -26,31 +40,31 @@ class PendingFull(StoreBusy):
     """Too many messages wait for a majority of their group. A broker answers SYSTEM_ERROR (1): try again."""
 
 
-class BusyWatch:
-    """Judges how late the loop is. `look` is to be called every `interval_ms`."""
+class OverloadDetector:
+    """Judges how late the loop is. `sample` is to be called every `interval_ms`."""
 
     interval_ms = 50
 
     def __init__(self, config: BusyConfig) -> None:
         self._config = config
-        self._late_looks = 0
+        self._late_samples = 0
 
-    def look(self, late_ms: float) -> StoreBusy | None:
+    def sample(self, late_ms: float) -> StoreBusy | None:
         """Why messages are refused until the next look; None when they are not.
 
         late_ms: how much later than it asked for the timer was called.
         """
         limit = self._config.wait_ms
         is_late = self._config.enabled and limit > 0 and late_ms > limit
-        self._late_looks = self._late_looks + 1 if is_late else 0
-        if self._late_looks < _LATE_LOOKS:
+        self._late_samples = self._late_samples + 1 if is_late else 0
+        if self._late_samples < _LATE_SAMPLES:
             return None
         return StoreBusy(
             "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
             f"period in queue: {late_ms:.0f}ms, the limit is {limit}ms"
         )
 
-    def wrote(self, taken_ms: int) -> StoreBusy | None:
+    def wrote_in(self, taken_ms: int) -> StoreBusy | None:
         """The same for a write that took so long."""
         limit = self._config.page_cache_ms
         if not self._config.enabled or not limit or taken_ms <= limit:

@@ -18,23 +18,23 @@ from typing import Self
 from rocketpy.errors import DiskFull, FlushFailed, StoreError
 from rocketpy.protocol.message.batch import BatchColumns
 from rocketpy.protocol.message.delays import DelayLevels
-from rocketpy_broker.store.busy import BusyWatch, StoreBusy
+from rocketpy_broker.store.busy import OverloadDetector, Reason, StoreBusy
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
-from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile, Progress
+from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile, DispatchProgress
 from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk, OsDisk, make_lasting_dir, store_error
+from rocketpy_broker.store.files.disk import Disk, OsDisk, make_durable_dir, store_error
 from rocketpy_broker.store.files.state_file import load_state, save_state
 from rocketpy_broker.store.files.store_lock import StoreLock
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.commit_log import CommitLog
-from rocketpy_broker.store.log.flush import FlushPlan, flush_failure, flush_here
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.flush import FlushPlan, flush_failure, flush_now
+from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.message_log import MessageLog
 from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.log.queue_table import QueueTable
 from rocketpy_broker.store.log.recovery_report import RecoveryReport
 from rocketpy_broker.store.queue.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
-from rocketpy_broker.store.queue.queue_checksums import FileSum, decode_sums, encode_sums
+from rocketpy_broker.store.queue.queue_checksums import FileChecksum, decode_checksums, encode_checksums
 from rocketpy_broker.store.recovery.recovery import Recovery
 from rocketpy_broker.store.store_reads import StoreReads
 
@@ -64,13 +64,13 @@ class MessageStore(StoreReads):
         self.disk: Disk = OsDisk() if disk is None else disk
         self._lock = StoreLock(self.disk, config.root / "lock")
         self._abort_path = config.root / "abort"
-        self._sums_path = config.root / "queuesums"
+        self._checksums_path = config.root / "queuesums"
         self.checkpoint_file = CheckpointFile(self.disk, config.root / "checkpoint")
         self.checkpoint = Checkpoint()
         self._saved_checkpoint = Checkpoint()
-        self.refusals: list[StoreError | None] = [StoreError("the store is not open"), None, None, None]
-        self._refused: StoreError | None = self.refusals[0]
-        self._disk_full: DiskFull | None = None
+        self._rejections: dict[Reason, StoreError] = {}
+        self._rejection: StoreError | None = None
+        self.failure = StoreError("the store is not open")
         table = QueueTable()
         queues = ConsumeQueueTable(self.disk, config.consume_queue_directory, config.consume_queue)
         index = (
@@ -82,7 +82,7 @@ class MessageStore(StoreReads):
         super().__init__(config, make_log(config, table, clock, self.disk), table, queues, index, dispatcher)
         self._sync = config.flush.disk_type is FlushDiskType.SYNC_FLUSH
         self._is_open = False
-        self.busy_watch = BusyWatch(config.busy)
+        self.overload_detector = OverloadDetector(config.busy)
 
     # -- opening and closing ---------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class MessageStore(StoreReads):
 
         Raises StoreLocked, StoreDamaged, DiskFull, StoreError; then the store is closed again.
         """
-        make_lasting_dir(self.disk, self.config.root)
+        make_durable_dir(self.disk, self.config.root)
         self._lock.acquire()
         try:
             report = self._recover()
@@ -118,29 +118,33 @@ class MessageStore(StoreReads):
         recovery = Recovery(
             self.config.recovery, self.commit_log, self.queues, self.index, self.dispatcher, self.table
         )
-        report = recovery.run(self.checkpoint, self._last_sums(clean=clean), clean=clean)
-        report.is_ours = flushed >= 0 and self.disk.exists(self._sums_path)
+        report = recovery.run(self.checkpoint, self._load_checksums(clean=clean), clean=clean)
+        report.is_ours = flushed >= 0 and self.disk.exists(self._checksums_path)
         if not clean:
-            self.commit_log.distrust(report, flushed)
-            self.queues.doubt(dispatched, partial(flush_here, self))
+            self.commit_log.rewrite_unflushed(report, flushed)
+            self.queues.rewrite_unflushed(dispatched, partial(flush_now, self))
         self.commit_log.start(recovery.tail)
         self.commit_log.last_store_timestamp = self.dispatcher.last_store_timestamp
         self.checkpoint.log_end = self.checkpoint.index_files = self.checkpoint.tail_offset = -1
-        flush_here(self, self.plan_flush(thorough=True))
+        flush_now(self, self.plan_flush(thorough=True))
         return report
 
-    def _last_sums(self, *, clean: bool) -> list[FileSum]:
+    def _load_checksums(self, *, clean: bool) -> list[FileChecksum]:
         """Checksums of consume queues from the last stop; none after an unclean one. Raises StoreError."""
         log_end = self.checkpoint.log_end
         if not clean or log_end < 0:
             return []
-        return load_state(self.disk, self._sums_path, lambda data: decode_sums(data, log_end)) or []
+        return load_state(self.disk, self._checksums_path, lambda data: decode_checksums(data, log_end)) or []
 
-    def _save_sums(self) -> None:
+    def _save_checksums(self) -> None:
         """Keep the checksums for the next start, which does without them when that fails."""
         try:
-            self.disk.unlink(self._sums_path)
-            save_state(self.disk, self._sums_path, encode_sums(self.queues.sums(), self.checkpoint.log_end))
+            self.disk.unlink(self._checksums_path)
+            save_state(
+                self.disk,
+                self._checksums_path,
+                encode_checksums(self.queues.checksums(), self.checkpoint.log_end),
+            )
         except (StoreError, OSError) as error:
             logger.warning("checksums of consume queues are not saved: %s", error)
 
@@ -178,8 +182,8 @@ class MessageStore(StoreReads):
         self.checkpoint.log_end = self.commit_log.max_offset
         self.checkpoint.tail_offset = self.commit_log.tail.offset
         self.checkpoint.index_files = len(self.index.files) if self.index is not None else -1
-        flush_here(self, self.plan_flush(thorough=True))
-        self._save_sums()
+        flush_now(self, self.plan_flush(thorough=True))
+        self._save_checksums()
         try:
             self.disk.unlink(self._abort_path)
             self.disk.fsync_dir(self.config.root)
@@ -212,14 +216,14 @@ class MessageStore(StoreReads):
         Raises MessageTooLarge, TopicInvalid, MessageInvalid, DiskFull, and StoreError when the store takes
         no messages; then nothing has changed.
         """
-        if self._refused is not None:
-            raise self._refusal(self._refused)
+        if self._rejection is not None:
+            raise _rejected(self._rejection)
         return self.commit_log.append(message)
 
     def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
         """Place a batch in the current run, one record each; see `CommitLog.append_batch`."""
-        if self._refused is not None:
-            raise self._refusal(self._refused)
+        if self._rejection is not None:
+            raise _rejected(self._rejection)
         return self.commit_log.append_batch(message, batch)
 
     def write_out(self) -> None:
@@ -231,15 +235,15 @@ class MessageStore(StoreReads):
         try:
             requests = self.commit_log.write_out()
         except StoreError:
-            if self.commit_log.undo_failure is not None:
-                self.fail(self.commit_log.undo_failure)
+            if self.commit_log.rollback_error is not None:
+                self.fail(self.commit_log.rollback_error)
             raise
         if requests:
             waiting = self.dispatcher.add(requests)
             taken_ms = self.clock() - begin
             self.stats.count_run(requests, taken_ms, waiting)
             if taken_ms > _SLOW_WRITE_MS:
-                self.set_busy(self.busy_watch.wrote(taken_ms))
+                self.reject(Reason.BUSY, self.overload_detector.wrote_in(taken_ms))
 
     def publish(self, requests: list[DispatchRequest]) -> None:
         """Take what others wrote and may be read from now on, for the next `dispatch`."""
@@ -270,30 +274,28 @@ class MessageStore(StoreReads):
     @property
     def failure(self) -> StoreError | None:
         """Why the store takes no messages until it is opened again; None while it does."""
-        return self.refusals[0]
+        return self._rejections.get(Reason.FAILURE)
 
     @failure.setter
     def failure(self, reason: StoreError | None) -> None:
-        self.refuse(0, reason)
+        self.reject(Reason.FAILURE, reason)
 
     @property
-    def disk_full(self) -> DiskFull | None:
+    def disk_full(self) -> StoreError | None:
         """Why the store takes no messages until there is room on the disk; all else goes on."""
-        return self._disk_full
+        return self._rejections.get(Reason.DISK_FULL)
 
-    def set_disk_full(self, reason: str | None) -> None:
-        """Take no messages from now on, or take them again with None."""
-        self._disk_full = None if reason is None else DiskFull(reason)
-        self.refuse(1, self._disk_full)
+    def reject(self, reason: Reason, error: StoreError | None) -> None:
+        """Reject messages with `error` from now on; None ends the rejection for that reason."""
+        if error is None:
+            self._rejections.pop(reason, None)
+        else:
+            self._rejections[reason] = error
+        self._rejection = self._rejections[min(self._rejections)] if self._rejections else None
 
-    def set_busy(self, reason: StoreBusy | None) -> None:
-        """Take no messages from now on, or take them again with None: the store cannot keep up."""
-        self.refuse(2, reason)
-
-    def refuse(self, kind: int, reason: StoreError | None) -> None:
-        """Take no messages while there is a reason of any kind: 0 failure, 1 disk, 2 busy, 3 it is a copy."""
-        self.refusals[kind] = reason
-        self._refused = next(filter(None, self.refusals), None)
+    def rejection(self, reason: Reason) -> StoreError | None:
+        """Return the error for which messages are rejected; None when not for that reason."""
+        return self._rejections.get(reason)
 
     def drop_queue(self, topic: str, queue_id: int) -> None:
         """Delete a consume queue; one that comes back goes on with its numbers. Raises StoreError."""
@@ -301,11 +303,6 @@ class MessageStore(StoreReads):
         if queue is not None:
             self.dispatcher.forget(self.table[topic, queue_id])
             queue.destroy()
-
-    @staticmethod
-    def _refusal(reason: StoreError) -> StoreError:
-        kind = type(reason) if isinstance(reason, FlushFailed | DiskFull | StoreBusy) else StoreError
-        return kind(f"the store takes no messages: {reason}")
 
     def fail(self, failure: StoreError) -> None:
         """Take no more messages until restarted. The first failure counts."""
@@ -327,8 +324,8 @@ class MessageStore(StoreReads):
         self._check_flushes()
         is_complete = True
         if thorough:  # what may fail comes first: `plan.add` takes it that the plan is run
-            self.queues.rest()
-            self._rest_log()
+            self.queues.close_idle()
+            self._close_idle_log_files()
             is_complete = self.queues.write_out(self._close_queue_files, new_files=new_files)
             if self.index is not None:
                 self.index.write_entries()
@@ -348,9 +345,9 @@ class MessageStore(StoreReads):
         plan = FlushPlan()
         for queue in self.queues.queues.values():
             plan.targets.extend(queue.files.unflushed())
-        flush_here(self, plan)
+        flush_now(self, plan)
         for queue in self.queues.queues.values():
-            queue.files.rest()
+            queue.files.close_idle()
 
     def _plan_queues(self, plan: FlushPlan) -> None:
         if self.index is not None:
@@ -370,7 +367,9 @@ class MessageStore(StoreReads):
         checkpoint.min_offset = self.commit_log.min_offset
         checkpoint.tail_offset = self.commit_log.tail.offset
         units = sum(queue.next_offset for queue in self.queues.queues.values())
-        checkpoint.progress = self.index.progress(units) if self.index is not None else Progress(units, -1)
+        checkpoint.progress = (
+            self.index.progress(units) if self.index is not None else DispatchProgress(units, -1)
+        )
         for file in plan.index_files:
             checkpoint.index_timestamp = max(checkpoint.index_timestamp, file.end_timestamp)
         if checkpoint != self._saved_checkpoint:
@@ -386,15 +385,15 @@ class MessageStore(StoreReads):
         """Do what a plan says. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
         plan.run(self.disk, self.checkpoint_file)
 
-    def _rest_log(self) -> None:
+    def _close_idle_log_files(self) -> None:
         """Close old files of the log until they are read again, if many are open.
 
         A consumer may read all of them. The newest stay open: a thread may be reserving room there.
         """
-        segments = self.commit_log.files.segments
-        if sum(segment.is_open for segment in segments) > self.config.consume_queue.handles_max:
-            for segment in segments[:-2]:
-                segment.rest()
+        mapped_files = self.commit_log.files.mapped_files
+        if sum(file.is_open for file in mapped_files) > self.config.consume_queue.handles_max:
+            for file in mapped_files[:-2]:
+                file.close_idle()
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
         """Take note that a plan was run, or that it failed: then the store takes no more messages."""
@@ -404,7 +403,7 @@ class MessageStore(StoreReads):
             return
         plan.finish()
         if plan.checkpoint is not None:
-            self.queues.rest()
+            self.queues.close_idle()
             self.checkpoint = plan.checkpoint
             self._saved_checkpoint = dataclasses.replace(plan.checkpoint)
         if self.index is not None:
@@ -418,7 +417,7 @@ class MessageStore(StoreReads):
         thorough: consume queues, full index files and the checkpoint too. Raises FlushFailed: final, the
         store takes no more messages.
         """
-        flush_here(self, self.plan_flush(thorough=thorough))
+        flush_now(self, self.plan_flush(thorough=thorough))
         if self._sync:
             self.mark_flushed()
         return self.flushed_offset
@@ -437,14 +436,14 @@ class MessageStore(StoreReads):
             self.fail(failure)
             raise failure from failure.__cause__
 
-    def note_log_start(self) -> None:
+    def persist_min_offset(self) -> None:
         """Note durably where the log begins now, before files below are deleted. Blocks; safe in a thread.
 
         Names may outlive a power loss in any order: without this the rest would look like a log with a hole.
         Raises StoreError.
         """
         self.checkpoint_file.raise_min(self.commit_log.min_offset)
-        self.commit_log.note_start()
+        self.commit_log.persist_min_offset()
 
     @property
     def flushed_offset(self) -> int:
@@ -453,20 +452,25 @@ class MessageStore(StoreReads):
 
     # -- preallocation ---------------------------------------------------------------------------
 
-    def wants_room(self) -> bool:
-        """Should `make_room` be called: is the log near the end of what is reserved, or of its file?"""
-        return self.failure is None and self.commit_log.wants_room()
+    def needs_preallocation(self) -> bool:
+        """Is the log near the end of its reserved blocks, or of its file?"""
+        return self.failure is None and self.commit_log.needs_preallocation()
 
-    def make_room(self) -> Segment | None:
+    def preallocate_ahead(self) -> MappedFile | None:
         """Reserve space ahead of the log, or make its next file. Blocks; safe in a thread, one at a time.
 
-        Returns what `adopt_room` must be given. Raises DiskFull, StoreError; appends go on while they can.
+        Returns the file for `adopt_preallocated`. Raises DiskFull, StoreError; appends may continue.
         """
-        return self.commit_log.make_room()
+        return self.commit_log.preallocate_ahead()
 
-    def adopt_room(self, segment: Segment | None) -> None:
-        """Take over what `make_room` made."""
-        if segment is not None and self._is_open:
-            self.commit_log.adopt_room(segment)
-        elif segment is not None:
-            segment.delete()
+    def adopt_preallocated(self, file: MappedFile | None) -> None:
+        """Take over what `preallocate_ahead` made."""
+        if file is not None and self._is_open:
+            self.commit_log.adopt_preallocated(file)
+        elif file is not None:
+            file.delete()
+
+
+def _rejected(reason: StoreError) -> StoreError:
+    kind = type(reason) if isinstance(reason, FlushFailed | DiskFull | StoreBusy) else StoreError
+    return kind(f"the store takes no messages: {reason}")

@@ -98,14 +98,14 @@ def apply(disk: RecordingDisk, damage: Damage) -> None:
         else:
             del data[damage.position :]
         disk.put_file(path, bytes(data))
-    disk.settle()
+    disk.make_durable()
 
 
 def outcome_of(stored: Base, damage: Damage) -> str:
     """Damage a copy, open it: "mended" or "refused". Raises Violation when a promise is broken."""
     writer = stored.writer
     disk = writer.disk.copy()
-    disk.settle()
+    disk.make_durable()
     apply(disk, damage)
     clock = Clock(writer.clock.now + 60_000)
     try:

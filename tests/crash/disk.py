@@ -165,9 +165,9 @@ class RecordingDisk:
         handle = self.open(path, create=True)
         inode = self._handles[handle]
         self._nodes[inode] = _File(self._token, bytearray(data), bytearray(data), [], self._clock(), inode)
-        self.settle()
+        self.make_durable()
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         """Make everything durable at once."""
         for inode in list(self._nodes):
             node = self._own(inode)

@@ -94,7 +94,7 @@ class PowerCuts:
         self._disks = {name: _SharedDisk() for name in self._peers}
         for disk in self._disks.values():
             disk.make_dir(_DIRECTORY.parent)
-            disk.settle()
+            disk.make_durable()
 
     async def run(self, *, cut: bool = True) -> None:
         """One round: start, look for what was acknowledged before, and with `cut` load, cut all power."""

@@ -14,14 +14,14 @@ from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.replication.dledger.storage.recovery import LedgerRecovery
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import LogTail
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 Defect = Callable[[], AbstractContextManager[Any]]
-_truncate, _save_marks = SegmentQueue.truncate, LedgerFiles._save_marks
+_truncate, _save_marks = MappedFileQueue.truncate, LedgerFiles._save_marks
 _plan_flush, _run, _problem_of = LedgerFiles.plan_flush, FlushPlan.run, EntryScan._problem_of
 
 
-def _wipe_nothing(self: SegmentQueue, offset: int, *, erase: bool = True) -> int:
+def _wipe_nothing(self: MappedFileQueue, offset: int, *, erase: bool = True) -> int:
     return _truncate(self, offset, erase=False)
 
 
@@ -29,7 +29,7 @@ def _cut_without_flush(self: LedgerFiles, end: int, index: int) -> None:
     if self._tail.offset >= end:
         self._tail = LogTail(self.data.min_offset)
     self._save_marks(end, log_end=end)
-    self.data.drop_spare()
+    self.data.delete_preallocated()
     self.data.truncate(end)
     self.index.truncate((index + 1) * 32)
     self._reader.forget(index)
@@ -50,7 +50,7 @@ def _undo_nothing(self: LedgerFiles, end: int) -> None:
 
 def _flush_the_index_only(self: LedgerFiles, *, thorough: bool = False) -> FlushPlan:
     plan = _plan_flush(self, thorough=thorough)
-    plan.targets = [target for target in plan.targets if target.segment not in self.data.segments]
+    plan.targets = [target for target in plan.targets if target.file not in self.data.mapped_files]
     return plan
 
 
@@ -73,7 +73,7 @@ def _replaced(owner: type, name: str, value: Any) -> Defect:
 
 
 DEFECTS: dict[str, Defect] = {
-    "cut_wipes_nothing": _replaced(SegmentQueue, "truncate", _wipe_nothing),
+    "cut_wipes_nothing": _replaced(MappedFileQueue, "truncate", _wipe_nothing),
     "cut_is_not_flushed": _replaced(LedgerFiles, "_truncate", _cut_without_flush),
     "marks_do_not_tell_of_a_cut": _replaced(LedgerFiles, "_save_marks", _mark_without_end),
     "marks_stay_when_cut": _replaced(LedgerFiles, "_save_marks", _keep_marks),
@@ -82,5 +82,5 @@ DEFECTS: dict[str, Defect] = {
     "failed_flush_is_swallowed": _replaced(FlushPlan, "run", _swallow),
     "any_order_is_accepted": _replaced(EntryScan, "_problem_of", _accept_any_order),
     "damage_is_cut": _replaced(LedgerRecovery, "_check_end", _end_where_it_ends),
-    "torn_tail_is_kept": _replaced(SegmentQueue, "truncate", lambda *_, **__: 0),
+    "torn_tail_is_kept": _replaced(MappedFileQueue, "truncate", lambda *_, **__: 0),
 }

@@ -42,7 +42,7 @@ class _Writer:
         self.clock = Clock()
         self.disk = RecordingDisk(self.clock)
         self.disk.make_dir(ROOT)
-        self.disk.settle()
+        self.disk.make_durable()
         self.config = small_config(retention_hours=0)
         self.acknowledged: dict[int, bytes] = {}
         """Records that the group has, by their physical offset."""
@@ -66,7 +66,7 @@ class _Writer:
             store.close()
         else:
             kill(store)
-        self.disk.settle()
+        self.disk.make_durable()
 
     def open(self) -> None:
         """Open the store on its ledger, and lead."""

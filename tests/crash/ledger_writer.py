@@ -27,7 +27,7 @@ class LedgerWriter:
         self.config = CommitLogConfig(segment_bytes=1536, reserve_bytes=random.choice((0, 512)))
         self.disk = RecordingDisk()
         self.disk.make_dir(DIRECTORY.parent)
-        self.disk.settle()
+        self.disk.make_durable()
         self.bodies: dict[bytes, None] = {}
         """All that were ever appended, oldest first: the order decides what a sweep does."""
         self.written: Entries = []
@@ -58,8 +58,8 @@ class LedgerWriter:
             self._reset()
         elif chance < 0.9:
             self.flush(thorough=self.random.random() < 0.3)
-        elif self.files.wants_room():
-            self.files.adopt_room(self.files.make_room())
+        elif self.files.needs_preallocation():
+            self.files.adopt_preallocated(self.files.preallocate_ahead())
         elif chance < 0.95:
             self.restart(clean=self.random.random() < 0.5)
         if view.has_changes:

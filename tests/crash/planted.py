@@ -17,8 +17,8 @@ from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.commit_log import CommitLog
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import LogScan
-from rocketpy_broker.store.log.mapped_file import Segment
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.recovery.recovery import Recovery
 from tests.crash.disk import RecordingDisk
@@ -58,8 +58,8 @@ def flushed_mark_moved_to_what_is_written_now() -> Iterator[None]:
 
     def finish(self: FlushPlan) -> None:
         for target in self.targets:
-            target.segment.flushed = target.segment.wrote
-            target.segment.flushed_changes = target.segment.changes
+            target.file.flushed = target.file.wrote
+            target.file.flushed_changes = target.file.changes
         self.release()
 
     with patch.object(FlushPlan, "finish", finish):
@@ -103,7 +103,7 @@ def clean_stop_claimed_before_the_last_flush() -> Iterator[None]:
         yield
 
 
-@defect("segment-roll")
+@defect("file-roll")
 def torn_record_accepted() -> Iterator[None]:
     """Lengths are believed, the CRC is not looked at."""
     original = LogScan.__init__
@@ -117,17 +117,17 @@ def torn_record_accepted() -> Iterator[None]:
         yield
 
 
-@defect("segment-roll")
+@defect("file-roll")
 def bytes_behind_the_cut_not_wiped() -> Iterator[None]:
     """4.6.0 moves its position only: a longer log brings the old records back (QUIRKS 48)."""
-    original = SegmentQueue.truncate
+    original = MappedFileQueue.truncate
 
-    def truncate(self: SegmentQueue, offset: int, *, erase: bool = True) -> int:
+    def truncate(self: MappedFileQueue, offset: int, *, erase: bool = True) -> int:
         return original(self, offset, erase=False)
 
     with (
-        patch.object(SegmentQueue, "truncate", truncate),
-        patch.object(Segment, "rewrite_zeros", lambda self: None),
+        patch.object(MappedFileQueue, "truncate", truncate),
+        patch.object(MappedFile, "rewrite_zeros", lambda self: None),
     ):
         yield
 
@@ -148,19 +148,19 @@ def queue_offset_not_rolled_back() -> Iterator[None]:
 @defect("faults")
 def refused_run_not_wiped() -> Iterator[None]:
     """What a failed write left behind comes back."""
-    with patch.object(Segment, "erase", lambda self, position, until=None: 0):
+    with patch.object(MappedFile, "erase", lambda self, position, until=None: 0):
         yield
 
 
-@defect("segment-roll")
+@defect("file-roll")
 def blank_record_missing_at_the_files_end() -> Iterator[None]:
     """Nobody knows where the next file's records begin."""
     original = CommitLog._parts
 
     def parts(self: CommitLog) -> Any:
         self._sealed = [
-            (segment, [piece for piece in run if piece[4:8] != b"\xcb\xd4\x31\x94"])
-            for segment, run in self._sealed
+            (file, [piece for piece in run if piece[4:8] != b"\xcb\xd4\x31\x94"])
+            for file, run in self._sealed
         ]
         return original(self)
 
@@ -182,16 +182,16 @@ def index_not_rebuilt_after_an_unclean_stop() -> Iterator[None]:
         yield
 
 
-@defect("segment-roll")
+@defect("file-roll")
 def recovery_starts_one_file_late() -> Iterator[None]:
     """Records at the end of the file before are in no queue (#1434)."""
     original = Recovery._scan_start
 
     def scan_start(self: Recovery, *args: Any, **kwargs: Any) -> int:
         start = original(self, *args, **kwargs)
-        segment = self._files.find(start)
-        last = self._files.segments[-1]
-        return segment.end if segment is not None and segment is not last else start
+        file = self._files.find(start)
+        last = self._files.mapped_files[-1]
+        return file.end if file is not None and file is not last else start
 
     with patch.object(Recovery, "_scan_start", scan_start):
         yield
@@ -224,17 +224,17 @@ def short_write_ignored() -> Iterator[None]:
         yield
 
 
-@defect("segment-roll")
+@defect("file-roll")
 def directory_not_flushed() -> Iterator[None]:
     """The file is durable, its name is not."""
-    with patch.object(SegmentQueue, "unsynced_directories", lambda self: []):
+    with patch.object(MappedFileQueue, "unsynced_directories", lambda self: []):
         yield
 
 
 @defect("single")
 def recovered_log_not_flushed() -> Iterator[None]:
     """What a killed process left in the page cache is taken for durable."""
-    with patch.object(SegmentQueue, "doubt", lambda self, segments: None):
+    with patch.object(MappedFileQueue, "doubt", lambda self, mapped_files: None):
         yield
 
 
@@ -259,7 +259,7 @@ def state_file_written_in_place() -> Iterator[None]:
 @defect("faults")
 def recovered_tail_not_written_again() -> Iterator[None]:
     """A flush that failed dropped it: it is in the page cache, and will never be on the disk."""
-    with patch.object(SegmentQueue, "rewrite", lambda self, offset: None):
+    with patch.object(MappedFileQueue, "rewrite", lambda self, offset: None):
         yield
 
 

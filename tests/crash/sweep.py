@@ -171,7 +171,7 @@ def make_writer(workload: Workload, seed: int, *, sync: bool | None = None) -> W
             disk.put_file(path, data)
     else:
         disk.make_dir(Path("/store"))
-        disk.settle()
+        disk.make_durable()
     return Writer(config, disk, clock)
 
 

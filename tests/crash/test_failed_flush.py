@@ -38,7 +38,7 @@ def disk() -> RecordingDisk:
     """An empty disk with the directory of a store."""
     made = RecordingDisk()
     made.make_dir(ROOT)
-    made.settle()
+    made.make_durable()
     return made
 
 
@@ -68,7 +68,7 @@ def overwrite(disk: RecordingDisk, path: Path, position: int, data: bytes) -> No
     handle = disk.open(path)
     disk.pwrite(handle, data, position)
     disk.close(handle)
-    disk.settle()
+    disk.make_durable()
 
 
 # -- a ledger ------------------------------------------------------------------------------------
@@ -174,10 +174,10 @@ def test_a_start_may_stop_before_it_has_saved_which_files_are_expired(disk: Reco
     files = ledger_on(disk)
     append(files, 2048, 2000, 2048, 2000, 300)
     files.flush(thorough=True)
-    segment = files.data.take_first()
+    file = files.data.take_first()
     with failing(disk, "fdatasync", "progress"):
-        files.note_start()
-    assert segment.start == 0
+        files.persist_min_offset()
+    assert file.start == 0
     begin = files.begin_index
     kill_ledger(files)
     image = disk.copy()
@@ -235,7 +235,7 @@ def put(store: MessageStore, *sizes: int) -> None:
 
 def log_of(store: MessageStore) -> bytes:
     """All that is in the commit log."""
-    return b"".join(segment.read(0, segment.wrote) for segment in store.commit_log.files.segments)
+    return b"".join(file.read(0, file.wrote) for file in store.commit_log.files.mapped_files)
 
 
 def lose_power(disk: RecordingDisk, held: bytes) -> None:

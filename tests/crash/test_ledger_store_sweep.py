@@ -26,13 +26,13 @@ def test_a_store_on_a_ledger_survives_crashes(seed: int) -> None:
 
 def shows_all_entries() -> Any:
     """A restart takes all entries that are there for committed."""
-    original = LedgerLog.sort_out
+    original = LedgerLog.classify_files
 
-    def sort_out(self: LedgerLog, checkpoint: Checkpoint) -> None:
+    def classify_files(self: LedgerLog, checkpoint: Checkpoint) -> None:
         original(self, checkpoint)
         self.committed_index = self._ledger.end_index
 
-    return patch.object(LedgerLog, "sort_out", sort_out)
+    return patch.object(LedgerLog, "classify_files", classify_files)
 
 
 def keeps_numbers_of_the_last_lead() -> Any:

@@ -13,7 +13,7 @@ from rocketpy_broker.store import MessageInner, MessageStore, RecoveryReport, St
 from rocketpy_broker.store.files.state_file import load_state
 from rocketpy_broker.store.files.store_lock import StoreLock
 from rocketpy_broker.store.inspect.checker import check_store
-from rocketpy_broker.store.log.mapped_file import segment_name
+from rocketpy_broker.store.log.mapped_file import mapped_file_name
 from rocketpy_broker.store.queue.consume_queue import UNIT
 from tests.crash.disk import SECTOR, RecordingDisk
 from tests.crash.writer import ROOT, Clock, Expectation, Sent, kill, parse, sent_as
@@ -82,14 +82,14 @@ def walk_log(store: MessageStore, expected: Expectation, must_end: int) -> dict[
     require(end >= must_end, f"the log ends at {end}; what was acknowledged reaches {must_end}")
     require(store.flushed_offset == end, f"recovered to {end}, flushed to {store.flushed_offset}")
     while at < end:
-        segment = store.commit_log.files.find(at)
-        require(segment is not None, f"no file for {at}")
-        assert segment is not None
-        start = segment.read(at - segment.start, 8)
+        file = store.commit_log.files.find(at)
+        require(file is not None, f"no file for {at}")
+        assert file is not None
+        start = file.read(at - file.start, 8)
         size, magic = read_start(start)
         if magic == BLANK_MAGIC:
-            require(at + size == segment.end, f"blank of {size} bytes at {at} does not end its file")
-            at = segment.end
+            require(at + size == file.end, f"blank of {size} bytes at {at} does not end its file")
+            at = file.end
             continue
         record = store.commit_log.read(at, size)
         candidates = (
@@ -167,7 +167,7 @@ def verify_queue_bytes(
         if bytes(expected[skip:]) != data[skip:]:
             at = next(n for n in range(skip, size) if expected[n] != data[n])
             raise Violation(
-                f"queue {key}: file {segment_name(start)} differs from a rebuilt one at byte {at}"
+                f"queue {key}: file {mapped_file_name(start)} differs from a rebuilt one at byte {at}"
             )
 
 

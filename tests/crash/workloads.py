@@ -49,9 +49,9 @@ def _settle(writer: Writer, random: Random) -> None:
 
 
 def _make_room(writer: Writer) -> None:
-    while writer.store.wants_room():
+    while writer.store.needs_preallocation():
         before = writer.disk.calls
-        writer.store.adopt_room(writer.store.make_room())
+        writer.store.adopt_preallocated(writer.store.preallocate_ahead())
         if writer.disk.calls == before:
             break
 
@@ -185,7 +185,7 @@ def _retention(writer: Writer, random: Random) -> None:
         if number % 6 == 5:
             writer.flush(thorough=True)
             writer.dispatch()
-            cleaner.ask()
+            cleaner.request_manual_delete()
             for step in cleaner.choose(DiskUse(0.5, 0.5), writer.clock.now):
                 # Allowed to go from here on, whether the file is there or not.
                 writer.expected.first_offset = writer.store.min_physical_offset
@@ -206,7 +206,7 @@ def _workloads() -> Iterable[Workload]:
     yield Workload("batch", _batch)
     yield Workload("runs", _runs)
     yield Workload("large", _large, {"segment_bytes": 5 << 20, "index": (8, 24)}, weight=0.02)
-    yield Workload("segment-roll", _roll, {"reserve_bytes": 2048})
+    yield Workload("file-roll", _roll, {"reserve_bytes": 2048})
     yield Workload("delay", _delay)
     yield Workload("transaction", _transaction)
     yield Workload("index", _index, {"index": (4, 12)})

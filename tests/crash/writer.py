@@ -26,7 +26,7 @@ from rocketpy_broker.store import (
 from rocketpy_broker.store.config import RetentionConfig
 from rocketpy_broker.store.files.store_lock import StoreLock
 from rocketpy_broker.store.log.commit_log import CommitLog
-from rocketpy_broker.store.log.flush import FlushPlan, flush_here
+from rocketpy_broker.store.log.flush import FlushPlan, flush_now
 from rocketpy_broker.store.log.log_scan import LogScan
 from tests.crash.disk import RecordingDisk
 
@@ -256,7 +256,7 @@ class Writer:
 
     def finish(self, plan: FlushPlan) -> None:
         """Run a flush and take note: what it covers may be acknowledged under SYNC_FLUSH."""
-        flush_here(self.store, plan)
+        flush_now(self.store, plan)
         self.expected.flushed_end = max(self.expected.flushed_end, self.store.flushed_offset)
         self.store.mark_flushed()
 

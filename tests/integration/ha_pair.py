@@ -85,4 +85,4 @@ async def caught_up(master: Broker, *slaves: Broker) -> None:
 
 def log_bytes(broker: Broker) -> bytes:
     """The commit log as far as it is written."""
-    return b"".join(segment.read(0, segment.wrote) for segment in broker.store.commit_log.files.segments)
+    return b"".join(file.read(0, file.wrote) for file in broker.store.commit_log.files.mapped_files)

@@ -23,7 +23,7 @@ from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.log.flush import FlushPlan
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file import MappedFile
 from tests.interop.processes import free_port
 from tests.sim.raft_disk import RaftDisk
 from tests.waiting import until
@@ -65,13 +65,13 @@ class MemoryLedger(RaftDisk):
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
         pass
 
-    def wants_room(self) -> bool:
+    def needs_preallocation(self) -> bool:
         return False
 
-    def make_room(self) -> Segment | None:
+    def preallocate_ahead(self) -> MappedFile | None:
         raise AssertionError
 
-    def adopt_room(self, segment: Segment | None) -> None:
+    def adopt_preallocated(self, file: MappedFile | None) -> None:
         raise AssertionError
 
 

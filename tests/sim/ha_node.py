@@ -54,7 +54,7 @@ class Sent(NamedTuple):
 
 def log_of(store: MessageStore) -> bytes:
     """The written part of a commit log."""
-    return b"".join(segment.read(0, segment.wrote) for segment in store.commit_log.files.segments)
+    return b"".join(file.read(0, file.wrote) for file in store.commit_log.files.mapped_files)
 
 
 class Node:

@@ -19,7 +19,7 @@ from rocketpy_broker.replication.ha.sync_waiters import Answer, WaitingSends
 from rocketpy_broker.replication.ha.wire import FrameReader
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.copy.backlog import Backlog
-from rocketpy_broker.store.copy.copied_records import WholeRecords
+from rocketpy_broker.store.copy.copied_records import ParsedRecords
 from rocketpy_broker.store.copy.replica import ReplicaLog
 from tests.sim import ha_world
 
@@ -126,9 +126,9 @@ def frames_cross_the_ends_of_files() -> Iterator[None]:
     """RocketMQ's slave appends what comes to the file it is at (QUIRKS 55)."""
 
     def read(self: StoreSource, offset: int, size_max: int) -> bytes:
-        segments = self._store.commit_log.files.segments
-        whole = b"".join(segment.read(0, segment.wrote) for segment in segments)
-        return whole[offset - segments[0].start :][:size_max]
+        mapped_files = self._store.commit_log.files.mapped_files
+        whole = b"".join(file.read(0, file.wrote) for file in mapped_files)
+        return whole[offset - mapped_files[0].start :][:size_max]
 
     with patch.object(StoreSource, "read", read):
         yield
@@ -258,22 +258,22 @@ def a_split_frame_loses_its_first_part() -> Iterator[None]:
 @defect
 def a_slave_does_not_dispatch() -> Iterator[None]:
     """Its log is whole, and its consume queues are empty."""
-    with patch.object(WholeRecords, "hand_over", lambda _self, _store: None):
+    with patch.object(ParsedRecords, "hand_over", lambda _self, _store: None):
         yield
 
 
 @defect
 def a_promoted_slave_numbers_anew() -> Iterator[None]:
     """Queue offsets of what was copied are not taken note of."""
-    original = WholeRecords.hand_over
+    original = ParsedRecords.hand_over
 
-    def hand_over(self: WholeRecords, store: MessageStore) -> None:
+    def hand_over(self: ParsedRecords, store: MessageStore) -> None:
         before = {cursor: cursor.next_offset for cursor, *_ in self.requests}
         original(self, store)
         for cursor, offset in before.items():
             cursor.next_offset = offset
 
-    with patch.object(WholeRecords, "hand_over", hand_over):
+    with patch.object(ParsedRecords, "hand_over", hand_over):
         yield
 
 

@@ -37,7 +37,7 @@ from rocketpy_broker.handlers.pull.expressions import ExpressionPolicy
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, own_topic
-from rocketpy_broker.store.files.batch_saver import Saving
+from rocketpy_broker.store.files.batch_saver import PendingChange
 
 log = logging.getLogger("rocketpy.broker.clients")
 
@@ -148,7 +148,7 @@ class ClientHandler:
             f"not have; the limit of maxNewGroupsPerHeartbeat is {self._config.new_groups_max}"
         )
 
-    def _prepare_group(self, data: ConsumerData) -> Saving[Any] | None:
+    def _prepare_group(self, data: ConsumerData) -> PendingChange[Any] | None:
         """Make a consumer's group, and the topic that its failed messages return in, if they may be made.
 
         Returns the save of the topic, None where there is none to wait for.

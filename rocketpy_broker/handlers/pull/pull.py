@@ -33,7 +33,7 @@ from rocketpy_broker.services.metadata.long_polling import HeldPull, PullRequest
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.stats.stats import BrokerStats
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageStore
-from rocketpy_broker.store.copy.replica import A_COPY
+from rocketpy_broker.store.busy import Reason
 
 log = logging.getLogger("rocketpy.broker.pull")
 
@@ -135,7 +135,7 @@ class PullHandler:
 
     @property
     def _is_slave(self) -> bool:
-        return self._store.refusals[A_COPY] is not None
+        return self._store.rejection(Reason.SLAVE) is not None
 
     def _may_come(self, code: int) -> bool:
         """Whether there may be something soon: at a slave also where there is nothing now."""

@@ -44,8 +44,7 @@ from rocketpy_broker.services.metadata.topics import (
     perm_text,
 )
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
-from rocketpy_broker.store.busy import PendingFull, StoreBusy
-from rocketpy_broker.store.copy.replica import A_COPY
+from rocketpy_broker.store.busy import PendingFull, Reason, StoreBusy
 from rocketpy_broker.store.files.clock import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.send")
@@ -220,7 +219,7 @@ class SendHandler:
     def _refusal(self, request: Command, header: SendMessageRequestHeader) -> Command | None:
         """Return the answer to a send that is refused for what it is, whatever its topic's settings."""
         topic = self._topic(header.topic)
-        copy = self._store.refusals[A_COPY]
+        copy = self._store.rejection(Reason.SLAVE)
         if copy is not None:  # before a topic is made for it
             return self._error_response(request, copy)
         if self._clock() < self._accepts_from_ms:

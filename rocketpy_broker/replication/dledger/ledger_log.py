@@ -49,8 +49,8 @@ from rocketpy_broker.store.files.clock import Clock
 from rocketpy_broker.store.files.disk import Disk
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import BulkReader, LogTail
-from rocketpy_broker.store.log.mapped_file import Segment
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan
 from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.log.queue_table import QueueTable
@@ -101,7 +101,7 @@ class LedgerLog:
         self._ledger = ledger
         self._load_committed = committed
         self._message_bytes_max = config.commit_log.message_bytes_max
-        self._old = SegmentQueue(disk, config.commit_log_directory, ledger.data.segment_bytes)
+        self._old = MappedFileQueue(disk, config.commit_log_directory, ledger.data.file_bytes)
         self.files = JoinedFiles(self._old, ledger.data)
         self.set_store_host(config.store_host)
         self._leader: Appender | None = None
@@ -115,7 +115,7 @@ class LedgerLog:
         self._appended_end = 0
         self.last_store_timestamp = 0
         self.tail = LogTail(0)
-        self.undo_failure: StoreError | None = None
+        self.rollback_error: StoreError | None = None
 
     # -- opening and closing ---------------------------------------------------------------------
 
@@ -124,11 +124,11 @@ class LedgerLog:
         self._ledger.open()
         self._old.load()
 
-    def sort_out(self, checkpoint: Checkpoint) -> None:
+    def classify_files(self, checkpoint: Checkpoint) -> None:
         """The old log is complete since the ledger began; a store that was none before begins it here."""
-        self._old.sort_out(-1, checkpoint.min_offset)
+        self._old.classify_files(-1, checkpoint.min_offset)
         self._old.drop_strays()
-        if self._old.segments and not self._ledger.data.segments:
+        if self._old.mapped_files and not self._ledger.data.mapped_files:
             self._divide(checkpoint.log_end)
         self.committed_index = min(self._load_committed(), self._ledger.end_index)
 
@@ -137,7 +137,7 @@ class LedgerLog:
 
         end: of the old log; its store was stopped cleanly.
         """
-        last = self._old.segments[-1]
+        last = self._old.mapped_files[-1]
         ensure(last.start <= end <= last.end, f"the old log ends at {end}, its last file is {last.path}")
         rest = last.end - end
         if rest >= MIN_BLANK_BYTES:
@@ -146,10 +146,10 @@ class LedgerLog:
         self._ledger.begin_at(last.end)
         logger.warning("the commit log up to %d stays as it is; the ledger begins there", last.end)
 
-    def first_record(self, segment: Segment) -> RecordView | None:
+    def first_record(self, file: MappedFile) -> RecordView | None:
         """Of the old log's files, or in the first entry of a data file."""
-        is_old = segment in self._old.segments
-        return peek_message(segment.read(0 if is_old else HEADER_BYTES, _HEAD_BYTES))
+        is_old = file in self._old.mapped_files
+        return peek_message(file.read(0 if is_old else HEADER_BYTES, _HEAD_BYTES))
 
     def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
         """To where entries are known to be committed: only what is, was ever dispatched."""
@@ -161,7 +161,7 @@ class LedgerLog:
         ledger = self._ledger
         return ledger.get(index).end_pos if ledger.begin_index <= index and index >= 0 else ledger.start_pos
 
-    def settle(
+    def truncate_tail(
         self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
     ) -> None:
         """What is not committed stays; whether it will be, the group decides."""
@@ -170,7 +170,7 @@ class LedgerLog:
         expired = ledger.begin_index - 1
         self.committed_index = max(self.committed_index, ledger.index_before(scan.end), expired)
 
-    def distrust(self, report: RecoveryReport, flushed_offset: int) -> None:
+    def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
         """The ledger's own recovery did that."""
 
     def start(self, tail: LogTail) -> None:
@@ -196,7 +196,7 @@ class LedgerLog:
     @property
     def first_offset(self) -> int:
         """Where the oldest record starts: behind its entry's header."""
-        return self.min_offset + (0 if self._old.segments else HEADER_BYTES)
+        return self.min_offset + (0 if self._old.mapped_files else HEADER_BYTES)
 
     @property
     def max_offset(self) -> int:
@@ -215,7 +215,7 @@ class LedgerLog:
 
     def roll_next_file(self, offset: int) -> int:
         """Return where the file behind the one with this offset starts."""
-        size = self.files.segment_bytes
+        size = self.files.file_bytes
         return offset + size - offset % size
 
     # -- appending -------------------------------------------------------------------------------
@@ -257,8 +257,8 @@ class LedgerLog:
         sys_flag, size = with_hosts(message.sys_flag, size, message.born_host, self._store_flag)
         if (size > self._message_bytes_max and not message.is_copy) or len(properties) > MAX_PROPERTIES_BYTES:
             raise too_large(size, self._message_bytes_max, len(properties))
-        if HEADER_BYTES + size + MIN_BLANK_BYTES > self.files.segment_bytes:
-            raise MessageTooLarge(f"{size} bytes do not fit into a file of {self.files.segment_bytes}")
+        if HEADER_BYTES + size + MIN_BLANK_BYTES > self.files.file_bytes:
+            raise MessageTooLarge(f"{size} bytes do not fit into a file of {self.files.file_bytes}")
         if b"\0" in properties:
             raise MessageInvalid(NUL_IN_PROPERTIES)
         pos = leader.place(size)
@@ -346,8 +346,8 @@ class LedgerLog:
         self.committed_index = self._ledger.begin_index - 1
         self._committed_end = self._ledger.data.min_offset
         self.tail = LogTail(self._committed_end)
-        while self._old.segments:
-            self._old.segments.pop(0).delete()
+        while self._old.mapped_files:
+            self._old.mapped_files.pop(0).delete()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -374,22 +374,22 @@ class LedgerLog:
     def plan_flush(self, plan: FlushPlan) -> None:
         """The peer flushes the ledger."""
 
-    def wants_room(self) -> bool:
+    def needs_preallocation(self) -> bool:
         """The peer sees to that, too."""
         return False
 
-    def make_room(self) -> Segment | None:
-        """See `wants_room`."""
+    def preallocate_ahead(self) -> MappedFile | None:
+        """See `needs_preallocation`."""
         return None
 
-    def adopt_room(self, segment: Segment) -> None:
-        """See `wants_room`."""
+    def adopt_preallocated(self, file: MappedFile) -> None:
+        """See `needs_preallocation`."""
 
-    def note_start(self) -> None:
+    def persist_min_offset(self) -> None:
         """Note durably where the ledger begins now."""
-        self._ledger.note_start()
+        self._ledger.persist_min_offset()
 
-    def take_beside(self) -> list[Segment]:
+    def take_expired_side_files(self) -> list[MappedFile]:
         """Take out index files of expired entries, and tell that these are gone."""
         if self.on_expired is not None and self._ledger.begin_index >= 0:
             self.on_expired(self._ledger.begin_index)

@@ -37,8 +37,8 @@ from rocketpy_broker.replication.dledger.handshake import introduce
 from rocketpy_broker.replication.dledger.peer_transport import PeerLinks, RaftPort
 from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
 from rocketpy_broker.store.files.disk import Disk
-from rocketpy_broker.store.log.flush import Flushed, FlushPlan, flush_failure, flush_here
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.flush import Flushable, FlushPlan, flush_failure, flush_now
+from rocketpy_broker.store.log.mapped_file import MappedFile
 
 log = logging.getLogger("rocketpy.broker.dledger")
 
@@ -54,8 +54,8 @@ _THOROUGH_S: Final = 1.0
 _ROOM_RETRY_S: Final = 0.5
 
 
-class Ledger(StoredLedger, Flushed, Protocol):
-    """The files of a ledger. All but `run_flush` and `make_room` is called in the loop's thread.
+class Ledger(StoredLedger, Flushable, Protocol):
+    """The files of a ledger. All but `run_flush` and `preallocate_ahead` is called in the loop's thread.
 
     A flush that fails ends the peer.
     """
@@ -69,13 +69,13 @@ class Ledger(StoredLedger, Flushed, Protocol):
     def plan_flush(self, *, thorough: bool) -> FlushPlan:
         """What is to be flushed: entries, and if `thorough` what can be made anew from them, too."""
 
-    def wants_room(self) -> bool:
+    def needs_preallocation(self) -> bool:
         """Whether blocks or the next file should be reserved now."""
 
-    def make_room(self) -> Segment | None:
+    def preallocate_ahead(self) -> MappedFile | None:
         """Reserve them; for a thread. Raises DiskFull, StoreError."""
 
-    def adopt_room(self, segment: Segment | None) -> None:
+    def adopt_preallocated(self, file: MappedFile | None) -> None:
         """Take what was reserved."""
 
 
@@ -411,7 +411,7 @@ class Peer:
         is_little = len(write.entries) == len(plan.targets) == 1 and not plan.directories
         if not is_little or plan.checkpoint is not None or begin < self._slow_until:
             return False
-        flush_here(self._ledger, plan)
+        flush_now(self._ledger, plan)
         took = time.monotonic() - begin
         if took > _QUICK_S:
             self._slow_until = begin + _SLOW_FACTOR * took
@@ -538,13 +538,13 @@ class Peer:
             self._in_thread(lambda: self._ledger.run_flush(plan), flushed)
 
     def _see_to_room(self) -> None:
-        if self._rooming is None and self._ledger.wants_room():
+        if self._rooming is None and self._ledger.needs_preallocation():
             self._rooming = self._tasks.spawn(self._make_room(), "room ahead")
 
     async def _make_room(self) -> None:
         try:
-            while self._is_running and self._ledger.wants_room():
-                self._ledger.adopt_room(await asyncio.to_thread(self._ledger.make_room))
+            while self._is_running and self._ledger.needs_preallocation():
+                self._ledger.adopt_preallocated(await asyncio.to_thread(self._ledger.preallocate_ahead))
         except StoreError as error:
             log.error("no room ahead of the ledger: %s", error)
             await asyncio.sleep(_ROOM_RETRY_S)

@@ -21,7 +21,7 @@ from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.busy import StoreBusy
 from rocketpy_broker.store.files.clock import Clock, system_clock
 from rocketpy_broker.store.files.disk import Disk, OsDisk
-from rocketpy_broker.store.files.state_file import load_state, save_state, save_state_aside
+from rocketpy_broker.store.files.state_file import load_state, save_state, save_state_in_thread
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.delay")
@@ -89,7 +89,7 @@ class DelayService:
 
         In a group only those that were saved: what is behind them is kept, whoever leads.
         """
-        is_group = self._driver.settle is not None
+        is_group = self._driver.wait_for_commit is not None
         return dict(self._saved) if is_group or self._saving is None else self._queues.offsets()
 
     async def adopt(self, text: bytes) -> None:
@@ -102,7 +102,7 @@ class DelayService:
         except ValueError as error:
             raise RemoteProtocolError(str(error)) from error
         if offsets != self._saved:
-            await save_state_aside(self._disk, self.path, text)
+            await save_state_in_thread(self._disk, self.path, text)
             self._saved = offsets
 
     def waiting(self) -> dict[int, int]:
@@ -173,7 +173,7 @@ class DelayService:
             return
         try:
             await self._driver.flush()
-            await save_state_aside(self._disk, self.path, _encode(offsets))
+            await save_state_in_thread(self._disk, self.path, _encode(offsets))
         except StoreError as error:
             log.error("delay offsets are not saved: %s", error)
             return

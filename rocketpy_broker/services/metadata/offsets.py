@@ -20,7 +20,7 @@ from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
 from rocketpy_broker.services.metadata.topics import check_topic_name
 from rocketpy_broker.store.files.clock import Clock, system_clock
 from rocketpy_broker.store.files.disk import Disk, OsDisk
-from rocketpy_broker.store.files.state_file import load_state, save_aside, save_state
+from rocketpy_broker.store.files.state_file import load_state, save_in_thread, save_state
 
 log = logging.getLogger("rocketpy.broker.offsets")
 
@@ -207,7 +207,7 @@ class ConsumerOffsets:
             self._is_changed = False
             table, times = _copied(self._table), _copied(self._versions)
             try:
-                await save_aside(lambda: save_state(self._disk, self.path, _text(table, times)))
+                await save_in_thread(lambda: save_state(self._disk, self.path, _text(table, times)))
             except StoreError as error:
                 self._is_changed = True
                 log.error("consumer offsets are not saved: %s", error)

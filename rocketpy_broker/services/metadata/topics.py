@@ -21,7 +21,7 @@ from rocketpy.errors import RemoteProtocolError, RocketError, StoreError, TopicI
 from rocketpy.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.store.files.batch_saver import BatchSaver, NotYetSaved, Saving
+from rocketpy_broker.store.files.batch_saver import BatchSaver, ChangePending, PendingChange
 from rocketpy_broker.store.files.clock import Clock, system_clock
 from rocketpy_broker.store.files.disk import Disk, OsDisk
 from rocketpy_broker.store.files.state_file import format_table, load_state, save_state
@@ -121,7 +121,7 @@ class TopicTable:
         self.saver: BatchSaver[_Change] = BatchSaver(
             tasks, "topics.json", prepare=self._prepare, use=self._use
         )
-        self._creating: dict[str, Saving[_Change]] = {}
+        self._creating: dict[str, PendingChange[_Change]] = {}
         """By name, the topics that are not there yet and that somebody began to make."""
         self._is_unsaved = False
         """Is something in use that is not in the file?"""
@@ -189,7 +189,7 @@ class TopicTable:
         """Make a topic that somebody sends to, after the model `default_topic`; None when that may not be.
 
         queue_nums: how many the client wants; it gets no more than the model has.
-        Raises NotYetSaved until the topic is saved, TopicInvalid.
+        Raises ChangePending until the topic is saved, TopicInvalid.
         """
         existing = self.get(name)
         if existing is not None:
@@ -208,9 +208,9 @@ class TopicTable:
             topic_filter_type=model.topic_filter_type,
             topic_sys_flag=sys_flag,
         )
-        raise NotYetSaved(self.create(topic, self._config.topics.topics_max))
+        raise ChangePending(self.create(topic, self._config.topics.topics_max))
 
-    def create(self, topic: TopicConfig, topics_max: int | None = None) -> Saving[_Change]:
+    def create(self, topic: TopicConfig, topics_max: int | None = None) -> PendingChange[_Change]:
         """Begin to make a topic that is not there; who else needs it meanwhile waits for the same save.
 
         topics_max: None where the broker itself needs the topic. Raises TopicInvalid.
@@ -349,13 +349,13 @@ class TopicTable:
 
 
 def ensure_topic(topics: TopicTable, name: str, queues: int, perm: int, sys_flag: int = 0) -> TopicConfig:
-    """Return a topic that the broker itself writes. Raises TopicInvalid; NotYetSaved while it is made.
+    """Return a topic that the broker itself writes. Raises TopicInvalid; ChangePending while it is made.
 
     Source: TopicConfigManager.createTopicInSendMessageBackMethod of RocketMQ 4.6.0.
     """
     topic = topics.get(name)
     if topic is None:
-        raise NotYetSaved(topics.create(own_topic(name, queues, perm, sys_flag)))
+        raise ChangePending(topics.create(own_topic(name, queues, perm, sys_flag)))
     return topic
 
 

@@ -165,8 +165,8 @@ class TransactionChecker:
     async def _ask_all(self, copies: Sequence[_HalfCopy]) -> None:
         """Ask about them once an answer can find them. Raises StoreError."""
         asked = [copy for copy in copies if copy.action is CheckAction.CHECK]
-        if asked and self._driver.settle is not None:
-            await self._driver.settle()
+        if asked and self._driver.wait_for_commit is not None:
+            await self._driver.wait_for_commit()
         for copy in asked:
             try:
                 self._ask(copy)

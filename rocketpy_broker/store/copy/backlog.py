@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from rocketpy.errors import StoreDamaged
-from rocketpy_broker.store.copy.copied_records import CopiedRecords
+from rocketpy_broker.store.copy.copied_records import RecordParser
 from rocketpy_broker.store.message_store import MessageStore
 
 _PIECE_BYTES: Final = 1 << 20
@@ -25,7 +25,7 @@ class Backlog:
 
     def __init__(self, store: MessageStore, *, rush_bytes: int = 128 << 10, bytes_max: int = 4 << 30) -> None:
         self._store = store
-        self._records = CopiedRecords(store)
+        self._records = RecordParser(store)
         self._rush_bytes = rush_bytes
         self._bytes_max = bytes_max
         self._begin = self._end = 0
@@ -88,7 +88,7 @@ class Backlog:
         pieces: list[bytes] = []
         begin, stop = self._begin, min(self._end, self._begin + size)
         while begin < stop:
-            room = self._store.commit_log.files.segment_bytes
+            room = self._store.commit_log.files.file_bytes
             piece = self._store.read_log(begin, min(stop - begin, room - begin % room))
             if not piece:
                 raise StoreDamaged(f"the copied log cannot be read at {begin}")

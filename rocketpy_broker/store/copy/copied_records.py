@@ -15,7 +15,7 @@ from rocketpy_broker.store.message_store import MessageStore
 _NOT_IN_QUEUE = 0x4
 
 
-class WholeRecords(NamedTuple):
+class ParsedRecords(NamedTuple):
     """The whole records at the beginning of a piece of the log.
 
     requests: theirs, unless they were only looked at. end: position behind the last one, blank records before
@@ -37,7 +37,7 @@ class WholeRecords(NamedTuple):
             store.dispatcher.add(self.requests)
 
 
-class CopiedRecords:
+class RecordParser:
     """Takes pieces of a copied log apart, for a store. After damage the store takes nothing more."""
 
     def __init__(self, store: MessageStore) -> None:
@@ -45,7 +45,7 @@ class CopiedRecords:
         self._files = store.commit_log.files
         self._plain = PlainRecords()
 
-    def take(self, data: bytes, base: int, *, only_check: bool = False) -> WholeRecords:
+    def take(self, data: bytes, base: int, *, only_check: bool = False) -> ParsedRecords:
         """Return the records in `data`, which begins at the physical offset `base`, where a record does.
 
         Raises StoreDamaged.
@@ -54,7 +54,7 @@ class CopiedRecords:
         position = end = timestamp = 0
         try:
             while True:
-                room = self._files.segment_bytes - (base + position) % self._files.segment_bytes
+                room = self._files.file_bytes - (base + position) % self._files.file_bytes
                 stop = min(len(data), position + room)
                 if only_check:
                     plain, time = self._plain.skip(data, position, stop, base)
@@ -81,13 +81,13 @@ class CopiedRecords:
             raise failure from error
         if requests:
             timestamp = requests[-1][3]
-        return WholeRecords(requests, end, position + (size or MIN_BLANK_BYTES) - end, timestamp)
+        return ParsedRecords(requests, end, position + (size or MIN_BLANK_BYTES) - end, timestamp)
 
     def _size(self, data: bytes, position: int, place: int) -> int:
         """Return the size of the record at `position`, which belongs at `place`; 0 when it cannot be told."""
         if len(data) - position < MIN_BLANK_BYTES:
             return 0
-        room = self._files.segment_bytes - place % self._files.segment_bytes
+        room = self._files.file_bytes - place % self._files.file_bytes
         size, magic = read_start(data, position)
         if magic == BLANK_MAGIC and size != room:
             raise RecordCorrupt(place, f"a blank of {size} bytes, the file has {room} left")

@@ -11,21 +11,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
-from typing import Final
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.message.record import MIN_BLANK_BYTES
 from rocketpy_broker.store.copy.backlog import Backlog
-from rocketpy_broker.store.copy.copied_records import CopiedRecords, WholeRecords
+from rocketpy_broker.store.copy.copied_records import ParsedRecords, RecordParser
 from rocketpy_broker.store.files.state_file import save_state
 from rocketpy_broker.store.log.log_scan import LogScan, LogTail
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.message_store import MessageStore
 
 logger = logging.getLogger("rocketpy_broker.store.replica")
-
-A_COPY: Final = 3
-"""The kind of reason by which a store refuses messages of its own, see `MessageStore.refuse`."""
 
 _PIECE_BYTES = 1 << 20
 
@@ -38,7 +34,7 @@ class ReplicaLog:
 
     def __init__(self, store: MessageStore, backlog: Backlog | None = None) -> None:
         files = store.commit_log.files
-        if not isinstance(files, SegmentQueue):
+        if not isinstance(files, MappedFileQueue):
             raise StoreError("a store on a ledger copies no other store: the ledger is replicated")
         self._store = store
         self._backlog = backlog
@@ -47,12 +43,12 @@ class ReplicaLog:
         """What came behind the log's end on disk."""
         self._wanted = MIN_BLANK_BYTES
         """So many bytes must be held before there can be news."""
-        self._records = CopiedRecords(store)
+        self._records = RecordParser(store)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no file yet."""
-        return not self._files.segments
+        return not self._files.mapped_files
 
     @property
     def max_offset(self) -> int:
@@ -91,12 +87,12 @@ class ReplicaLog:
             backlog.add(base, self._files.max_offset, len(data))
 
     def _begin(self, offset: int) -> None:
-        if offset % self._files.segment_bytes:
+        if offset % self._files.file_bytes:
             raise StoreError(
-                f"a copy cannot begin at {offset}: files here have {self._files.segment_bytes} bytes; set "
+                f"a copy cannot begin at {offset}: files here have {self._files.file_bytes} bytes; set "
                 "mappedFileSizeCommitLog as the master has it"
             )
-        self._files.add_segment(offset)
+        self._files.add_file(offset)
         self._store.dispatcher.offset = offset
         self._store.commit_log.start(LogTail(offset))
 
@@ -106,12 +102,12 @@ class ReplicaLog:
         before, position = files.max_offset, 0
         try:
             while position < len(data):
-                segment = files.last
-                if segment is None or segment.is_full:
-                    segment = files.add_segment()
-                piece = data[position : position + segment.size - segment.wrote]
-                segment.write(segment.wrote, piece)
-                segment.wrote += len(piece)
+                file = files.last
+                if file is None or file.is_full:
+                    file = files.add_file()
+                piece = data[position : position + file.size - file.wrote]
+                file.write(file.wrote, piece)
+                file.wrote += len(piece)
                 position += len(piece)
         except StoreError:
             self._undo(before)
@@ -125,7 +121,7 @@ class ReplicaLog:
         except StoreError as failure:
             self._store.failure = failure
 
-    def _publish(self, found: WholeRecords) -> None:
+    def _publish(self, found: ParsedRecords) -> None:
         store, end = self._store, self._files.max_offset
         store.commit_log.start(store.commit_log.tail)
         store.commit_log.tail.advance(end)
@@ -160,7 +156,7 @@ class ReplicaLog:
         for queue in store.queues.queues.values():
             if queue.max_physical_offset > end:
                 queue.truncate(end)
-        files.drop_spare()
+        files.delete_preallocated()
         files.truncate(end)
         store.dispatcher.offset = end
         self._mend_index()
@@ -174,7 +170,7 @@ class ReplicaLog:
     def _save_tail(self, end: int, aside: Path) -> None:
         pieces: list[bytes] = []
         while end < self._files.max_offset:
-            room = self._files.segment_bytes - end % self._files.segment_bytes
+            room = self._files.file_bytes - end % self._files.file_bytes
             size = min(_PIECE_BYTES, room, self._files.max_offset - end)
             pieces.append(self._files.read(end, size) or b"")
             end += size
@@ -186,7 +182,7 @@ class ReplicaLog:
         if index is None or index.cut_from(self._files.max_offset):
             return
         begin = max(index.end_offset if index.files else 0, self._files.min_offset)
-        segment = self._files.find(begin)
-        if segment is not None:
-            requests = [self._records.request_of(view) for view in LogScan(self._files, segment.start)]
+        file = self._files.find(begin)
+        if file is not None:
+            requests = [self._records.request_of(view) for view in LogScan(self._files, file.start)]
             self._store.dispatcher.put([request for request in requests if request[1] >= begin])

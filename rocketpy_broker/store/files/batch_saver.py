@@ -1,7 +1,7 @@
 """Saves the changes of a state file in a worker thread, those that come in a burst together.
 
-A change is saved first and used then: whoever waits for it may announce it, since it survives a crash. The
-event loop never waits for the disk, and a thousand changes at once cost one save, or two.
+A change is saved first and applied then, so a caller that waited for it may announce it: it survives a
+crash. The event loop never waits for the disk, and a thousand changes at once cost one save, or two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from rocketpy.errors import RocketError, StoreError
 from rocketpy.runtime.tasks import Tasks
-from rocketpy_broker.store.files.state_file import save_aside
+from rocketpy_broker.store.files.state_file import save_in_thread
 
 log = logging.getLogger("rocketpy.broker.saving")
 
@@ -25,22 +25,22 @@ _PAUSE_MAX_S: Final = 1.0
 
 C = TypeVar("C")
 
-Then = Callable[[RocketError | None], None]
+SaveCallback = Callable[[RocketError | None], None]
 """Called in the event loop once a change is saved and used, or with the reason why it was not."""
 
 
 @dataclass(slots=True, eq=False)
-class Saving(Generic[C]):
+class PendingChange(Generic[C]):
     """A change that is not saved yet, and who waits for it."""
 
     change: C
-    waiters: list[Then] = field(default_factory=list)
+    waiters: list[SaveCallback] = field(default_factory=list)
 
 
-class NotYetSaved(Exception):
+class ChangePending(Exception):
     """What a request needs is being created. `wait` calls back when that is saved, or has failed."""
 
-    def __init__(self, saving: Saving[Any]) -> None:
+    def __init__(self, saving: PendingChange[Any]) -> None:
         super().__init__("waits for a save")
         self.wait = saving.waiters.append
 
@@ -65,14 +65,14 @@ class BatchSaver(Generic[C]):
         self._name = name
         self._prepare = prepare
         self._use = use
-        self._pending: list[Saving[C]] = []
+        self._pending: list[PendingChange[C]] = []
         self._task: asyncio.Task[None] | None = None
         self.saves = 0
         """How often the file was written."""
 
-    def submit(self, change: C, then: Then | None = None) -> Saving[C]:
-        """Save a change soon. then: called in the event loop when that is done."""
-        saving = Saving(change, [] if then is None else [then])
+    def submit(self, change: C, callback: SaveCallback | None = None) -> PendingChange[C]:
+        """Save a change soon. callback: called in the event loop when that is done."""
+        saving = PendingChange(change, [] if callback is None else [callback])
         self._pending.append(saving)
         if self._task is None:
             self._task = self._tasks.spawn(self._run(), f"save of {self._name}")
@@ -86,11 +86,11 @@ class BatchSaver(Generic[C]):
         await self.wait(self.submit(change))
 
     @staticmethod
-    async def wait(saving: Saving[C]) -> None:
+    async def wait(saving: PendingChange[C]) -> None:
         """Wait until a submitted change is saved and used. Raises StoreError if it is not."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def then(error: RocketError | None) -> None:
+        def finished(error: RocketError | None) -> None:
             if done.done():
                 return
             if error is None:
@@ -98,7 +98,7 @@ class BatchSaver(Generic[C]):
             else:
                 done.set_exception(error)
 
-        saving.waiters.append(then)
+        saving.waiters.append(finished)
         await done
 
     async def drain(self) -> None:
@@ -122,7 +122,7 @@ class BatchSaver(Generic[C]):
     async def _save(self, changes: list[C]) -> StoreError | None:
         self.saves += 1
         try:
-            await save_aside(self._prepare(changes))
+            await save_in_thread(self._prepare(changes))
         except StoreError as error:
             log.error("%s: %d changes are not saved: %s", self._name, len(changes), error)
             return error
@@ -130,7 +130,7 @@ class BatchSaver(Generic[C]):
         return None
 
     @staticmethod
-    def _finish(batch: list[Saving[C]], error: StoreError | None) -> None:
+    def _finish(batch: list[PendingChange[C]], error: StoreError | None) -> None:
         for saving in batch:
-            for then in saving.waiters:
-                then(error)
+            for callback in saving.waiters:
+                callback(error)

@@ -16,7 +16,7 @@
 |     80 |    4 | magic "RPIX"                                                | ours  |
 |     84 |    4 | CRC-32 of bytes 0 to 24, 32 to 80 and 88 to 160             | ours  |
 |     88 |   72 | how far the queues and the unfinished index file are flushed, | ours  |
-|        |      | see `Progress`, eight bytes a field                         |       |
+|        |      | see `DispatchProgress`, eight bytes a field                         |       |
 |    160 | 3936 | zeros                                                       |       |
 
 All integers are big-endian. The CRC covers the three timestamps too: when a Java broker has used the
@@ -48,7 +48,7 @@ _SLACK_MS = 3000
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DispatchProgress:
     """Consume queues and index as flushed with a checkpoint: complete up to its dispatched_offset.
 
     units: next queue offsets of all queues, summed. index_name: of the newest index file, as a number; 0
@@ -81,7 +81,7 @@ class Checkpoint:
     index_files: int = -1
     tail_offset: int = -1
     min_offset: int = -1
-    progress: Progress | None = None
+    progress: DispatchProgress | None = None
 
     @property
     def min_timestamp(self) -> int:
@@ -115,7 +115,7 @@ class Checkpoint:
             ) = _OFFSETS.unpack_from(data, 32)  # fmt: skip
             magic, crc = _SEAL.unpack_from(data, 80)
             if magic == _PROGRESS_MAGIC and crc == zlib.crc32(data[:24] + data[32:80] + data[88:160]):
-                checkpoint.progress = Progress(*_PROGRESS.unpack_from(data, 88))
+                checkpoint.progress = DispatchProgress(*_PROGRESS.unpack_from(data, 88))
         elif magic == _MAGIC:
             logger.warning("checkpoint: flushed offsets do not match the times; another broker wrote it")
         return checkpoint

@@ -367,7 +367,7 @@ def _lock_holder(handle: int) -> int:
     return 0 if kind == fcntl.F_UNLCK else int(pid)
 
 
-def make_lasting_dir(disk: Disk, directory: Path) -> None:
+def make_durable_dir(disk: Disk, directory: Path) -> None:
     """Make a directory, and what is missing above it, so that power loss does not take it away again.
 
     Raises DiskFull, StoreError.

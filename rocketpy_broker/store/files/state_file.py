@@ -74,12 +74,12 @@ def save_state(disk: Disk, path: Path, data: bytes) -> None:
         raise store_error("save", path, error) from error
 
 
-async def save_state_aside(disk: Disk, path: Path, data: bytes) -> None:
-    """`save_state` in a thread; see `save_aside`. Raises DiskFull, StoreError."""
-    await save_aside(partial(save_state, disk, path, data))
+async def save_state_in_thread(disk: Disk, path: Path, data: bytes) -> None:
+    """`save_state` in a thread; see `save_in_thread`. Raises DiskFull, StoreError."""
+    await save_in_thread(partial(save_state, disk, path, data))
 
 
-async def save_aside(save: Callable[[], None]) -> None:
+async def save_in_thread(save: Callable[[], None]) -> None:
     """Save in a thread. Raises what `save` raises.
 
     Who is cancelled meanwhile still waits until it has ended: it would overwrite what is saved next.

@@ -28,33 +28,37 @@ def positive_hash(hash_code: int) -> int:
     return 0 if hash_code == -_SIGN else abs(hash_code)
 
 
-def key_hashes(heads: Sequence[int], keys: Sequence[bytes]) -> list[int]:
+def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
     """`positive_hash` of `topic#key` for each of many keys.
 
-    heads: Java's hash of the key's own `topic#`. keys: UTF-8, as many; an empty one gets any hash.
+    topic_hashes: Java's hash of the key's own `topic#`. keys: UTF-8, as many; an empty one gets any hash.
     """
     if not keys:
         return []
     length = max(map(len, keys))
     joined = b"".join(keys)
     if length > _LENGTH_MAX or not joined.isascii():
-        return list(map(_hash_slowly, heads, keys))
+        return list(map(_hash_slowly, topic_hashes, keys))
     if length * len(keys) == len(joined):
         lanes, shared = _same_length(keys, joined, length)
-        first = heads[0]
-        if heads.count(first) == len(heads):
+        first = topic_hashes[0]
+        if topic_hashes.count(first) == len(topic_hashes):
             add = first * _POWERS[length] + shared
             codes = [(lane + add) & _MASK for lane in lanes]
         else:
             power = _POWERS[length]
-            codes = [(lane + head * power + shared) & _MASK for lane, head in zip(lanes, heads, strict=True)]
+            codes = [
+                (lane + topic_hash * power + shared) & _MASK
+                for lane, topic_hash in zip(lanes, topic_hashes, strict=True)
+            ]
     else:
         # Zeros in front change nothing in the polynomial.
         padded = b"".join(map(bytes.rjust, keys, repeat(length), repeat(b"\0")))
         lanes = _lanes(padded, len(keys), 0, length)
         powers = map(_POWERS.__getitem__, map(len, keys))
         codes = [
-            (lane + head * power) & _MASK for lane, head, power in zip(lanes, heads, powers, strict=True)
+            (lane + topic_hash * power) & _MASK
+            for lane, topic_hash, power in zip(lanes, topic_hashes, powers, strict=True)
         ]
     return [code if code < _SIGN else -code & 0x7FFFFFFF for code in codes]
 

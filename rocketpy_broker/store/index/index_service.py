@@ -17,7 +17,7 @@ from typing import TypeVar
 from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy.protocol.java import utf8_hash
 from rocketpy_broker.store.config import IndexConfig
-from rocketpy_broker.store.files.checkpoint import Progress
+from rocketpy_broker.store.files.checkpoint import DispatchProgress
 from rocketpy_broker.store.files.clock import Clock
 from rocketpy_broker.store.files.disk import Disk, store_error
 from rocketpy_broker.store.index.index_file import IndexFile
@@ -29,9 +29,9 @@ _NAME_LENGTH = 17
 _PENDING_MAX = 3276
 """Entries; 64 KiB."""
 # Ids that one client gives in a row share all but their last digits: the hash of that part is remembered.
-_TAILS = {bytes((high, low)): high * 31 + low for high in range(128) for low in range(128)}
+_SUFFIX_HASHES = {bytes((high, low)): high * 31 + low for high in range(128) for low in range(128)}
 """Java's hash of each ASCII text of two characters."""
-_HEADS_MAX = 1 << 14
+_PREFIXES_MAX = 1 << 14
 _TOPICS_MAX = 4096
 
 
@@ -76,11 +76,11 @@ class IndexService:
         """Are there names that may not be durable?"""
         self.full: list[IndexFile] = []
         """Full files whose slots are not written yet; see `IndexFile.write_slots`."""
-        self._topics: dict[bytes, int] = {}
+        self._topic_hashes: dict[bytes, int] = {}
         """Java's hash of `topic#` by topic."""
-        self._heads: dict[bytes, dict[bytes, int]] = {}
+        self._prefix_hashes: dict[bytes, dict[bytes, int]] = {}
         """By topic and all of a key but its tail: what Java's hash of these adds to that of the whole."""
-        self._heads_count = 0
+        self._prefix_count = 0
         self._write_at = _PENDING_MAX
         """How many waiting entries `write_many` writes."""
 
@@ -91,7 +91,9 @@ class IndexService:
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def load(self, *, clean: bool, checkpoint_timestamp: int, progress: Progress | None = None) -> bool:
+    def load(
+        self, *, clean: bool, checkpoint_timestamp: int, progress: DispatchProgress | None = None
+    ) -> bool:
         """Take over the directory's files; False when some had to go, so that records must be indexed again.
 
         clean: after an unclean stop, files newer than the checkpoint are deleted, as 4.6.0 does, for a
@@ -132,7 +134,7 @@ class IndexService:
     def _new_file(self, name: str) -> IndexFile:
         return IndexFile(self._disk, self.directory / name, self._config.slots, self._config.entries)
 
-    def _is_at(self, progress: Progress) -> bool:
+    def _is_at(self, progress: DispatchProgress) -> bool:
         if not self.files:
             return progress.index_name == 0
         last = self.files[-1]
@@ -140,7 +142,7 @@ class IndexService:
         return at == (progress.index_name, progress.index_entries, progress.index_count)
 
     @staticmethod
-    def _resume(file: IndexFile, progress: Progress) -> bool:
+    def _resume(file: IndexFile, progress: DispatchProgress) -> bool:
         """Load the file as the checkpoint describes it, finished since or not; False when it cannot be."""
         try:
             file.load()
@@ -159,12 +161,12 @@ class IndexService:
             return False
         return True
 
-    def progress(self, units: int) -> Progress:
+    def progress(self, units: int) -> DispatchProgress:
         """What a checkpoint says of the index once the entries written so far are flushed."""
         if not self.files:
-            return Progress(units)
+            return DispatchProgress(units)
         file = self.files[-1]
-        return Progress(
+        return DispatchProgress(
             units, int(file.path.name), file.next_entry, file.inserts, file.begin_timestamp,
             file.end_timestamp, file.begin_offset, file.end_offset, len(self.files),
         )  # fmt: skip
@@ -207,14 +209,14 @@ class IndexService:
         file = files[-1] if files else self._add_file()
         if offset < file.end_offset:
             return
-        heads = self._heads.get(topic) or {}
+        prefixes = self._prefix_hashes.get(topic) or {}
         hashes: list[int] = []
         for key in (unique_key, keys) if b" " not in keys else (unique_key, *keys.split(b" ")):
             if key:
                 try:
-                    code = heads[key[:-2]] + _TAILS[key[-2:]] & 0xFFFFFFFF
+                    code = prefixes[key[:-2]] + _SUFFIX_HASHES[key[-2:]] & 0xFFFFFFFF
                 except KeyError:
-                    code = self._learn(topic, key)
+                    code = self._hash_new_prefix(topic, key)
                 hashes.append(code if code < 0x80000000 else -code & 0x7FFFFFFF)
         if file.next_entry + len(hashes) <= file.entry_limit:
             file.put(hashes, offset, timestamp)
@@ -223,7 +225,7 @@ class IndexService:
 
     def put_many(
         self,
-        heads: Sequence[int],
+        topic_hashes: Sequence[int],
         unique_keys: Sequence[bytes],
         keys: Sequence[bytes],
         offsets: Sequence[int],
@@ -231,24 +233,24 @@ class IndexService:
     ) -> None:
         """`put` for many records, in log order; about a quarter of the time for each.
 
-        heads: `topic_head` of each record's topic. keys: of each, as in `put`.
+        topic_hashes: `topic_hash` of each record's topic. keys: of each, as in `put`.
         Raises DiskFull, StoreError; then it may be put again.
         """
         if self.files:
             known = bisect_left(offsets, self.files[-1].end_offset)
             if known:
-                heads, unique_keys, keys = heads[known:], unique_keys[known:], keys[known:]
+                topic_hashes, unique_keys, keys = topic_hashes[known:], unique_keys[known:], keys[known:]
                 offsets, timestamps = offsets[known:], timestamps[known:]
         if not offsets:
             return
         if b" " in b"".join(keys):
-            rows = zip(heads, unique_keys, keys, offsets, timestamps, strict=True)
-            heads, unique_keys, keys, offsets, timestamps = zip(*_key_by_key(rows), strict=True)
+            rows = zip(topic_hashes, unique_keys, keys, offsets, timestamps, strict=True)
+            topic_hashes, unique_keys, keys, offsets, timestamps = zip(*_key_by_key(rows), strict=True)
         hashes: Sequence[int]
         places: Sequence[int]
         times: Sequence[int]
         if any(keys) or not all(unique_keys):
-            hashes = _interleaved(key_hashes(heads, unique_keys), key_hashes(heads, keys))
+            hashes = _interleaved(key_hashes(topic_hashes, unique_keys), key_hashes(topic_hashes, keys))
             present = _interleaved(unique_keys, keys)
             places, times = _interleaved(offsets, offsets), _interleaved(timestamps, timestamps)
             if not all(present):
@@ -256,7 +258,7 @@ class IndexService:
             if not hashes:
                 return
         else:
-            hashes, places, times = key_hashes(heads, unique_keys), offsets, timestamps
+            hashes, places, times = key_hashes(topic_hashes, unique_keys), offsets, timestamps
         self._put_hashes(hashes, places, times)
         self.write_many()
 
@@ -272,36 +274,36 @@ class IndexService:
                 file.put_many(hashes[start:stop], offsets[start:stop], timestamps[start:stop])
                 start = stop
 
-    def topic_head(self, topic: bytes) -> int:
+    def topic_hash(self, topic: bytes) -> int:
         """What `put_many` wants to know of a topic (UTF-8)."""
-        head = self._topics.get(topic)
+        head = self._topic_hashes.get(topic)
         if head is None:
-            if len(self._topics) >= _TOPICS_MAX:
-                self._topics.clear()
-            head = self._topics[topic] = utf8_hash(topic + b"#")
+            if len(self._topic_hashes) >= _TOPICS_MAX:
+                self._topic_hashes.clear()
+            head = self._topic_hashes[topic] = utf8_hash(topic + b"#")
         return head
 
     def _hash(self, topic: bytes, key: bytes) -> int:
         """The hash that a file has for `topic#key`."""
         try:
-            code = self._heads[topic][key[:-2]] + _TAILS[key[-2:]] & 0xFFFFFFFF
+            code = self._prefix_hashes[topic][key[:-2]] + _SUFFIX_HASHES[key[-2:]] & 0xFFFFFFFF
         except KeyError:
-            code = self._learn(topic, key)
+            code = self._hash_new_prefix(topic, key)
         return code if code < 0x80000000 else -code & 0x7FFFFFFF
 
-    def _learn(self, topic: bytes, key: bytes) -> int:
+    def _hash_new_prefix(self, topic: bytes, key: bytes) -> int:
         """Java's hash of `topic#key`, as 32 bits; if its end is plain ASCII, the rest is remembered."""
-        tail = _TAILS.get(key[-2:])
+        tail = _SUFFIX_HASHES.get(key[-2:])
         if tail is None:
             return utf8_hash(topic + b"#" + key) & 0xFFFFFFFF
-        if self._heads_count >= _HEADS_MAX:
-            self._heads_count = 0
-            self._heads.clear()
-        self._heads_count += 1
+        if self._prefix_count >= _PREFIXES_MAX:
+            self._prefix_count = 0
+            self._prefix_hashes.clear()
+        self._prefix_count += 1
         head = key[:-2]
         # The hash of two texts in a row is that of the first, times 31 ** length, plus the second's.
-        added = joined_hash(self.topic_head(topic), head) * 31 * 31
-        self._heads.setdefault(topic, {})[head] = added
+        added = joined_hash(self.topic_hash(topic), head) * 31 * 31
+        self._prefix_hashes.setdefault(topic, {})[head] = added
         return added + tail & 0xFFFFFFFF
 
     def _put_across(self, hashes: Sequence[int], offset: int, timestamp: int) -> None:

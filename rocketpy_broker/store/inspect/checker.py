@@ -20,7 +20,7 @@ from rocketpy.protocol.message.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KE
 from rocketpy.protocol.message.record import RecordView
 from rocketpy_broker.store.index.index_file import IndexFile
 from rocketpy_broker.store.index.index_hash import positive_hash
-from rocketpy_broker.store.inspect.inspection import StoredFiles
+from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
 from rocketpy_broker.store.log.log_files import LogFiles
 from rocketpy_broker.store.log.message_log import RecordScan
 from rocketpy_broker.store.message_store import MessageStore
@@ -73,7 +73,7 @@ def check_store(store: MessageStore) -> CheckReport:
     return report
 
 
-def check_files(stored: StoredFiles) -> CheckReport:
+def check_files(stored: ReadOnlyStore) -> CheckReport:
     """Check files as they lie there, of ours or of a Java broker; see `check_store`.
 
     After an unclean stop consume queues and index may lack records, which the next start enters: these are

@@ -19,8 +19,8 @@ from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.index.index_file import HEADER_BYTES, IndexFile
 from rocketpy_broker.store.log.log_files import LogFiles
 from rocketpy_broker.store.log.log_scan import LogScan, find_record
-from rocketpy_broker.store.log.mapped_file import Segment
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan
 from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable, Dispatcher
@@ -51,7 +51,7 @@ class ReadOnlyDisk(OsDisk):
     remove_dir: Any = _refuse
 
 
-class StoredFiles:
+class ReadOnlyStore:
     """The files of one store directory.
 
     config: its file sizes count where the files themselves do not say otherwise. Raises StoreLocked when a
@@ -101,13 +101,13 @@ class StoredFiles:
         self._commit_log = self._load_log(self.config.commit_log_directory)
         return self._commit_log
 
-    def _load_log(self, directory: Path) -> SegmentQueue:
+    def _load_log(self, directory: Path) -> MappedFileQueue:
         """Load a log's files, each as long as its first one. Raises StoreError when there is no directory."""
         if not self._disk.is_dir(directory):
             raise StoreError(f"{self.config.root} is no store: it has no {directory.name}")
         names = self._names(directory)
         size = self._disk.size(directory / names[0]) if names else self.config.commit_log.segment_bytes
-        return self._load(SegmentQueue(self._disk, directory, size or 1))
+        return self._load(MappedFileQueue(self._disk, directory, size or 1))
 
     def scan(self, start: int, *, check_crc: bool = True) -> RecordScan:
         """Read the log from a record on."""
@@ -136,19 +136,19 @@ class StoredFiles:
             if len(name) == _LOG_NAME_DIGITS and name.isdigit()
         ]  # fmt: skip
 
-    def _load(self, files: SegmentQueue) -> SegmentQueue:
+    def _load(self, files: MappedFileQueue) -> MappedFileQueue:
         for name in self._names(files.directory):
-            segment = Segment(self._disk, files.directory, int(name), files.segment_bytes)
-            length = self._disk.size(segment.path)
-            if files.segments and segment.start != files.segments[-1].end:
+            file = MappedFile(self._disk, files.directory, int(name), files.file_bytes)
+            length = self._disk.size(file.path)
+            if files.mapped_files and file.start != files.mapped_files[-1].end:
                 self.problems.append(
-                    f"{segment.path}: expected the file that starts at {files.segments[-1].end}"
+                    f"{file.path}: expected the file that starts at {files.mapped_files[-1].end}"
                 )
                 break
-            if length != files.segment_bytes:
-                self.problems.append(f"{segment.path}: {length} bytes, expected {files.segment_bytes}")
-            segment.wrote = min(length, files.segment_bytes)
-            files.segments.append(segment)
+            if length != files.file_bytes:
+                self.problems.append(f"{file.path}: {length} bytes, expected {files.file_bytes}")
+            file.wrote = min(length, files.file_bytes)
+            files.mapped_files.append(file)
         return files
 
     def _load_queues(self) -> list[ConsumeQueue]:
@@ -170,7 +170,7 @@ class StoredFiles:
         except StoreError as error:
             self.problems.append(f"queue {topic}/{queue_id}: its files go on behind its end: {error}")
         queue.correct_min_offset(self.log.min_offset)
-        queue.files.rest()
+        queue.files.close_idle()
         return queue
 
     # -- index -----------------------------------------------------------------------------------

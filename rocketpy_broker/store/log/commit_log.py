@@ -37,11 +37,11 @@ from rocketpy_broker.store.files.clock import Clock
 from rocketpy_broker.store.files.disk import Disk, store_error
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import BulkReader, LogScan, LogTail
-from rocketpy_broker.store.log.mapped_file import Segment
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan
 from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
-from rocketpy_broker.store.log.preallocation import Room
+from rocketpy_broker.store.log.preallocation import Preallocator
 from rocketpy_broker.store.log.queue_table import QueueTable
 from rocketpy_broker.store.log.record_rules import (
     NUL_IN_PROPERTIES,
@@ -71,17 +71,17 @@ class CommitLog:
     def __init__(self, config: StoreConfig, table: QueueTable, clock: Clock, disk: Disk) -> None:
         log = config.commit_log
         self._disk = disk
-        self.files = SegmentQueue(
+        self.files = MappedFileQueue(
             disk, config.commit_log_directory, log.segment_bytes, reserve_bytes=log.reserve_bytes
         )
         self.table = table
         self._clock = clock
         self._message_bytes_max = log.message_bytes_max
-        self._room = Room(self.files, log)
+        self._preallocator = Preallocator(self.files, log)
         self.set_store_host(config.store_host)
         self._run: list[bytes] = []
         self._requests: list[DispatchRequest] = []
-        self._sealed: list[tuple[Segment, list[bytes]]] = []
+        self._sealed: list[tuple[MappedFile, list[bytes]]] = []
         """Parts of the run that end a file."""
         self._position = 0
         """Physical offset of the next record."""
@@ -90,7 +90,7 @@ class CommitLog:
         self.last_store_timestamp = 0
         """Of the newest record written, ms; 0 when not known."""
         self.tail = LogTail(0)
-        self.undo_failure: StoreError | None = None
+        self.rollback_error: StoreError | None = None
         """Why a failed run could not be wiped."""
 
     # -- opening and closing ---------------------------------------------------------------------
@@ -104,41 +104,41 @@ class CommitLog:
             raise store_error("make directory", directory, error) from error
         self.files.load()
 
-    def sort_out(self, checkpoint: Checkpoint) -> None:
+    def classify_files(self, checkpoint: Checkpoint) -> None:
         """A file that was flushed must be there; others may be left over from a power loss.
 
         Raises StoreDamaged: starting empty would delete the queues, and give their numbers out again.
         """
-        if not (self.files.segments or self.files.strays) and checkpoint.flushed_offset > 0:
+        if not (self.files.mapped_files or self.files.strays) and checkpoint.flushed_offset > 0:
             raise StoreDamaged(
                 f"{self.files.directory} has no files, but the log was flushed up to "
                 f"{checkpoint.flushed_offset}. Mount or restore that directory; to start with an empty "
                 "store, remove its file `checkpoint`"
             )
-        self.files.sort_out(checkpoint.flushed_offset, checkpoint.min_offset)
+        self.files.classify_files(checkpoint.flushed_offset, checkpoint.min_offset)
 
-    def first_record(self, segment: Segment) -> RecordView | None:
+    def first_record(self, file: MappedFile) -> RecordView | None:
         """Only its fields are checked."""
-        return peek_message(segment.read(0, 1 << 16))
+        return peek_message(file.read(0, 1 << 16))
 
     def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
         """To the end of the log, wherever queues end."""
         return LogScan(self.files, start, check_crc=check_crc, bulk=bulk)
 
-    def settle(
+    def truncate_tail(
         self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
     ) -> None:
         """A torn tail is wiped."""
         check_end(self.files, scan, checkpoint, config, report)
         cut(self.files, scan.end, report)
 
-    def distrust(self, report: RecoveryReport, flushed_offset: int) -> None:
+    def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
         """What was scanned may be in the page cache only; so may anything behind the checkpoint.
 
         After a failed flush it stays there and is never written, unless it is written again.
         """
         files = self.files
-        files.doubt([segment for segment in files.segments if segment.end > report.scanned_from])
+        files.mark_unflushed([file for file in files.mapped_files if file.end > report.scanned_from])
         files.rewrite(flushed_offset if flushed_offset >= 0 else report.scanned_from)
 
     def start(self, tail: LogTail) -> None:
@@ -146,7 +146,7 @@ class CommitLog:
         self.tail = tail
         self._resume(self.files.last)
 
-    def _resume(self, last: Segment | None) -> None:
+    def _resume(self, last: MappedFile | None) -> None:
         if last is None:
             self._position = self._limit = 0
         else:
@@ -155,7 +155,7 @@ class CommitLog:
 
     def finish(self) -> None:
         """The next file that was never used is deleted, as 4.6.0 does when it stops."""
-        self.files.drop_spare()
+        self.files.delete_preallocated()
 
     def close(self) -> None:
         """Close all files."""
@@ -187,13 +187,13 @@ class CommitLog:
     def max_offset(self) -> int:
         """Just behind the last record written out."""
         if self._sealed:  # the file begun by the run is not part of the log yet
-            segment = self._sealed[0][0]
-            return segment.start + segment.wrote
+            file = self._sealed[0][0]
+            return file.start + file.wrote
         return self.files.max_offset
 
     def roll_next_file(self, offset: int) -> int:
         """Where the file behind the one with this offset starts."""
-        size = self.files.segment_bytes
+        size = self.files.file_bytes
         return offset + size - offset % size
 
     # -- appending -------------------------------------------------------------------------------
@@ -301,10 +301,10 @@ class CommitLog:
     def _roll(self, size: int) -> None:
         """Go on in the next file, so that `size` bytes fit; the file before ends with a blank record."""
         files = self.files
-        if size + MIN_BLANK_BYTES > files.segment_bytes:
-            raise MessageTooLarge(f"{size} bytes do not fit into a file of {files.segment_bytes}")
+        if size + MIN_BLANK_BYTES > files.file_bytes:
+            raise MessageTooLarge(f"{size} bytes do not fit into a file of {files.file_bytes}")
         last = files.last
-        next_file = files.add_segment()
+        next_file = files.add_file()
         if last is not None:
             rest = last.end - self._position
             if rest >= MIN_BLANK_BYTES:
@@ -320,24 +320,24 @@ class CommitLog:
         """Write the run; returns what is to be dispatched, in log order.
 
         From here on its messages survive the end of this process. Raises DiskFull, StoreError; then the
-        run is undone: nothing of it is stored. When even that fails, `undo_failure` is set: the log must not
-        be written to until it has been recovered, and the run may come back then.
+        run is rolled back and nothing of it is stored. If the rollback fails too, `rollback_error` is set:
+        the log must be recovered before it is written to again, and recovery may find the run.
         """
         requests = self._requests
         if not requests and not self._sealed:
             return []
         parts = self._parts()
         try:
-            for segment, data, _ in parts:
-                segment.write(segment.wrote, data)
+            for file, data, _ in parts:
+                file.write(file.wrote, data)
         except StoreError:
             try:
                 self._undo(parts)
             except StoreError as failure:
-                self.undo_failure = failure
+                self.rollback_error = failure
             raise
-        for segment, data, ends_file in parts:
-            segment.wrote = segment.size if ends_file else segment.wrote + len(data)
+        for file, data, ends_file in parts:
+            file.wrote = file.size if ends_file else file.wrote + len(data)
         self._sealed.clear()
         self._run = []
         self._requests = []
@@ -346,17 +346,17 @@ class CommitLog:
             self.tail.advance(self._position)
         return requests
 
-    def _parts(self) -> list[tuple[Segment, bytes, bool]]:
+    def _parts(self) -> list[tuple[MappedFile, bytes, bool]]:
         """The run as (file, bytes, does it end the file)."""
-        run, segments = self._run, self.files.segments
+        run, mapped_files = self._run, self.files.mapped_files
         parts = []
         if self._sealed:
-            parts = [(segment, b"".join(pieces), True) for segment, pieces in self._sealed]
-        if run and segments:
-            parts.append((segments[-1], run[0] if len(run) == 1 else b"".join(run), False))
+            parts = [(file, b"".join(pieces), True) for file, pieces in self._sealed]
+        if run and mapped_files:
+            parts.append((mapped_files[-1], run[0] if len(run) == 1 else b"".join(run), False))
         return parts
 
-    def _undo(self, parts: list[tuple[Segment, bytes, bool]]) -> None:
+    def _undo(self, parts: list[tuple[MappedFile, bytes, bool]]) -> None:
         """Take back the run's offsets, then wipe what may have reached the files."""
         for request in reversed(self._requests):
             if not request[5] & _NOT_IN_QUEUE:
@@ -366,7 +366,7 @@ class CommitLog:
         sealed = len(self._sealed)
         self._sealed = []
         for _ in range(sealed):  # a file begun by this run goes again
-            self.files.segments.pop().delete()
+            self.files.mapped_files.pop().delete()
         self._resume(self.files.last)
         first, data, _ = parts[0]
         if first.erase(first.wrote, min(first.size, first.wrote + len(data))):
@@ -388,22 +388,22 @@ class CommitLog:
         """As many bytes as the record at that offset says it has; see `MessageLog`. Offset 0 as `read`."""
         if offset == 0:
             offset = self.files.min_offset
-        segment = self.files.find(offset)
-        if segment is None:
+        file = self.files.find(offset)
+        if file is None:
             return None
-        position = offset - segment.start
-        there = segment.wrote - position
+        position = offset - file.start
+        there = file.wrote - position
         if size is None:  # a guess saves most records a second look
             size = min(there, _READ_BYTES)
             if size < FIXED_BYTES:
                 return None
-            data = segment.read(position, size)
+            data = file.read(position, size)
             size, magic = read_start(data)
             if magic != MESSAGE_MAGIC:  # whatever stands there may be taken for a size
                 return None
             if 0 < size <= len(data):
                 return data[:size]
-        return segment.read(position, size) if 0 < size <= there else None
+        return file.read(position, size) if 0 < size <= there else None
 
     def store_timestamp(self, offset: int) -> int:
         """When the record at that offset was stored, ms; -1 when there is none."""
@@ -415,21 +415,21 @@ class CommitLog:
         """Everything written."""
         plan.add(self.files)
 
-    def wants_room(self) -> bool:
+    def needs_preallocation(self) -> bool:
         """Is the log near the end of what is reserved, or of its file?"""
-        return self._room.is_wanted()
+        return self._preallocator.is_wanted()
 
-    def make_room(self) -> Segment | None:
+    def preallocate_ahead(self) -> MappedFile | None:
         """Reserve blocks, or make the next file."""
-        return self._room.make()
+        return self._preallocator.make()
 
-    def adopt_room(self, segment: Segment) -> None:
+    def adopt_preallocated(self, file: MappedFile) -> None:
         """Keep the next file until it is needed."""
-        self.files.adopt_spare(segment)
+        self.files.adopt_preallocated(file)
 
-    def note_start(self) -> None:
+    def persist_min_offset(self) -> None:
         """The store's checkpoint knows."""
 
-    def take_beside(self) -> list[Segment]:
+    def take_expired_side_files(self) -> list[MappedFile]:
         """There is nothing else."""
         return []

@@ -15,7 +15,7 @@ from rocketpy.errors import FlushFailed, StoreError
 from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile
 from rocketpy_broker.store.files.disk import Disk
 from rocketpy_broker.store.index.index_file import IndexFile
-from rocketpy_broker.store.log.mapped_file_queue import FlushTarget, SegmentQueue
+from rocketpy_broker.store.log.mapped_file_queue import FlushTarget, MappedFileQueue
 
 logger = logging.getLogger("rocketpy_broker.store.flush")
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("rocketpy_broker.store.flush")
 class FlushPlan:
     """What to flush. checkpoint: to be saved once all else is durable."""
 
-    queues: list[SegmentQueue] = field(default_factory=list)
+    queues: list[MappedFileQueue] = field(default_factory=list)
     targets: list[FlushTarget] = field(default_factory=list)
     directories: dict[Path, None] = field(default_factory=dict)
     """In order, each once."""
@@ -40,7 +40,7 @@ class FlushPlan:
         """Is there nothing to do?"""
         return not (self.targets or self.directories or self.index_files or self.checkpoint)
 
-    def add(self, files: SegmentQueue) -> None:
+    def add(self, files: MappedFileQueue) -> None:
         """Plan to flush what was written to these files so far."""
         self.queues.append(files)
         self.targets.extend(files.unflushed())
@@ -55,7 +55,7 @@ class FlushPlan:
             for directory in self.directories:
                 _sync_directory(disk, directory)
             for target in self.targets:
-                disk.fdatasync(target.segment.handle)
+                disk.fdatasync(target.file.handle)
             for file in self.index_files:
                 file.write_slots()
             if self.index_entries is not None:
@@ -68,20 +68,20 @@ class FlushPlan:
     def finish(self) -> None:
         """Move the flushed marks: `run` has returned."""
         for target in self.targets:
-            segment = target.segment
+            file = target.file
             # Not beyond what is there now: the log may have been cut meanwhile.
-            segment.flushed = max(segment.flushed, min(target.until, segment.wrote))
-            segment.flushed_changes = max(segment.flushed_changes, target.changes)
+            file.flushed = max(file.flushed, min(target.until, file.wrote))
+            file.flushed_changes = max(file.flushed_changes, target.changes)
         self.release()
 
     def release(self) -> None:
         """Let go of the files."""
         for target in self.targets:
-            target.segment.release()
+            target.file.release()
         self.targets = []
 
 
-class Flushed(Protocol):
+class Flushable(Protocol):
     """What is flushed by plans."""
 
     def run_flush(self, plan: FlushPlan) -> None:
@@ -91,7 +91,7 @@ class Flushed(Protocol):
         """Take note that it was done, or failed; where the plan was made."""
 
 
-def flush_here(flushed: Flushed, plan: FlushPlan) -> None:
+def flush_now(flushed: Flushable, plan: FlushPlan) -> None:
     """Do what a plan says, and take note of it, in this thread. Raises FlushFailed."""
     try:
         flushed.run_flush(plan)

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file import MappedFile
 
 
 class LogFiles(Protocol):
     """Files of one size that follow each other without a gap. Offsets in bytes from the log's start."""
 
-    segment_bytes: int
+    file_bytes: int
 
     @property
     def directory(self) -> Path:
         """Where the newest are."""
 
     @property
-    def segments(self) -> Sequence[Segment]:
+    def mapped_files(self) -> Sequence[MappedFile]:
         """All, oldest first."""
 
     @property
@@ -30,13 +30,13 @@ class LogFiles(Protocol):
     def max_offset(self) -> int:
         """Just behind the last byte written."""
 
-    def find(self, offset: int) -> Segment | None:
+    def find(self, offset: int) -> MappedFile | None:
         """Return the one that holds this offset, written or not."""
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Return written bytes within one file; None when they are not all there."""
 
-    def take_first(self) -> Segment:
+    def take_first(self) -> MappedFile:
         """Take the oldest out, for the caller to delete; never the one being written."""
 
     def drop_strays(self) -> int:

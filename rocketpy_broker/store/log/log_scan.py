@@ -15,7 +15,7 @@ from rocketpy.protocol.message.record import (
     read_start,
 )
 from rocketpy_broker.store.log.log_files import LogFiles
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.queue_table import check_topic
 
 _WINDOW_BYTES: Final = 4 << 20
@@ -77,59 +77,59 @@ class LogScan:
         self.tail = LogTail(start)
 
     def __iter__(self) -> Iterator[RecordView]:
-        segment = self._files.find(self.end)
-        position = self.end - segment.start if segment is not None else 0
-        while segment is not None:
-            ended = yield from self._scan_segment(segment, position)
+        file = self._files.find(self.end)
+        position = self.end - file.start if file is not None else 0
+        while file is not None:
+            ended = yield from self._scan_segment(file, position)
             if not ended:
                 return
-            segment, position = self._files.find(segment.end), 0
+            file, position = self._files.find(file.end), 0
 
-    def _scan_segment(self, segment: Segment, position: int) -> Generator[RecordView, None, bool]:
+    def _scan_segment(self, file: MappedFile, position: int) -> Generator[RecordView, None, bool]:
         """Yields a file's records; returns whether the log may go on in the next file."""
         window, base = b"", position
-        while segment.wrote - position >= MIN_BLANK_BYTES:
-            position = self._take(segment, window, position, base)
+        while file.wrote - position >= MIN_BLANK_BYTES:
+            position = self._take(file, window, position, base)
             try:
                 view = peek(window, position - base, check_crc=self._check_crc)
             except TornTail as torn:
-                window, base = _read_window(segment, position, window[position - base :]), position
+                window, base = _read_window(file, position, window[position - base :]), position
                 if window:
                     continue
-                return self._stop_at(segment, position, torn.reason)
+                return self._stop_at(file, position, torn.reason)
             except RecordCorrupt as corrupt:
                 if read_start(window, position - base) == (0, 0):
                     return False
-                return self._stop_at(segment, position, corrupt.reason)
+                return self._stop_at(file, position, corrupt.reason)
             if view.magic == BLANK_MAGIC:
-                if position + view.size == segment.size:
+                if position + view.size == file.size:
                     return True
-                return self._stop_at(segment, position, f"blank of {view.size} bytes does not end the file")
-            if view.physical_offset != segment.start + position:
-                return self._stop_at(segment, position, f"it says it belongs at {view.physical_offset}")
+                return self._stop_at(file, position, f"blank of {view.size} bytes does not end the file")
+            if view.physical_offset != file.start + position:
+                return self._stop_at(file, position, f"it says it belongs at {view.physical_offset}")
             if problem := problem_of(view, position):
-                return self._stop_at(segment, position, problem)
+                return self._stop_at(file, position, problem)
             position += view.size
-            self.end = segment.start + position
+            self.end = file.start + position
             self.last_store_timestamp = view.store_timestamp
             self.tail.advance(self.end)
             yield view
         return False
 
-    def _take(self, segment: Segment, window: bytes, position: int, base: int) -> int:
+    def _take(self, file: MappedFile, window: bytes, position: int, base: int) -> int:
         """Let `bulk` take what it can of the window; returns the position of the rest."""
         bulk = self._bulk
         if bulk is None or not window:
             return position
-        stop = base + bulk.take(window, position - base, segment.start + base)
+        stop = base + bulk.take(window, position - base, file.start + base)
         if stop > position:
-            self.end = segment.start + stop
+            self.end = file.start + stop
             self.last_store_timestamp = bulk.last_store_timestamp
             self.tail.advance(self.end)
         return stop
 
-    def _stop_at(self, segment: Segment, position: int, reason: str) -> bool:
-        self.stop = RecordCorrupt(segment.start + position, reason)
+    def _stop_at(self, file: MappedFile, position: int, reason: str) -> bool:
+        self.stop = RecordCorrupt(file.start + position, reason)
         return False
 
 
@@ -173,47 +173,47 @@ def has_lost_sector(files: LogFiles, start: int, end: int) -> bool:
     That is what power loss leaves of what was written and not flushed.
     """
     while start < end:
-        segment = files.find(start)
-        if segment is None:
+        file = files.find(start)
+        if file is None:
             return True
-        size = min(end, segment.end, start + _WINDOW_BYTES) - start
-        if _has_zero_piece(segment.read(start - segment.start, size), start - segment.start):
+        size = min(end, file.end, start + _WINDOW_BYTES) - start
+        if _has_zero_piece(file.read(start - file.start, size), start - file.start):
             return True
         start += size
     return False
 
 
-def _read_window(segment: Segment, position: int, rest: bytes) -> bytes:
+def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
     """Bytes from `position` on, at least the record there; empty when the file ends inside it.
 
     rest: what is known from there on, too little.
     """
     needed = read_start(rest)[0] if len(rest) >= MIN_BLANK_BYTES else MIN_BLANK_BYTES
-    if position + needed > segment.wrote:
+    if position + needed > file.wrote:
         return b""
-    window = segment.read(position, min(segment.wrote - position, max(needed, _WINDOW_BYTES)))
+    window = file.read(position, min(file.wrote - position, max(needed, _WINDOW_BYTES)))
     return window if len(window) >= needed else b""
 
 
 def find_record(files: LogFiles, offset: int) -> RecordView | None:
     """The first whole record, CRC and place included, at or behind `offset`, wherever it starts."""
-    segment = files.find(offset)
-    position = offset - segment.start if segment is not None else 0
-    while segment is not None:
-        view = _find_in_segment(segment, position)
+    file = files.find(offset)
+    position = offset - file.start if file is not None else 0
+    while file is not None:
+        view = _find_in_segment(file, position)
         if view is not None:
             return view
-        segment, position = files.find(segment.end), 0
+        file, position = files.find(file.end), 0
     return None
 
 
-def _find_in_segment(segment: Segment, position: int) -> RecordView | None:
-    while (data_at := segment.next_data(position)) is not None:
+def _find_in_segment(file: MappedFile, position: int) -> RecordView | None:
+    while (data_at := file.next_data(position)) is not None:
         base = max(position, data_at - MIN_BLANK_BYTES)
-        window = segment.read(base, _WINDOW_BYTES)
+        window = file.read(base, _WINDOW_BYTES)
         hit = window.find(_MAGIC)
         while hit >= 0:
-            view = _try_record(segment, base + hit - 4) if base + hit - 4 >= position else None
+            view = _try_record(file, base + hit - 4) if base + hit - 4 >= position else None
             if view is not None:
                 return view
             hit = window.find(_MAGIC, hit + 1)
@@ -223,13 +223,13 @@ def _find_in_segment(segment: Segment, position: int) -> RecordView | None:
     return None
 
 
-def _try_record(segment: Segment, position: int) -> RecordView | None:
-    size, _ = read_start(segment.read(position, MIN_BLANK_BYTES))
-    if size > segment.size - position:
+def _try_record(file: MappedFile, position: int) -> RecordView | None:
+    size, _ = read_start(file.read(position, MIN_BLANK_BYTES))
+    if size > file.size - position:
         return None
     try:
-        view = peek(segment.read(position, max(size, MIN_BLANK_BYTES)), check_crc=True)
+        view = peek(file.read(position, max(size, MIN_BLANK_BYTES)), check_crc=True)
     except RecordCorrupt:
         return None
-    is_here = view.physical_offset == segment.start + position and not problem_of(view, position)
+    is_here = view.physical_offset == file.start + position and not problem_of(view, position)
     return view if is_here else None

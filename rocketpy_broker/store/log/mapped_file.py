@@ -17,12 +17,12 @@ _ERASE_BYTES = 1 << 20
 _ZEROS = bytes(4096)
 
 
-def segment_name(start: int) -> str:
-    """File name of the segment that starts at this offset: 20 digits."""
+def mapped_file_name(start: int) -> str:
+    """File name of the file that starts at this offset: 20 digits."""
     return f"{start:020d}"
 
 
-class Segment:
+class MappedFile:
     """A file of `size` bytes that holds the log from offset `start` on.
 
     `reserve_bytes` at a time are preallocated ahead of what is written (0: never), so that an append
@@ -34,7 +34,7 @@ class Segment:
 
     def __init__(self, disk: Disk, directory: Path, start: int, size: int, *, reserve_bytes: int = 0) -> None:
         self._disk = disk
-        self.path = directory / segment_name(start)
+        self.path = directory / mapped_file_name(start)
         self.start = start
         self.size = size
         self.wrote = 0
@@ -171,7 +171,7 @@ class Segment:
         """Is there anything that power loss would take?"""
         return self.flushed < self.wrote or self.flushed_changes < self.changes
 
-    def doubt(self) -> None:
+    def mark_unflushed(self) -> None:
         """Take nothing in the file for flushed: another process wrote it, and did not say."""
         self.flushed = 0
         self.changes += 1
@@ -231,7 +231,7 @@ class Segment:
         """Is there a file handle?"""
         return self._handle >= 0
 
-    def rest(self) -> bool:
+    def close_idle(self) -> bool:
         """Close the file until it is needed again, if nobody holds it and all of it is flushed.
 
         Returns whether it is open still.

@@ -1,4 +1,4 @@
-"""A log made of segments in one directory: RocketMQ's MappedFileQueue.
+"""A log made of mapped_files in one directory: RocketMQ's MappedFileQueue.
 
 Offsets are bytes from the start of the log; the first file need not start at 0, since old files are
 deleted. Files follow each other without a gap and all have one size.
@@ -12,52 +12,52 @@ from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, StoreError, ensure
 from rocketpy_broker.store.files.disk import Disk, store_error
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file import MappedFile
 
 logger = logging.getLogger("rocketpy_broker.store.segment_queue")
 
 
 class FlushTarget:
-    """One segment to flush and how far it had been written when the flush began."""
+    """One file to flush and how far it had been written when the flush began."""
 
-    __slots__ = ("changes", "segment", "until")
+    __slots__ = ("changes", "file", "until")
 
-    def __init__(self, segment: Segment) -> None:
-        segment.hold()
-        self.segment = segment
-        self.until = segment.wrote
-        self.changes = segment.changes
+    def __init__(self, file: MappedFile) -> None:
+        file.hold()
+        self.file = file
+        self.until = file.wrote
+        self.changes = file.changes
 
 
-class SegmentQueue:
-    """The segments of one directory, oldest first.
+class MappedFileQueue:
+    """The mapped_files of one directory, oldest first.
 
-    segment_bytes: length of every file. reserve_bytes: see `Segment`.
+    file_bytes: length of every file. reserve_bytes: see `MappedFile`.
     """
 
-    def __init__(self, disk: Disk, directory: Path, segment_bytes: int, *, reserve_bytes: int = 0) -> None:
+    def __init__(self, disk: Disk, directory: Path, file_bytes: int, *, reserve_bytes: int = 0) -> None:
         self._disk = disk
         self.directory = directory
-        self.segment_bytes = segment_bytes
+        self.file_bytes = file_bytes
         self._reserve_bytes = reserve_bytes
-        self.segments: list[Segment] = []
-        self.strays: list[Segment] = []
+        self.mapped_files: list[MappedFile] = []
+        self.strays: list[MappedFile] = []
         """Files behind one that is missing, found by `load`; whoever loads must say what they are."""
-        self.spare: Segment | None = None
+        self.spare: MappedFile | None = None
         """The next file, preallocated before it is needed and not part of the log yet."""
         self._unsynced_directory = False
 
     # -- offsets ---------------------------------------------------------------------------------
 
     @property
-    def last(self) -> Segment | None:
-        """The segment being written, None in an empty log."""
-        return self.segments[-1] if self.segments else None
+    def last(self) -> MappedFile | None:
+        """The file being written, None in an empty log."""
+        return self.mapped_files[-1] if self.mapped_files else None
 
     @property
     def min_offset(self) -> int:
         """Where the oldest file starts; 0 in an empty log."""
-        return self.segments[0].start if self.segments else 0
+        return self.mapped_files[0].start if self.mapped_files else 0
 
     @property
     def max_offset(self) -> int:
@@ -68,18 +68,18 @@ class SegmentQueue:
     @property
     def flushed_offset(self) -> int:
         """Everything below survives power loss."""
-        for segment in self.segments:
-            if segment.flushed < segment.wrote or not segment.is_full:
-                return segment.start + segment.flushed
+        for file in self.mapped_files:
+            if file.flushed < file.wrote or not file.is_full:
+                return file.start + file.flushed
         return self.max_offset
 
-    def find(self, offset: int) -> Segment | None:
-        """The segment that holds this offset, written or not; None outside the log's files."""
-        segments = self.segments
-        if not segments:
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that holds this offset, written or not; None outside the log's files."""
+        mapped_files = self.mapped_files
+        if not mapped_files:
             return None
-        index = (offset - segments[0].start) // self.segment_bytes
-        return segments[index] if 0 <= index < len(segments) else None
+        index = (offset - mapped_files[0].start) // self.file_bytes
+        return mapped_files[index] if 0 <= index < len(mapped_files) else None
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -92,39 +92,39 @@ class SegmentQueue:
         """
         names = [name for name in self._disk.list_dir(self.directory) if len(name) == 20 and name.isdigit()]
         for name in names:
-            segment = Segment(
-                self._disk, self.directory, int(name), self.segment_bytes, reserve_bytes=self._reserve_bytes
+            file = MappedFile(
+                self._disk, self.directory, int(name), self.file_bytes, reserve_bytes=self._reserve_bytes
             )
-            self._check_place(segment)
-            segment.wrote = segment.flushed = self.segment_bytes
-            if self.strays or segment.start != self.next_start(segment.start):
-                self.strays.append(segment)
+            self._check_place(file)
+            file.wrote = file.flushed = self.file_bytes
+            if self.strays or file.start != self.next_start(file.start):
+                self.strays.append(file)
             else:
-                self.segments.append(segment)
-        for segment in [*self.segments, *self.strays]:
-            self._check_length(segment)
+                self.mapped_files.append(file)
+        for file in [*self.mapped_files, *self.strays]:
+            self._check_length(file)
 
-    def _check_place(self, segment: Segment) -> None:
-        if segment.start % self.segment_bytes:
-            raise self._misplaced(segment)
+    def _check_place(self, file: MappedFile) -> None:
+        if file.start % self.file_bytes:
+            raise self._misplaced(file)
 
-    def _misplaced(self, segment: Segment) -> StoreDamaged:
+    def _misplaced(self, file: MappedFile) -> StoreDamaged:
         return StoreDamaged(
-            f"{segment.path}: expected the file that starts at {self.next_start(segment.start)}, at a "
-            f"multiple of {self.segment_bytes}; a file is missing, or the configured file size is "
-            f"{self.segment_bytes} and not the one this store was made with"
+            f"{file.path}: expected the file that starts at {self.next_start(file.start)}, at a "
+            f"multiple of {self.file_bytes}; a file is missing, or the configured file size is "
+            f"{self.file_bytes} and not the one this store was made with"
         )
 
-    def sort_out(self, flushed_offset: int, min_offset: int) -> None:
+    def classify_files(self, flushed_offset: int, min_offset: int) -> None:
         """Tell the log's files from what power loss left of others; those become `strays`.
 
         Names below `min_offset`, whose files are expired, may be back; above `flushed_offset` any may be
         lost. Both are -1 when not known. Raises StoreDamaged if a file is missing that was flushed.
         """
-        found = [*self.segments, *self.strays]
+        found = [*self.mapped_files, *self.strays]
         if not found:
             return
-        expired = [segment for segment in found if segment.end <= min_offset]
+        expired = [file for file in found if file.end <= min_offset]
         kept = found[len(expired) :]
         expected = found[0].start if min_offset < 0 else min_offset
         count = 0
@@ -138,7 +138,7 @@ class SegmentQueue:
                 if flushed_offset >= 0
                 else str(self._misplaced(kept[count]))
             )
-        self.segments, self.strays = kept[:count], expired + kept[count:]
+        self.mapped_files, self.strays = kept[:count], expired + kept[count:]
 
     def drop_strays(self) -> int:
         """Delete them; returns how many."""
@@ -148,64 +148,64 @@ class SegmentQueue:
             self._unsynced_directory = True
         return count
 
-    def _check_length(self, segment: Segment) -> None:
+    def _check_length(self, file: MappedFile) -> None:
         try:
-            length = self._disk.size(segment.path)
+            length = self._disk.size(file.path)
         except OSError as error:
-            raise store_error("look at", segment.path, error) from error
-        if length == self.segment_bytes:
+            raise store_error("look at", file.path, error) from error
+        if length == self.file_bytes:
             return
-        if length > self.segment_bytes:
+        if length > self.file_bytes:
             raise StoreDamaged(
-                f"{segment.path} has {length} bytes, the configured file size is {self.segment_bytes}; "
+                f"{file.path} has {length} bytes, the configured file size is {self.file_bytes}; "
                 "set it to the size this store was made with, or restore the file"
             )
-        logger.warning("%s has %d of %d bytes: extended", segment.path, length, self.segment_bytes)
-        segment.create()
+        logger.warning("%s has %d of %d bytes: extended", file.path, length, self.file_bytes)
+        file.create()
 
     # -- growing ---------------------------------------------------------------------------------
 
     def next_start(self, offset: int = 0) -> int:
         """Where the next file would start; in an empty log the file that holds `offset`."""
         last = self.last
-        return last.end if last else offset - offset % self.segment_bytes
+        return last.end if last else offset - offset % self.file_bytes
 
-    def make_spare(self, start: int) -> Segment:
-        """Create and preallocate the file that starts there. Safe in a thread; see `adopt_spare`."""
-        segment = Segment(
-            self._disk, self.directory, start, self.segment_bytes, reserve_bytes=self._reserve_bytes
+    def create_preallocated(self, start: int) -> MappedFile:
+        """Create and preallocate the file that starts there. Safe in a thread; see `adopt_preallocated`."""
+        file = MappedFile(
+            self._disk, self.directory, start, self.file_bytes, reserve_bytes=self._reserve_bytes
         )
         try:
             self._disk.make_dir(self.directory)
         except OSError as error:
             raise store_error("make directory", self.directory, error) from error
         try:
-            segment.create()
+            file.create()
         except StoreError:
-            segment.close()  # the name stays, and is taken by the next attempt
+            file.close()  # the name stays, and is taken by the next attempt
             raise
-        return segment
+        return file
 
-    def adopt_spare(self, segment: Segment) -> None:
-        """Keep a file from `make_spare` until `add_segment` wants it; too late, it is closed."""
+    def adopt_preallocated(self, file: MappedFile) -> None:
+        """Keep a file from `create_preallocated` until `add_file` wants it; too late, it is closed."""
         self._unsynced_directory = True
-        if segment.start == self.next_start() and self.spare is None:
-            self.spare = segment
+        if file.start == self.next_start() and self.spare is None:
+            self.spare = file
         else:
-            segment.close()
+            file.close()
 
-    def add_segment(self, offset: int = 0) -> Segment:
+    def add_file(self, offset: int = 0) -> MappedFile:
         """Begin the next file, the spare one when it is ready. Raises DiskFull, StoreError."""
         start = self.next_start(offset)
-        segment = self.spare
-        if segment is None or segment.start != start:
-            segment = self.make_spare(start)
+        file = self.spare
+        if file is None or file.start != start:
+            file = self.create_preallocated(start)
         self.spare = None
         self._unsynced_directory = True
-        self.segments.append(segment)
-        return segment
+        self.mapped_files.append(file)
+        return file
 
-    def drop_spare(self) -> None:
+    def delete_preallocated(self) -> None:
         """Delete the next file that was never used, as 4.6.0 does when it stops."""
         if self.spare is not None:
             self.spare.delete()
@@ -216,13 +216,13 @@ class SegmentQueue:
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Written bytes at `offset`, within one file; None when they are not all there."""
-        segment = self.find(offset)
-        if segment is None or size < 0:
+        file = self.find(offset)
+        if file is None or size < 0:
             return None
-        position = offset - segment.start
-        if position + size > segment.wrote:
+        position = offset - file.start
+        if position + size > file.wrote:
             return None
-        return segment.read(position, size)
+        return file.read(position, size)
 
     # -- cutting ---------------------------------------------------------------------------------
 
@@ -233,10 +233,10 @@ class SegmentQueue:
         Returns how many bytes other than zeros were wiped or deleted.
         """
         wiped = 0
-        while self.segments and self.segments[-1].start > offset:
-            segment = self.segments.pop()
-            wiped += sum(size for _, size in segment.data_ranges(0))
-            segment.delete()
+        while self.mapped_files and self.mapped_files[-1].start > offset:
+            file = self.mapped_files.pop()
+            wiped += sum(size for _, size in file.data_ranges(0))
+            file.delete()
             self._unsynced_directory = True
         last = self.last
         if last is None or offset >= last.end:
@@ -248,18 +248,18 @@ class SegmentQueue:
         last.flushed = min(last.flushed, position)
         return wiped
 
-    def take_first(self) -> Segment:
+    def take_first(self) -> MappedFile:
         """Take the oldest file out, for the caller to delete; never the one being written."""
-        ensure(len(self.segments) > 1, f"the last file of {self.directory} is in use")
+        ensure(len(self.mapped_files) > 1, f"the last file of {self.directory} is in use")
         self._unsynced_directory = True
-        return self.segments.pop(0)
+        return self.mapped_files.pop(0)
 
     def destroy(self) -> None:
         """Delete all files and the directory."""
-        self.drop_spare()
+        self.delete_preallocated()
         self.drop_strays()
-        while self.segments:
-            self.segments.pop().delete()
+        while self.mapped_files:
+            self.mapped_files.pop().delete()
         try:
             self._disk.remove_dir(self.directory)
         except OSError as error:
@@ -269,9 +269,9 @@ class SegmentQueue:
 
     def unflushed(self) -> Iterator[FlushTarget]:
         """Segments with written bytes that are not flushed, each held until `mark_flushed`."""
-        for segment in self.segments:
-            if segment.needs_flush:
-                yield FlushTarget(segment)
+        for file in self.mapped_files:
+            if file.needs_flush:
+                yield FlushTarget(file)
 
     def unsynced_directories(self) -> list[Path]:
         """Directories whose new names are not durable: this one and the two above it, or none."""
@@ -279,10 +279,10 @@ class SegmentQueue:
             return []
         return [self.directory, self.directory.parent, self.directory.parent.parent]
 
-    def doubt(self, segments: Sequence[Segment]) -> None:
-        """Take nothing in these files for flushed, nor their names; see `Segment.doubt`."""
-        for segment in segments:
-            segment.doubt()
+    def mark_unflushed(self, mapped_files: Sequence[MappedFile]) -> None:
+        """Take nothing in these files for flushed, nor their names; see `MappedFile.mark_unflushed`."""
+        for file in mapped_files:
+            file.mark_unflushed()
         self._unsynced_directory = True
 
     def rewrite(self, offset: int) -> None:
@@ -290,10 +290,10 @@ class SegmentQueue:
 
         Raises StoreError.
         """
-        for segment in self.segments:
-            if segment.end > offset:
-                segment.rewrite(max(0, offset - segment.start))
-                segment.rewrite_zeros()
+        for file in self.mapped_files:
+            if file.end > offset:
+                file.rewrite(max(0, offset - file.start))
+                file.rewrite_zeros()
 
     def directories_synced(self) -> None:
         """To be called when the directories were synced and no file has been made since."""
@@ -302,15 +302,15 @@ class SegmentQueue:
     @property
     def open_files(self) -> int:
         """How many files are open."""
-        return sum(segment.is_open for segment in self.segments)
+        return sum(file.is_open for file in self.mapped_files)
 
-    def rest(self) -> int:
-        """Close files until they are needed again; returns how many must stay open. See `Segment.rest`."""
-        return sum(segment.rest() for segment in self.segments)
+    def close_idle(self) -> int:
+        """Close files until they are needed again; returns how many must stay open. See `MappedFile.rest`."""
+        return sum(file.close_idle() for file in self.mapped_files)
 
     def close(self) -> None:
         """Close all files."""
-        for segment in [*self.segments, *self.strays]:
-            segment.close()
+        for file in [*self.mapped_files, *self.strays]:
+            file.close()
         if self.spare is not None:
             self.spare.close()

@@ -17,7 +17,7 @@ from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_files import LogFiles
 from rocketpy_broker.store.log.log_scan import BulkReader, LogTail
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.log.recovery_report import RecoveryReport
 
@@ -35,12 +35,12 @@ class RecordScan(Protocol):
 
 
 class MessageLog(Protocol):
-    """See the module. One thread calls it; `make_room` and `note_start` may run in others."""
+    """See the module. One thread calls it; `preallocate_ahead` and `persist_min_offset` may run in others."""
 
     tail: LogTail
     last_store_timestamp: int
     """Of the newest record that may be read, ms; 0 when not known."""
-    undo_failure: StoreError | None
+    rollback_error: StoreError | None
     """Why the log cannot be written to until it was recovered."""
 
     @property
@@ -52,10 +52,10 @@ class MessageLog(Protocol):
     def load(self) -> None:
         """Find the files. Raises StoreDamaged, StoreError."""
 
-    def sort_out(self, checkpoint: Checkpoint) -> None:
+    def classify_files(self, checkpoint: Checkpoint) -> None:
         """Tell the log's files from others that are left over. Raises StoreDamaged."""
 
-    def first_record(self, segment: Segment) -> RecordView | None:
+    def first_record(self, file: MappedFile) -> RecordView | None:
         """Return the record with which a file begins; None when it begins with none."""
 
     def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
@@ -64,12 +64,12 @@ class MessageLog(Protocol):
         dispatched: some queue has a record that ends there.
         """
 
-    def settle(
+    def truncate_tail(
         self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
     ) -> None:
         """Cut the log where a scan found its end. Raises StoreDamaged, cutting nothing, if that is damage."""
 
-    def distrust(self, report: RecoveryReport, flushed_offset: int) -> None:
+    def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
         """Write and flush again, after an unclean stop, what may be in the page cache only."""
 
     def start(self, tail: LogTail) -> None:
@@ -138,17 +138,17 @@ class MessageLog(Protocol):
     def plan_flush(self, plan: FlushPlan) -> None:
         """Add what the store has to flush."""
 
-    def wants_room(self) -> bool:
-        """Should `make_room` be called?"""
+    def needs_preallocation(self) -> bool:
+        """Should `preallocate_ahead` be called?"""
 
-    def make_room(self) -> Segment | None:
-        """Reserve space ahead, or make the next file; see `MessageStore.make_room`."""
+    def preallocate_ahead(self) -> MappedFile | None:
+        """Reserve space ahead, or make the next file; see `MessageStore.preallocate_ahead`."""
 
-    def adopt_room(self, segment: Segment) -> None:
-        """Take over what `make_room` made."""
+    def adopt_preallocated(self, file: MappedFile) -> None:
+        """Take over what `preallocate_ahead` made."""
 
-    def note_start(self) -> None:
+    def persist_min_offset(self) -> None:
         """Note durably where the log begins now, before files below go. Raises StoreError."""
 
-    def take_beside(self) -> list[Segment]:
+    def take_expired_side_files(self) -> list[MappedFile]:
         """Take out, for the caller to delete, what else is of no use without the files that expired."""

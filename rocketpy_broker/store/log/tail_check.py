@@ -6,13 +6,13 @@ from rocketpy.errors import StoreDamaged
 from rocketpy_broker.store.config import RecoveryConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.log.log_scan import find_record, has_lost_sector
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan
 from rocketpy_broker.store.log.recovery_report import RecoveryReport
 
 
 def check_end(
-    files: SegmentQueue,
+    files: MappedFileQueue,
     scan: RecordScan,
     checkpoint: Checkpoint,
     config: RecoveryConfig,
@@ -44,7 +44,7 @@ def check_end(
         report.note(f"torn tail at {scan.end}: {reason}")
 
 
-def cut(files: SegmentQueue, end: int, report: RecoveryReport) -> None:
+def cut(files: MappedFileQueue, end: int, report: RecoveryReport) -> None:
     """Cut the log's files at `end`, and delete those that are none of the log's. Raises StoreError."""
     report.cut_bytes = files.truncate(end)
     if strays := files.drop_strays():

@@ -25,9 +25,9 @@ from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy_broker.store.files.disk import Disk
-from rocketpy_broker.store.log.mapped_file import Segment
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
-from rocketpy_broker.store.queue.queue_checksums import FileSum, QueueSums
+from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
+from rocketpy_broker.store.queue.queue_checksums import FileChecksum, QueueChecksums
 
 logger = logging.getLogger("rocketpy_broker.store.consume_queue")
 
@@ -50,8 +50,8 @@ class ConsumeQueue:
     and can be read; `write_out`, called with each thorough flush, raises the error.
     """
 
-    __slots__ = ("_pending", "_pending_max", "_write_at", "files", "max_physical_offset",
-                 "min_offset", "next_offset", "put_bytes", "queue_id", "sums", "topic")  # fmt: skip
+    __slots__ = ("_pending", "_pending_max", "_write_at", "checksums", "files", "max_physical_offset",
+                 "min_offset", "next_offset", "put_bytes", "queue_id", "topic")  # fmt: skip
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class ConsumeQueue:
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.files = SegmentQueue(disk, directory / topic / str(queue_id), segment_bytes)
-        self.sums = QueueSums()
+        self.files = MappedFileQueue(disk, directory / topic / str(queue_id), segment_bytes)
+        self.checksums = QueueChecksums()
         self.min_offset = 0
         """First queue offset whose record is still in the commit log, as of `correct_min_offset`."""
         self.next_offset = 0
@@ -81,7 +81,7 @@ class ConsumeQueue:
     @property
     def units_per_file(self) -> int:
         """Units in one file."""
-        return self.files.segment_bytes // UNIT_BYTES
+        return self.files.file_bytes // UNIT_BYTES
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -166,12 +166,12 @@ class ConsumeQueue:
     def begin_at(self, queue_offset: int) -> None:
         """Give the first unit of a queue without any this number: those before it were never here."""
         self._pending.clear()
-        self.sums.cut(0)
+        self.checksums.cut(0)
         self.files.destroy()
         # As 4.6.0 (fillPreBlank): the queue starts in the file that holds this offset.
         first = queue_offset - queue_offset % self.units_per_file
         with contextlib.suppress(StoreError):  # on a full disk `write_out` makes it later
-            self.files.add_segment(first * UNIT_BYTES).wrote = 0
+            self.files.add_file(first * UNIT_BYTES).wrote = 0
         self._pending.extend([BLANK_UNIT] * (queue_offset - first))
         self.min_offset = self.next_offset = queue_offset
 
@@ -184,9 +184,9 @@ class ConsumeQueue:
         is_next = self.files.next_start(self._written_units * UNIT_BYTES) == self.files.next_start()
         return is_next and (last is None or last.is_full)
 
-    def make_file(self) -> Segment:
+    def make_file(self) -> MappedFile:
         """Make the next file. Safe in a thread; see `adopt_file`. Raises DiskFull, StoreError."""
-        return self.files.make_spare(self.files.next_start())
+        return self.files.create_preallocated(self.files.next_start())
 
     def write_out(self) -> None:
         """Write pending units, one call a file. Raises DiskFull, StoreError; the rest stays pending."""
@@ -197,10 +197,10 @@ class ConsumeQueue:
         while written < len(data):
             last = self.files.last
             if last is None or last.is_full:
-                last = self.files.add_segment(self._written_units * UNIT_BYTES)
+                last = self.files.add_file(self._written_units * UNIT_BYTES)
             part = data[written : written + last.size - last.wrote]
             last.write(last.wrote, part)
-            self.sums.wrote(last.start, last.wrote, part)
+            self.checksums.wrote(last.start, last.wrote, part)
             last.wrote += len(part)
             written += len(part)
             del self._pending[: len(part) // UNIT_BYTES]
@@ -240,12 +240,12 @@ class ConsumeQueue:
         return written + waiting if written is not None and len(written) == size else written
 
     def _read_written(self, queue_offset: int, size: int) -> bytes | None:
-        segment = self.files.find(queue_offset * UNIT_BYTES)
-        if segment is None:
+        file = self.files.find(queue_offset * UNIT_BYTES)
+        if file is None:
             return None
-        position = queue_offset * UNIT_BYTES - segment.start
-        size = min(size, segment.wrote - position)
-        return segment.read(position, size) if size > 0 else None
+        position = queue_offset * UNIT_BYTES - file.start
+        size = min(size, file.wrote - position)
+        return file.read(position, size) if size > 0 else None
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code) of one unit; None when there is none."""
@@ -254,9 +254,9 @@ class ConsumeQueue:
 
     def units(self) -> Iterator[tuple[int, int, int, int]]:
         """Every unit as (queue offset, physical offset, size, tags code), blanks included."""
-        for segment in self.files.segments:
-            first = segment.start // UNIT_BYTES
-            data = segment.read(0, segment.wrote)
+        for file in self.files.mapped_files:
+            first = file.start // UNIT_BYTES
+            data = file.read(0, file.wrote)
             for position, unit in enumerate(UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES])):
                 yield first + position, *unit
         for number, waiting in enumerate(self._pending, self._written_units):
@@ -271,11 +271,11 @@ class ConsumeQueue:
 
         Units that wait in memory belong to the last file. Empty without units.
         """
-        segments = self.files.segments
-        for segment in segments[:-1]:
-            if segment.modified_ms() >= timestamp:
-                return range(segment.start // UNIT_BYTES, (segment.start + segment.wrote) // UNIT_BYTES)
-        first = segments[-1].start // UNIT_BYTES if segments else self._written_units
+        mapped_files = self.files.mapped_files
+        for file in mapped_files[:-1]:
+            if file.modified_ms() >= timestamp:
+                return range(file.start // UNIT_BYTES, (file.start + file.wrote) // UNIT_BYTES)
+        first = mapped_files[-1].start // UNIT_BYTES if mapped_files else self._written_units
         return range(first, self.next_offset)
 
     # -- recovery and cleaning -------------------------------------------------------------------
@@ -286,50 +286,50 @@ class ConsumeQueue:
         dispatched_offset: units of records below are flushed; -1 when not known. Starts where they end, or
         at the third-last file, as 4.6.0 does.
         """
-        segments = self.files.segments
-        begin = max(0, len(segments) - 3)
+        mapped_files = self.files.mapped_files
+        begin = max(0, len(mapped_files) - 3)
         if dispatched_offset >= 0:
             begin = min(begin, self._first_unflushed(dispatched_offset))
-        for index in range(begin, len(segments)):
-            segment = segments[index]
-            count, end = _count_file(segment, segment.size)
+        for index in range(begin, len(mapped_files)):
+            file = mapped_files[index]
+            count, end = _count_file(file, file.size)
             if count:
                 self.max_physical_offset = end
-            if count * UNIT_BYTES < segment.size:
-                self.files.truncate(segment.start + count * UNIT_BYTES, erase=False)
+            if count * UNIT_BYTES < file.size:
+                self.files.truncate(file.start + count * UNIT_BYTES, erase=False)
                 break
         self.next_offset = self.files.max_offset // UNIT_BYTES
 
     def _first_unflushed(self, dispatched_offset: int) -> int:
         """Position among the files of the last one that begins with a unit of a record below that offset."""
-        segments = self.files.segments
-        first = len(segments)
+        mapped_files = self.files.mapped_files
+        first = len(mapped_files)
         while first > 0:
             first -= 1
-            data = segments[first].read(0, UNIT_BYTES)
+            data = mapped_files[first].read(0, UNIT_BYTES)
             if len(data) == UNIT_BYTES:
                 offset, size, _ = UNIT.unpack(data)
                 if 0 <= offset < dispatched_offset and size > 0:
                     break
         return first
 
-    def doubt(self, dispatched_offset: int) -> None:
+    def rewrite_unflushed(self, dispatched_offset: int) -> None:
         """Take no unit of records at or behind that commit log offset for flushed, and write them again."""
         self.write_out()
-        segments = self.files.segments[self._first_unflushed(dispatched_offset) :]
-        self.files.doubt(segments)
-        for segment in segments if dispatched_offset >= 0 else ():
-            position = segment.wrote
+        mapped_files = self.files.mapped_files[self._first_unflushed(dispatched_offset) :]
+        self.files.mark_unflushed(mapped_files)
+        for file in mapped_files if dispatched_offset >= 0 else ():
+            position = file.wrote
             while position > 0:
-                offset, _, _ = UNIT.unpack(segment.read(position - UNIT_BYTES, UNIT_BYTES))
+                offset, _, _ = UNIT.unpack(file.read(position - UNIT_BYTES, UNIT_BYTES))
                 if offset < dispatched_offset:
                     break
                 position = max(0, position - _STEP_UNITS * UNIT_BYTES)
-            segment.rewrite(position)
+            file.rewrite(position)
 
     def begins_blank(self) -> bool:
         """Does the queue begin with a blank unit, since its first messages were never here?"""
-        return bool(self.files.segments) and self.files.segments[0].read(0, UNIT_BYTES) == BLANK_UNIT
+        return bool(self.files.mapped_files) and self.files.mapped_files[0].read(0, UNIT_BYTES) == BLANK_UNIT
 
     def wipe_rest(self) -> None:
         """Write zeros over what lies behind the last unit, which a crash may have left there."""
@@ -343,13 +343,13 @@ class ConsumeQueue:
         self.write_out()
         while (last := self.files.last) is not None:
             count, end = _count_file(last, last.wrote, physical_offset)
-            if count or len(self.files.segments) == 1:
+            if count or len(self.files.mapped_files) == 1:
                 self.cut(last.start // UNIT_BYTES + count)
                 if count:
                     self.max_physical_offset = end
                 break
             self.cut(last.start // UNIT_BYTES)
-            self.files.segments.pop().delete()
+            self.files.mapped_files.pop().delete()
         if self.next_offset == 0:
             self.max_physical_offset = -1
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
@@ -357,7 +357,7 @@ class ConsumeQueue:
     def cut(self, queue_offset: int) -> None:
         """Make `queue_offset` the next one, dropping what lies behind. `max_physical_offset` stays."""
         self.write_out()
-        self.sums.cut(queue_offset * UNIT_BYTES)
+        self.checksums.cut(queue_offset * UNIT_BYTES)
         self.files.truncate(queue_offset * UNIT_BYTES)
         self.next_offset = queue_offset
 
@@ -380,23 +380,23 @@ class ConsumeQueue:
         return self.next_offset if first is None else first
 
     def _first_at(self, physical_offset: int) -> int | None:
-        segments = self.files.segments
-        if segments:
-            position = _first_at(segments[0], physical_offset)
+        mapped_files = self.files.mapped_files
+        if mapped_files:
+            position = _first_at(mapped_files[0], physical_offset)
             if position is not None:
-                return segments[0].start // UNIT_BYTES + position
-        if len(segments) > 1:
+                return mapped_files[0].start // UNIT_BYTES + position
+        if len(mapped_files) > 1:
             return None
         position = _first_at_slowly(b"".join(self._pending), physical_offset)
         return None if position is None else self._written_units + position
 
-    def take_expired(self, physical_offset: int) -> Iterator[Segment]:
+    def take_expired(self, physical_offset: int) -> Iterator[MappedFile]:
         """Take out the oldest files whose newest record lies below that commit log offset; never the last.
 
         The caller deletes them. Source: RocketMQ deleteExpiredFileByOffset.
         """
-        while len(self.files.segments) > 1:
-            first = self.files.segments[0]
+        while len(self.files.mapped_files) > 1:
+            first = self.files.mapped_files[0]
             offset, _, _ = UNIT.unpack(first.read(first.size - UNIT_BYTES, UNIT_BYTES))
             if offset >= physical_offset:
                 break
@@ -404,53 +404,53 @@ class ConsumeQueue:
 
     # -- checksums -------------------------------------------------------------------------------
 
-    def take_sums(self, sums: Iterable[FileSum]) -> None:
+    def adopt_checksums(self, checksums: Iterable[FileChecksum]) -> None:
         """Know the checksums that the last run saved."""
-        for one in sums:
-            self.sums.know(one.start, one.covered, one.crc)
+        for one in checksums:
+            self.checksums.know(one.start, one.covered, one.crc)
 
-    def sum_of(self, segment: Segment, *, may_read: bool) -> FileSum | None:
+    def checksum_of(self, file: MappedFile, *, may_read: bool) -> FileChecksum | None:
         """The checksum of what is written of a file; None when that is not known and may not be read."""
-        covered, crc = self.sums.get(segment.start) or (-1, 0)
-        if covered != segment.wrote:
+        covered, crc = self.checksums.get(file.start) or (-1, 0)
+        if covered != file.wrote:
             if not may_read:
                 return None
-            covered, crc = segment.wrote, self._read_sum(segment, segment.wrote)
-        return FileSum(self.topic, self.queue_id, segment.start, covered, crc)
+            covered, crc = file.wrote, self._read_sum(file, file.wrote)
+        return FileChecksum(self.topic, self.queue_id, file.start, covered, crc)
 
-    def is_intact(self, sum_: FileSum) -> bool:
+    def is_intact(self, sum_: FileChecksum) -> bool:
         """Does the file have that checksum? False when there is no such file."""
-        segment = next((one for one in self.files.segments if one.start == sum_.start), None)
-        return segment is not None and self._read_sum(segment, sum_.covered) == sum_.crc
+        file = next((one for one in self.files.mapped_files if one.start == sum_.start), None)
+        return file is not None and self._read_sum(file, sum_.covered) == sum_.crc
 
     @staticmethod
-    def _read_sum(segment: Segment, covered: int) -> int:
+    def _read_sum(file: MappedFile, covered: int) -> int:
         crc = 0
         for at in range(0, covered, _SUM_BYTES):
-            crc = zlib.crc32(segment.read(at, min(_SUM_BYTES, covered - at)), crc)
+            crc = zlib.crc32(file.read(at, min(_SUM_BYTES, covered - at)), crc)
         return crc
 
     def destroy(self) -> None:
         """Delete the queue's files."""
         self._pending.clear()
-        self.sums.cut(0)
+        self.checksums.cut(0)
         self.files.destroy()
         self.min_offset = self.next_offset = 0
         self.max_physical_offset = -1
 
 
-def _first_at(segment: Segment, physical_offset: int) -> int | None:
+def _first_at(file: MappedFile, physical_offset: int) -> int | None:
     """Position of the file's first unit of a record at or behind that offset; None when it has none.
 
     Offsets rise from unit to unit, so a few looks find it; where there are blanks, every unit is looked at.
     """
-    low, high = 0, segment.wrote // UNIT_BYTES
+    low, high = 0, file.wrote // UNIT_BYTES
     count = high
     while low < high:
         middle = (low + high) // 2
-        unit = segment.read(middle * UNIT_BYTES, UNIT_BYTES)
+        unit = file.read(middle * UNIT_BYTES, UNIT_BYTES)
         if unit == BLANK_UNIT:
-            return _first_at_slowly(segment.read(0, segment.wrote), physical_offset)
+            return _first_at_slowly(file.read(0, file.wrote), physical_offset)
         if UNIT.unpack(unit)[0] >= physical_offset:
             high = middle
         else:
@@ -465,11 +465,11 @@ def _first_at_slowly(data: bytes, physical_offset: int) -> int | None:
     return None
 
 
-def _count_file(segment: Segment, size: int, physical_end: int | None = None) -> tuple[int, int]:
+def _count_file(file: MappedFile, size: int, physical_end: int | None = None) -> tuple[int, int]:
     """`_count_units` of a file's first `size` bytes, read a piece at a time: most of it may be a hole."""
     count, end = 0, -1
     for at in range(0, size, _PIECE_BYTES):
-        data = segment.read(at, min(_PIECE_BYTES, size - at))
+        data = file.read(at, min(_PIECE_BYTES, size - at))
         units, last_end, is_whole = _count_units(data, physical_end)
         if units:
             count, end = at // UNIT_BYTES + units, last_end

@@ -23,12 +23,12 @@ from rocketpy_broker.store.config import ConsumeQueueConfig
 from rocketpy_broker.store.files.disk import Disk, lacks_descriptors
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.flush import FlushPlan
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.messages import DispatchRequest
 from rocketpy_broker.store.log.queue_table import QueueCursor, QueueTable, check_topic
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.property_fields import PropertyFields, index_fields
-from rocketpy_broker.store.queue.queue_checksums import FileSum
+from rocketpy_broker.store.queue.queue_checksums import FileChecksum
 
 logger = logging.getLogger("rocketpy_broker.store.dispatch")
 
@@ -40,7 +40,7 @@ _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 # Prepared (4) and rolled back (12) messages are in no queue.
 _NOT_IN_QUEUE = 0x4
 _TAG_CODES_MAX = 4096
-SUMS_BYTES_MAX: Final = 256 << 20
+CHECKSUM_BYTES_MAX: Final = 256 << 20
 """Bytes of consume queues, the newest, whose checksums a start verifies: 13 million messages."""
 _BULK_MIN = 12
 """Records of a run from which on they are taken column by column."""
@@ -79,19 +79,19 @@ class ConsumeQueueTable:
             )
         return queue
 
-    def sums(self) -> Iterator[FileSum]:
+    def checksums(self) -> Iterator[FileChecksum]:
         """Checksums of the queues' files, the newest file of each queue first.
 
-        A file whose checksum is not known is read, as long as that is not more than `SUMS_BYTES_MAX` in all.
+        Files without a known checksum are read, at most `CHECKSUM_BYTES_MAX` bytes of them.
         """
         read = 0
-        for queue, segment in _newest_first(self.queues.values()):
-            one = queue.sum_of(segment, may_read=read + segment.wrote <= SUMS_BYTES_MAX)
+        for queue, file in _newest_first(self.queues.values()):
+            one = queue.checksum_of(file, may_read=read + file.wrote <= CHECKSUM_BYTES_MAX)
             if one is not None:
                 yield one
-            if queue.sums.get(segment.start) is None:
-                read += segment.wrote
-            segment.rest()
+            if queue.checksums.get(file.start) is None:
+                read += file.wrote
+            file.close_idle()
 
     def max_physical_offset(self) -> int:
         """Just behind the newest record in any queue, -1 without queues."""
@@ -105,18 +105,18 @@ class ConsumeQueueTable:
         for key, queue in self.queues.items():
             table[key].next_offset = queue.next_offset
             queue.correct_min_offset(log_min_offset)
-            queue.files.rest()
+            queue.files.close_idle()
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close files until they are needed again, if more than `handles_max` are open.
 
         To be called now and then; what is not flushed stays open.
         """
         if sum(queue.files.open_files for queue in self.queues.values()) > self._config.handles_max:
             for queue in self.queues.values():
-                queue.files.rest()
+                queue.files.close_idle()
 
-    def doubt(self, dispatched_offset: int, flush: Callable[[FlushPlan], None]) -> None:
+    def rewrite_unflushed(self, dispatched_offset: int, flush: Callable[[FlushPlan], None]) -> None:
         """Write and flush again what queues hold of records at or behind that commit log offset.
 
         Some at a time: what is not flushed stays open, and a store may have more queues than a process may
@@ -124,12 +124,12 @@ class ConsumeQueueTable:
         """
         plan = FlushPlan()
         for queue in self.queues.values():
-            queue.doubt(dispatched_offset)
+            queue.rewrite_unflushed(dispatched_offset)
             plan.add(queue.files)
             if len(plan.targets) >= self._config.handles_max:
                 flush(plan)
                 for files in plan.queues:
-                    files.rest()
+                    files.close_idle()
                 plan = FlushPlan()
         flush(plan)
 
@@ -137,12 +137,12 @@ class ConsumeQueueTable:
         """Return the queues whose units wait for a file that is not there yet."""
         return [queue for queue in self.queues.values() if queue.needs_file]
 
-    def adopt_file(self, queue: ConsumeQueue, segment: Segment) -> None:
+    def adopt_file(self, queue: ConsumeQueue, file: MappedFile) -> None:
         """Take a file that was made for a queue; it is closed where that is gone or has it already."""
         if self.queues.get((queue.topic, queue.queue_id)) is queue:
-            queue.files.adopt_spare(segment)
+            queue.files.adopt_preallocated(file)
         else:
-            segment.close()
+            file.close()
 
     def write_out(self, close_files: Callable[[], None], *, new_files: bool = True) -> bool:
         """Write what queues keep in memory; returns whether that is all. Raises DiskFull, StoreError.
@@ -170,19 +170,19 @@ class ConsumeQueueTable:
             queue.files.close()
 
 
-def _newest_first(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, Segment]]:
+def _newest_first(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, MappedFile]]:
     placed = [
-        (depth, queue, segment)
+        (depth, queue, file)
         for queue in queues
-        for depth, segment in enumerate(reversed(queue.files.segments))
-        if segment.wrote
+        for depth, file in enumerate(reversed(queue.files.mapped_files))
+        if file.wrote
     ]
-    return [(queue, segment) for _, queue, segment in sorted(placed, key=lambda place: place[0])]
+    return [(queue, file) for _, queue, file in sorted(placed, key=lambda place: place[0])]
 
 
-def make_files(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, Segment]]:
+def make_files(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, MappedFile]]:
     """Make the next files of queues, until one cannot be made: for a thread; see `adopt_file`."""
-    made: list[tuple[ConsumeQueue, Segment]] = []
+    made: list[tuple[ConsumeQueue, MappedFile]] = []
     with contextlib.suppress(StoreError):  # `write_out` meets the same trouble, and raises it
         for queue in queues:
             made.append((queue, queue.make_file()))  # noqa: PERF401 - those before a failure are kept
@@ -337,9 +337,9 @@ class Dispatcher:
                 if queues[cursor].put_run(*([column[place] for place in own] for column in columns))
             )
         if index is not None:
-            head_of = {cursor: index.topic_head(cursor.topic_bytes) for cursor in queues}
-            heads = list(map(head_of.__getitem__, cursors))
-            index.put_many(heads, unique_keys, keys, offsets, timestamps)
+            hash_of = {cursor: index.topic_hash(cursor.topic_bytes) for cursor in queues}
+            topic_hashes = list(map(hash_of.__getitem__, cursors))
+            index.put_many(topic_hashes, unique_keys, keys, offsets, timestamps)
         return True
 
     def _bind(self, cursor: QueueCursor) -> ConsumeQueue:

@@ -28,7 +28,7 @@ _MAGIC = b"RPQS"
 _CRC_FROM = 8
 
 
-class FileSum(NamedTuple):
+class FileChecksum(NamedTuple):
     """The checksum of the first `covered` bytes of a queue's file that starts at `start`."""
 
     topic: str
@@ -38,44 +38,44 @@ class FileSum(NamedTuple):
     crc: int
 
 
-class QueueSums:
+class QueueChecksums:
     """Checksums of one queue's files, by where they start: those that are known."""
 
-    __slots__ = ("_sums",)
+    __slots__ = ("_checksums",)
 
     def __init__(self) -> None:
-        self._sums: dict[int, tuple[int, int]] = {}
+        self._checksums: dict[int, tuple[int, int]] = {}
 
     def wrote(self, start: int, position: int, data: bytes) -> None:
         """Note that `data` was written at `position` of the file that starts at `start`."""
-        covered, crc = self._sums.get(start, (-1, 0)) if position else (0, 0)
+        covered, crc = self._checksums.get(start, (-1, 0)) if position else (0, 0)
         if position == covered:
-            self._sums[start] = (covered + len(data), zlib.crc32(data, crc))
+            self._checksums[start] = (covered + len(data), zlib.crc32(data, crc))
         else:
-            self._sums.pop(start, None)  # not from its beginning: nothing is known
+            self._checksums.pop(start, None)  # not from its beginning: nothing is known
 
     def know(self, start: int, covered: int, crc: int) -> None:
         """Take a checksum over from the last run."""
-        self._sums[start] = (covered, crc)
+        self._checksums[start] = (covered, crc)
 
     def cut(self, end: int) -> None:
         """Forget files with covered bytes at or behind that place in the queue."""
-        for start, (covered, _) in list(self._sums.items()):
+        for start, (covered, _) in list(self._checksums.items()):
             if start + covered > end:
-                del self._sums[start]
+                del self._checksums[start]
 
     def get(self, start: int) -> tuple[int, int] | None:
         """Return (bytes covered, their CRC-32) of a file; None when not known."""
-        return self._sums.get(start)
+        return self._checksums.get(start)
 
 
-def encode_sums(sums: Iterable[FileSum], log_end: int) -> bytes:
+def encode_checksums(checksums: Iterable[FileChecksum], log_end: int) -> bytes:
     """Return the content of the file. log_end: where the commit log ends.
 
     Files at places beyond 64 bits are left out: a damaged queue offset in the log leads there.
     """
     body = [log_end.to_bytes(8, "big")]
-    for one in sums:
+    for one in checksums:
         if one.start >= 2**63:
             continue
         topic = one.topic.encode()
@@ -84,7 +84,7 @@ def encode_sums(sums: Iterable[FileSum], log_end: int) -> bytes:
     return _MAGIC + zlib.crc32(text).to_bytes(4, "big") + text
 
 
-def decode_sums(data: bytes, log_end: int) -> list[FileSum]:
+def decode_checksums(data: bytes, log_end: int) -> list[FileChecksum]:
     """Return what the file has; nothing when it is damaged, or of another stop than at `log_end`."""
     if len(data) < _HEADER.size:
         return []
@@ -94,10 +94,10 @@ def decode_sums(data: bytes, log_end: int) -> list[FileSum]:
     return list(_entries(data))
 
 
-def _entries(data: bytes) -> Iterator[FileSum]:
+def _entries(data: bytes) -> Iterator[FileChecksum]:
     at = _HEADER.size
     while at < len(data):
         queue_id, start, covered, crc, length = _ENTRY.unpack_from(data, at)
         at += _ENTRY.size
-        yield FileSum(data[at : at + length].decode(), queue_id, start, covered, crc)
+        yield FileChecksum(data[at : at + length].decode(), queue_id, start, covered, crc)
         at += length

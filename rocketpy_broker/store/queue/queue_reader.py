@@ -191,7 +191,7 @@ class QueueReader:
         entries = list(UNIT.iter_unpack(units))[: min(max(count_max, 1), config.memory_count_max)]
         begin = entries[0][0]
         end = entries[-1][0] + entries[-1][1]
-        file_bytes, log_end = log.files.segment_bytes, log.max_offset
+        file_bytes, log_end = log.files.file_bytes, log.max_offset
         is_near = 0 < end - begin <= _SPAN_BYTES_MAX and log_end - begin <= self._memory_window
         if not (is_near and log.min_offset <= begin and end <= log_end):
             return None
@@ -228,7 +228,7 @@ class QueueReader:
         )
 
     def _holds(self, physical: int, size: int, log_end: int) -> bool:
-        file_bytes = self._log.files.segment_bytes
+        file_bytes = self._log.files.file_bytes
         return (
             self._log.min_offset <= physical
             and size >= FIXED_BYTES

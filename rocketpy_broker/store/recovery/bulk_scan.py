@@ -84,7 +84,7 @@ class BulkScan:
         key = (bytes([len(topic)]) + topic, cursor.queue_id)
         state = self._queues.get(key)
         if state is None:
-            head = self._index.topic_head(topic) if self._index is not None else 0
+            head = self._index.topic_hash(topic) if self._index is not None else 0
             self._queues[key] = _Queue(cursor, queue, head)
         else:
             state.next = state.first = max(cursor.next_offset, queue.next_offset)

@@ -28,14 +28,14 @@ from rocketpy_broker.store.config import RecoveryConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.log_scan import LogTail
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.message_log import MessageLog, RecordScan
 from rocketpy_broker.store.log.messages import DispatchRequest
 from rocketpy_broker.store.log.queue_table import QueueTable
 from rocketpy_broker.store.log.recovery_report import RecoveryReport
 from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
-from rocketpy_broker.store.queue.dispatch import SUMS_BYTES_MAX, ConsumeQueueTable, Dispatcher
-from rocketpy_broker.store.queue.queue_checksums import FileSum
+from rocketpy_broker.store.queue.dispatch import CHECKSUM_BYTES_MAX, ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.queue.queue_checksums import FileChecksum
 from rocketpy_broker.store.recovery.bulk_scan import BulkScan
 
 _BATCH = 4096
@@ -71,27 +71,29 @@ class Recovery:
         self.tail = LogTail(0)
         """Where the next clean start may begin to read the log."""
 
-    def run(self, checkpoint: Checkpoint, sums: Sequence[FileSum], *, clean: bool) -> RecoveryReport:
+    def run(
+        self, checkpoint: Checkpoint, checksums: Sequence[FileChecksum], *, clean: bool
+    ) -> RecoveryReport:
         """Do it all. Raises StoreDamaged (nothing was cut then), StoreError.
 
-        sums: of the queues' files, from the last stop, the newest file of each queue first.
+        checksums: of the queues' files, from the last stop, the newest file of each queue first.
         """
         report = RecoveryReport(clean)
-        self._log.sort_out(checkpoint)
-        if not self._files.segments:
+        self._log.classify_files(checkpoint)
+        if not self._files.mapped_files:
             self._drop_all(report)
             return report
-        damaged = self._check_sums(sums)
-        self._drop_headless(report)
+        damaged = self._check_checksums(checksums)
+        self._drop_queues_missing_files(report)
         for queue in self._queues.queues.values():
             queue.recover(-1 if clean else checkpoint.dispatched_offset)
             self._check_last_unit(queue, report)
-            queue.files.rest()
+            queue.files.close_idle()
         self._drop_damaged(damaged, report)
         index_from = self._load_index(checkpoint, clean=clean)
         start = self._scan_start(checkpoint, index_from, clean=clean)
         scan = self._scan(start, index_from, report)
-        self._log.settle(scan, checkpoint, self._config, report)
+        self._log.truncate_tail(scan, checkpoint, self._config, report)
         for queue in self._queues.queues.values():
             if queue.max_physical_offset > scan.end:
                 queue.truncate(scan.end)
@@ -99,7 +101,7 @@ class Recovery:
         if not clean:
             for queue in self._queues.queues.values():
                 queue.wipe_rest()
-                queue.files.rest()
+                queue.files.close_idle()
         if self._index is not None and not self._index.cut_from(report.end):
             report.note("the index had records behind the log's end; its newest file is rebuilt")
             self._scan(self._file_start(self._index.end_offset), self._index.end_offset, report)
@@ -130,11 +132,11 @@ class Recovery:
         return max(index.end_offset, self._files.min_offset)
 
     def _scan_start(self, checkpoint: Checkpoint, index_from: int, *, clean: bool) -> int:
-        segments = self._files.segments
+        mapped_files = self._files.mapped_files
         if not self._queues.queues or self._from_first:
-            return segments[0].start
+            return mapped_files[0].start
         if clean:
-            start = max(segments[max(0, len(segments) - 3)].start, checkpoint.tail_offset)
+            start = max(mapped_files[max(0, len(mapped_files) - 3)].start, checkpoint.tail_offset)
         elif self._is_dispatched(checkpoint):
             start = min(checkpoint.tail_offset, checkpoint.dispatched_offset)
         else:
@@ -152,18 +154,18 @@ class Recovery:
         units = sum(queue.next_offset for queue in self._queues.queues.values())
         return self._files.min_offset <= start <= checkpoint.flushed_offset and units >= progress.units
 
-    def _checkpoint_file(self, timestamp: int) -> Segment:
+    def _checkpoint_file(self, timestamp: int) -> MappedFile:
         """The newest file whose first record is not newer than that, else the first file."""
-        for segment in reversed(self._files.segments):
-            view = self._log.first_record(segment)
+        for file in reversed(self._files.mapped_files):
+            view = self._log.first_record(file)
             if view is not None and 0 < view.store_timestamp <= timestamp:
-                return segment
-        return self._files.segments[0]
+                return file
+        return self._files.mapped_files[0]
 
     def _file_start(self, offset: int) -> int:
         """Start of the file with that offset; of the first file where that has expired."""
-        segment = self._files.find(max(offset, self._files.min_offset))
-        return segment.start if segment is not None else self._files.segments[-1].start
+        file = self._files.find(max(offset, self._files.min_offset))
+        return file.start if file is not None else self._files.mapped_files[-1].start
 
     # -- reading the log -------------------------------------------------------------------------
 
@@ -287,19 +289,19 @@ class Recovery:
 
     # -- consume queues --------------------------------------------------------------------------
 
-    def _check_sums(self, sums: Sequence[FileSum]) -> list[tuple[str, int]]:
+    def _check_checksums(self, checksums: Sequence[FileChecksum]) -> list[tuple[str, int]]:
         """Return the queues with a file that is gone, or other than at the last stop."""
         checked = 0
         damaged: set[tuple[str, int]] = set()
-        for one in sums:
+        for one in checksums:
             queue = self._queues.queues.get((one.topic, one.queue_id))
             checked += one.covered
-            if queue is not None and (checked > SUMS_BYTES_MAX or queue.is_intact(one)):
-                queue.take_sums([one])
+            if queue is not None and (checked > CHECKSUM_BYTES_MAX or queue.is_intact(one)):
+                queue.adopt_checksums([one])
             else:
                 damaged.add((one.topic, one.queue_id))
             if queue is not None:
-                queue.files.rest()
+                queue.files.close_idle()
         return sorted(damaged)
 
     def _drop_damaged(self, damaged: Iterable[tuple[str, int]], report: RecoveryReport) -> None:
@@ -320,7 +322,7 @@ class Recovery:
         """
         return 0 <= queue.max_physical_offset <= self._files.min_offset
 
-    def _drop_headless(self, report: RecoveryReport) -> None:
+    def _drop_queues_missing_files(self, report: RecoveryReport) -> None:
         """Queues that lack a file are rebuilt: in the middle, or in front of a log that has its start."""
         for queue in self._queues.queues.values():
             files = queue.files
@@ -369,7 +371,7 @@ class Recovery:
         """Without a commit log there is nothing to consume: as 4.6.0, and the index with it."""
         self._files.drop_strays()
         for queue in self._queues.queues.values():
-            if queue.files.segments:
+            if queue.files.mapped_files:
                 report.note(f"no commit log: queue {queue.topic}/{queue.queue_id} is dropped")
             queue.destroy()
         self._queues.queues.clear()

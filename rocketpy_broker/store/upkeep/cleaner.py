@@ -12,15 +12,24 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy.errors import DiskFull
+from rocketpy_broker.store.busy import Reason
+from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.message_store import MessageStore
-from rocketpy_broker.store.upkeep.retention import DiskUse, FileAge, Pass, deletable_below, expired, plan_pass
+from rocketpy_broker.store.upkeep.retention import (
+    CleanDecision,
+    DiskUse,
+    FileAge,
+    decide,
+    deletable_below,
+    expired,
+)
 
 logger = logging.getLogger("rocketpy_broker.store.cleaner")
 
 _NAMED_QUEUES_MAX = 20
 
-Step = Callable[[], None]
+Deletion = Callable[[], None]
 """Deletes one file. Blocks; safe in a thread. Raises StoreError."""
 
 
@@ -45,10 +54,10 @@ class Cleaner:
         self._manual = 0
         self._is_stuck = False
         """Is the disk nearly full and nothing left to delete? Logged when it begins."""
-        self._chosen: list[Step] = []
+        self._chosen: list[Deletion] = []
         """Taken out of the store and not returned yet; kept when `choose` fails halfway."""
 
-    def ask(self) -> None:
+    def request_manual_delete(self) -> None:
         """Delete expired files in the next passes, whatever the hour (20 passes, as in 4.6.0)."""
         self._manual = 20
 
@@ -60,17 +69,17 @@ class Cleaner:
             self._use(config.commit_log_directory), self._use(queues if queues.exists() else config.root)
         )
 
-    def choose(self, use: DiskUse, now_ms: int) -> list[Step]:
+    def choose(self, use: DiskUse, now_ms: int) -> list[Deletion]:
         """Take what goes out of the store; returns what is left to do for each file, in this order.
 
-        Call `MessageStore.note_log_start` before the first step. Raises StoreError when a file cannot be
+        Call `MessageStore.persist_min_offset` before the first step. Raises StoreError when a file cannot be
         read; the next call then returns what this one took.
         """
-        decision = plan_pass(self._config, use, now_ms, manual=self._manual > 0)
+        decision = decide(self._config, use, now_ms, manual=self._manual > 0)
         self._manual = max(0, self._manual - 1)
         self._refuse(decision, use)
         if decision.reason:
-            self._choose_log(decision, now_ms)
+            self._choose_log_files(decision, now_ms)
         self._follow_log()
         steps, self._chosen = self._chosen, []
         return steps
@@ -79,39 +88,40 @@ class Cleaner:
         """A whole pass, here and now; returns how many files went. Raises StoreError."""
         steps = self.choose(self.measure(), now_ms)
         if steps:
-            self._store.note_log_start()
+            self._store.persist_min_offset()
         for step in steps:
             step()
         return len(steps)
 
-    def _refuse(self, decision: Pass, use: DiskUse) -> None:
+    def _refuse(self, decision: CleanDecision, use: DiskUse) -> None:
         store = self._store
         if decision.refuse_writes == (store.disk_full is not None):
             return
         percent = f"{100 * max(use):.0f}%"
         if decision.refuse_writes:
             limit = self._config.refuse_percent
-            store.set_disk_full(f"the disk is {percent} full, above {limit}%; free space or add a disk")
-            logger.error("messages are refused: %s", store.disk_full)
+            full = DiskFull(f"the disk is {percent} full, above {limit}%; free space or add a disk")
+            store.reject(Reason.DISK_FULL, full)
+            logger.error("messages are refused: %s", full)
         else:
-            store.set_disk_full(None)
+            store.reject(Reason.DISK_FULL, None)
             logger.warning("messages are taken again: the disk is %s full", percent)
 
     # -- the commit log --------------------------------------------------------------------------
 
-    def _choose_log(self, decision: Pass, now_ms: int) -> None:
+    def _choose_log_files(self, decision: CleanDecision, now_ms: int) -> None:
         files = self._store.commit_log.files
         # What the checkpoint does not know to be flushed would be missed after power loss, in log or queues.
         checkpoint = self._store.checkpoint
         flushed = min(checkpoint.flushed_offset, checkpoint.dispatched_offset)
-        old = [segment for segment in files.segments[:-1] if segment.end <= flushed]
-        ages = [self._age(segment, now_ms) for segment in old[: self._config.batch_files_max]]
+        old = [file for file in files.mapped_files[:-1] if file.end <= flushed]
+        ages = [self._age(file, now_ms) for file in old[: self._config.batch_files_max]]
         count = expired(self._config, ages, now_ms, at_once=False)
         forced = expired(self._config, ages, now_ms, at_once=True) - count if decision.at_once else 0
         if count:
             logger.info(
                 "%d commit log files from %s on are deleted: %s",
-                count, files.segments[0].path.name, decision.reason,
+                count, files.mapped_files[0].path.name, decision.reason,
             )  # fmt: skip
             self._take_log(count)
         if forced:
@@ -121,13 +131,13 @@ class Cleaner:
         self._is_stuck = decision.at_once and not (count or forced)
 
     def _take_log(self, count: int) -> None:
-        segments = [self._store.commit_log.files.take_first() for _ in range(count)]
-        for segment in segments:
-            self._held_since.pop(segment.start, None)
-        segments += self._store.commit_log.take_beside()
-        self._chosen += [self._store.note_log_start, *(segment.delete for segment in segments)]
+        mapped_files = [self._store.commit_log.files.take_first() for _ in range(count)]
+        for file in mapped_files:
+            self._held_since.pop(file.start, None)
+        mapped_files += self._store.commit_log.take_expired_side_files()
+        self._chosen += [self._store.persist_min_offset, *(file.delete for file in mapped_files)]
 
-    def _force(self, count: int, decision: Pass) -> None:
+    def _force(self, count: int, decision: CleanDecision) -> None:
         """Take files that have not expired, and say which messages that costs."""
         self._follow_log()
         queues = list(self._store.queues.queues.values())
@@ -152,12 +162,12 @@ class Cleaner:
             ", ..." if len(lost) > _NAMED_QUEUES_MAX else "",
         )  # fmt: skip
 
-    def _age(self, segment: Segment, now_ms: int) -> FileAge:
-        if not segment.is_held:
-            self._held_since.pop(segment.start, None)
-            return FileAge(segment.modified_ms())
-        since = self._held_since.setdefault(segment.start, now_ms)
-        return FileAge(segment.modified_ms(), now_ms - since)
+    def _age(self, file: MappedFile, now_ms: int) -> FileAge:
+        if not file.is_held:
+            self._held_since.pop(file.start, None)
+            return FileAge(file.modified_ms())
+        since = self._held_since.setdefault(file.start, now_ms)
+        return FileAge(file.modified_ms(), now_ms - since)
 
     # -- consume queues and index ----------------------------------------------------------------
 
@@ -167,14 +177,14 @@ class Cleaner:
         if log_start == self._queues_cleaned_at:
             return
         for queue in self._store.queues.queues.values():
-            for segment in queue.take_expired(log_start):
-                self._chosen.append(segment.delete)
+            for file in queue.take_expired(log_start):
+                self._chosen.append(file.delete)
             queue.correct_min_offset(log_start)
-            queue.files.rest()  # there may be more queues than descriptors
-        self._chosen += self._choose_index(log_start)
+            queue.files.close_idle()  # there may be more queues than descriptors
+        self._chosen += self._choose_index_files(log_start)
         self._queues_cleaned_at = log_start
 
-    def _choose_index(self, log_start: int) -> list[Step]:
+    def _choose_index_files(self, log_start: int) -> list[Deletion]:
         index = self._store.index
         if index is None:
             return []

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from rocketpy.errors import FlushFailed, RocketError, StoreError
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.log.flush import FlushPlan, flush_failure
 from rocketpy_broker.store.log.recovery_report import RecoveryReport
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.queue.dispatch import make_files
-from rocketpy_broker.store.upkeep.cleaner import Cleaner, Step
+from rocketpy_broker.store.upkeep.cleaner import Cleaner, Deletion
 
 logger = logging.getLogger("rocketpy_broker.store.driver")
 
@@ -80,12 +81,12 @@ class StoreDriver:
         """(topic, queue id) of the queues that somebody waits for: their messages are dispatched at once."""
         self.on_written: Callable[[], None] | None = None
         """Called whenever messages were written, before they are dispatched."""
-        self.settle: Callable[[], Awaitable[None]] | None = None
+        self.wait_for_commit: Callable[[], Awaitable[None]] | None = None
         """Waits until a group has what was appended, where that makes it safe. Raises StoreError."""
         self._making_room: asyncio.Task[None] | None = None
         self._marking: asyncio.Task[None] | None = None
         self.cleaner = Cleaner(store)
-        self._undeleted: list[Step] = []
+        self._undeleted: list[Deletion] = []
         """Files that a pass of retention took out of the store and could not delete."""
         self._failure_told = False
         self._limited_log = RateLimitedLog(logger, _REPEAT_S)
@@ -207,14 +208,16 @@ class StoreDriver:
                     "dispatch", "dispatch failed and is tried again in %s s: %s", _RETRY_S, error
                 )
                 self.schedule_dispatch()
-        if self._making_room is None and self._loop is not None and self.store.wants_room():
+        if self._making_room is None and self._loop is not None and self.store.needs_preallocation():
             self._making_room = self.tasks.spawn(self._make_room(), "room ahead")
 
     async def _make_room(self) -> None:
         """Reserve blocks and make the next file, off the loop."""
         try:
-            while self._loop is not None and self._roomer is not None and self.store.wants_room():
-                self.store.adopt_room(await self._loop.run_in_executor(self._roomer, self.store.make_room))
+            while self._loop is not None and self._roomer is not None and self.store.needs_preallocation():
+                self.store.adopt_preallocated(
+                    await self._loop.run_in_executor(self._roomer, self.store.preallocate_ahead)
+                )
         except StoreError as error:
             self._limited_log.error("room", "cannot reserve room ahead of the commit log: %s", error)
             await asyncio.sleep(0 if self._stopping.is_set() else _RETRY_S)
@@ -227,14 +230,14 @@ class StoreDriver:
         """See how late the loop is, whether the store failed, and sample the counters once a second."""
         if self._loop is None:
             return
-        store, interval_ms = self.store, self.store.busy_watch.interval_ms
+        store, interval_ms = self.store, self.store.overload_detector.interval_ms
         due = sampled = self._loop.time()
         while True:
             due = self._loop.time() + interval_ms / 1000
             if await self._stops_within(interval_ms):
                 return
             now = self._loop.time()
-            store.set_busy(store.busy_watch.look((now - due) * 1000))
+            store.reject(Reason.BUSY, store.overload_detector.sample((now - due) * 1000))
             self._tell_failure()  # a write may fail for good, too
             if now - sampled >= 1:
                 sampled = now
@@ -260,7 +263,7 @@ class StoreDriver:
         left, failure = deque(steps), None
         try:
             if steps:
-                await self._loop.run_in_executor(self._roomer, self.store.note_log_start)
+                await self._loop.run_in_executor(self._roomer, self.store.persist_min_offset)
             while left:
                 failure = await self._delete(left.popleft()) or failure
                 if pause_ms and await self._stops_within(pause_ms):
@@ -271,7 +274,7 @@ class StoreDriver:
             raise failure
         return len(steps)
 
-    async def _delete(self, step: Step) -> StoreError | None:
+    async def _delete(self, step: Deletion) -> StoreError | None:
         """Delete a file, or return why it stays; then the next pass tries it again."""
         if self._loop is None:
             return None
@@ -293,8 +296,8 @@ class StoreDriver:
 
     async def flush(self) -> int:
         """Make safe what was appended until now; returns the flushed offset. Raises StoreError."""
-        if self.settle is not None:
-            await self.settle()
+        if self.wait_for_commit is not None:
+            await self.wait_for_commit()
         return await self._flush(thorough=False)
 
     async def _flush(self, *, thorough: bool, new_files: bool = True) -> int:
@@ -358,8 +361,8 @@ class StoreDriver:
                 batch, waiting = waiting[:_FILES_AT_ONCE], waiting[_FILES_AT_ONCE:]
                 async with self._flush_lock:  # other flushes come in between
                     made = await self._loop.run_in_executor(self._flusher, make_files, batch)
-                    for queue, segment in made:
-                        queues.adopt_file(queue, segment)
+                    for queue, file in made:
+                        queues.adopt_file(queue, file)
                 if len(made) < len(batch):
                     return False
         return True

@@ -39,7 +39,7 @@ class FileAge(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class CleanDecision:
     """What one pass does. reason: for the log; empty when there is nothing to do."""
 
     reason: str
@@ -55,7 +55,7 @@ def is_hour_of(delete_when: str, now_ms: int) -> bool:
     return any(part.strip().isdigit() and int(part) == hour for part in delete_when.split(";"))
 
 
-def plan_pass(config: RetentionConfig, use: DiskUse, now_ms: int, *, manual: bool = False) -> Pass:
+def decide(config: RetentionConfig, use: DiskUse, now_ms: int, *, manual: bool = False) -> CleanDecision:
     """Whether to delete now, and how. manual: an operator asked for it."""
     fullest = 100 * max(use)
     urgent = fullest > config.clean_percent
@@ -69,7 +69,7 @@ def plan_pass(config: RetentionConfig, use: DiskUse, now_ms: int, *, manual: boo
         reason = f"the disk is {fullest:.0f}% full, the limit is {config.max_used_percent}%"
     elif is_hour_of(config.delete_when, now_ms):
         reason = f"it is the hour of deleteWhen={config.delete_when}"
-    return Pass(reason, urgent and config.clean_forcibly, refuse)
+    return CleanDecision(reason, urgent and config.clean_forcibly, refuse)
 
 
 def expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, at_once: bool) -> int:

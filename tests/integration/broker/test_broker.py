@@ -35,7 +35,7 @@ from rocketpy.protocol.remoting.frame import CODEC_MSGPACK, CODEC_ROCKETMQ, Fram
 from rocketpy.transport import Address
 from rocketpy_broker import Broker, EmbeddedCluster, NameServer, NamesrvConfig, load_broker_config
 from rocketpy_broker.config.model import ListenConfig
-from rocketpy_broker.store.files.batch_saver import NotYetSaved
+from rocketpy_broker.store.files.batch_saver import ChangePending
 from tests.integration.raw_client import RawClient
 from tests.waiting import LIMIT_S, until
 
@@ -468,7 +468,7 @@ async def test_name_servers_are_told_of_a_topic_before_its_first_send_is_answere
     (channel,) = cluster.namesrv._server.channels
     assert channel._transport is not None
     with socket.socket(fileno=os.dup(channel._transport.get_extra_info("socket").fileno())) as received:
-        with pytest.raises(NotYetSaved) as waiting:
+        with pytest.raises(ChangePending) as waiting:
             cluster.brokers[0].topics.create_for_send("New", "TBW102", 4)
         told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         waiting.value.wait(lambda _: told.set_result(received.recv(4096, socket.MSG_PEEK)))

@@ -16,7 +16,7 @@ from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.config.file import load_broker_config
-from rocketpy_broker.store.busy import StoreBusy
+from rocketpy_broker.store.busy import Reason, StoreBusy
 from tests.integration.raw_client import RawClient
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.waiting import LIMIT_S, until
@@ -161,7 +161,7 @@ async def test_a_store_that_cannot_keep_up_answers_system_busy(tmp_path: Path) -
     running = broker(tmp_path, FaultyDisk())
     await running.start()
     async with await RawClient.open(running.address) as client:
-        running.store.set_busy(StoreBusy("[TIMEOUT_CLEAN_QUEUE]broker busy"))
+        running.store.reject(Reason.BUSY, StoreBusy("[TIMEOUT_CLEAN_QUEUE]broker busy"))
         answer = await send(client)
         if answer.code != 0:  # unless the watch has looked meanwhile
             assert answer.code == ResponseCode.SYSTEM_BUSY

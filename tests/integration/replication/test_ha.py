@@ -66,7 +66,7 @@ async def test_a_slave_finds_its_master_and_copies_everything(brokers: Pair) -> 
     slave = await brokers.slave()
     await send(brokers, 200)
     await caught_up(master, slave)
-    assert len(master.store.commit_log.files.segments) > 3
+    assert len(master.store.commit_log.files.mapped_files) > 3
     assert log_bytes(slave) == log_bytes(master)
     assert slave.store.min_physical_offset == 0
     await until(lambda: slave.store.dispatch_behind_bytes == 0)
@@ -340,8 +340,8 @@ async def test_the_masters_crash_begins_an_epoch_and_a_slave_follows(brokers: Pa
     assert len(master.replication.epochs.state.epochs) == 1
     (brokers.root / "master" / "abort").touch()
     cut = master.store.commit_log.files
-    with (brokers.root / "master" / "commitlog" / cut.segments[-1].path.name).open("r+b") as file:
-        file.seek(cut.max_offset - cut.segments[-1].start - 100)
+    with (brokers.root / "master" / "commitlog" / cut.mapped_files[-1].path.name).open("r+b") as file:
+        file.seek(cut.max_offset - cut.mapped_files[-1].start - 100)
         file.write(bytes(100))
     (brokers.root / "master" / "checkpoint").unlink()
     lost = log_bytes_of(brokers.root / "slave")

@@ -136,7 +136,7 @@ async def expire(broker: Broker) -> None:
     driver = broker._driver
     async with driver.paused():
         broker.store.flush(thorough=True)
-    driver.cleaner.ask()
+    driver.cleaner.request_manual_delete()
     await until(lambda: broker.store.checkpoint.dispatched_offset > 65536)
     await driver.clean()  # unless it is just the hour at which the broker does so
     assert ledger(broker).ledger.begin_index > 0

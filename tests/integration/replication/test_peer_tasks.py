@@ -44,7 +44,7 @@ WORK: list[tuple[str, Callable[[Peer], Any], str, Act]] = [
     ("write", lambda peer: peer._ledger, "apply", lambda peer: peer.append(b"b")),
     ("plan of a flush", lambda peer: peer._ledger, "plan_flush", lambda peer: peer.append(b"b")),
     ("checkpoint", lambda peer: peer._files, "save_checkpoint", lambda peer: peer._save_checkpoint()),
-    ("room ahead", lambda peer: peer._ledger, "wants_room", lambda peer: peer.append(b"b")),
+    ("room ahead", lambda peer: peer._ledger, "needs_preallocation", lambda peer: peer.append(b"b")),
     ("owner", lambda peer: peer._listener, "committed", lambda peer: peer.append(b"b")),
 ]
 

@@ -78,9 +78,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.flushed_offset == self.store.max_physical_offset
 
     @rule()
-    def make_room(self) -> None:
-        if self.store.wants_room():
-            self.store.adopt_room(self.store.make_room())
+    def preallocate_ahead(self) -> None:
+        if self.store.needs_preallocation():
+            self.store.adopt_preallocated(self.store.preallocate_ahead())
 
     @rule(clean=st.booleans())
     def restart(self, clean: bool) -> None:

@@ -23,7 +23,7 @@ from rocketpy_broker.store import (
 )
 from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.inspect.checker import check_store
-from rocketpy_broker.store.log.mapped_file import segment_name
+from rocketpy_broker.store.log.mapped_file import mapped_file_name
 from rocketpy_broker.store.queue.consume_queue import UNIT
 from tests.unit.store.helpers import bodies, cutting, kill, log_content, put, small_config
 
@@ -104,7 +104,7 @@ def test_a_queue_that_lacks_one_file_is_complete_after_a_start(tmp_path: Path, s
         store.close()
     if stop == "clean, no checksums":
         (tmp_path / "queuesums").unlink()
-    (tmp_path / "consumequeue" / "T" / "1" / segment_name(start)).unlink()
+    (tmp_path / "consumequeue" / "T" / "1" / mapped_file_name(start)).unlink()
     expect_all(small_config(tmp_path), count)
 
 
@@ -125,7 +125,7 @@ def test_last_unit_that_leads_to_another_message_is_replaced(tmp_path: Path, cle
 def test_queue_of_expired_units_only_goes_on_with_the_log(tmp_path: Path, torn: bool) -> None:
     """A unit that points below the log's start can be torn or lack its followers, and nobody would know."""
     filled(tmp_path, clean=False)
-    (tmp_path / "commitlog" / segment_name(0)).unlink()
+    (tmp_path / "commitlog" / mapped_file_name(0)).unlink()
     checkpoint = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
     checkpoint.min_offset = checkpoint.flushed_offset = small_config(tmp_path).commit_log.segment_bytes
     (tmp_path / "checkpoint").write_bytes(checkpoint.encode())
@@ -432,8 +432,8 @@ def test_a_store_of_java_is_read_from_the_file_that_its_checkpoint_names(
     with store:
         for number in range(COUNT):
             put(store, number)
-        starts = [segment.start for segment in store.commit_log.files.segments]
-        first = store.commit_log.first_record(store.commit_log.files.segments[1])
+        starts = [file.start for file in store.commit_log.files.mapped_files]
+        first = store.commit_log.first_record(store.commit_log.files.mapped_files[1])
     assert first is not None
     flushed = first.store_timestamp + 3000 + late_ms  # 4.6.0 goes back three seconds
     (tmp_path / "checkpoint").write_bytes(struct.pack(">qqq", flushed, flushed, 0).ljust(4096, b"\0"))
@@ -450,7 +450,7 @@ def test_a_store_that_java_closed_is_read_from_its_third_last_file(tmp_path: Pat
     with MessageStore(config) as store:
         for number in range(2 * COUNT):
             put(store, number)
-        starts = [segment.start for segment in store.commit_log.files.segments]
+        starts = [file.start for file in store.commit_log.files.mapped_files]
     assert len(starts) > 4
     checkpoint = tmp_path / "checkpoint"
     checkpoint.write_bytes(checkpoint.read_bytes()[:24].ljust(4096, b"\0"))
@@ -469,7 +469,7 @@ def test_a_queue_that_lost_a_file_is_rebuilt_though_the_log_is_read_from_its_end
     with MessageStore(small_config(tmp_path)) as store:
         for number in range(2 * COUNT):
             put(store, number, queue_id=number % 3)
-        assert len(store.commit_log.files.segments) > 4
+        assert len(store.commit_log.files.mapped_files) > 4
     as_java_leaves_it(tmp_path)  # the log is read from its third-last file, and there are no checksums
     (tmp_path / "consumequeue" / "T" / "1" / f"{lost:020}").unlink()
     store = MessageStore(small_config(tmp_path))

@@ -127,13 +127,13 @@ def test_refused_run_across_a_file_end_is_undone(tmp_path: Path) -> None:
     store = MessageStore(small_config(tmp_path), disk=disk)
     store.open()
     put(store, *range(350))
-    assert len(store.commit_log.files.segments) == 1
+    assert len(store.commit_log.files.mapped_files) == 1
     for number in range(150):
         store.append(message(1000 + number))
     disk.calls, disk.fail_at = 0, 2  # the first file's part is written, the second's is not
     with pytest.raises(DiskFull):
         store.write_out()
-    assert len(store.commit_log.files.segments) == 1
+    assert len(store.commit_log.files.mapped_files) == 1
     put(store, 2000)
     assert store.max_offset_in_queue("T", 0) == 351
     kill(store)

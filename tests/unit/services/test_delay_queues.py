@@ -108,7 +108,7 @@ def test_messages_deleted_before_they_were_due_do_not_hold_up_their_level(world:
     """After a full disk took undelivered messages, its level would deliver no more and take a whole CPU."""
     world.send(3, b"deleted")
     assert world.deliver(0) == (0, 10_000)
-    while len(world.store.commit_log.files.segments) < 3:
+    while len(world.store.commit_log.files.mapped_files) < 3:
         put(world.store, 0, topic="Other", body=b"x" * 1000)
     world.now += 500
     world.send(3, b"kept")
@@ -128,7 +128,7 @@ def test_a_level_whose_messages_were_all_deleted_goes_on(world: World, restarted
     for _ in range(60):  # a file and a bit of the level's queue
         world.send(3, b"deleted")
     world.store.dispatch()
-    while len(world.store.commit_log.files.segments) < 3:
+    while len(world.store.commit_log.files.mapped_files) < 3:
         put(world.store, 0, topic="Other", body=b"x" * 1000)
     world.store.flush(thorough=True)
     Cleaner(world.store, use=lambda _: 0.88).run(world.now)

@@ -12,7 +12,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig, TopicsConfig
 from rocketpy_broker.services.metadata.topics import TopicTable, check_topic_name, ensure_topic, perm_text
 from rocketpy_broker.store import StoreConfig
-from rocketpy_broker.store.files.batch_saver import NotYetSaved
+from rocketpy_broker.store.files.batch_saver import ChangePending
 from rocketpy_broker.store.files.disk import OsDisk
 from tests.golden_data import frames
 
@@ -37,7 +37,7 @@ async def created(
     """The topic that a send gets, after the save that it waits for. Raises what that raises."""
     try:
         return topics.create_for_send(name, model, queues)
-    except NotYetSaved as waiting:
+    except ChangePending as waiting:
         done: asyncio.Future[RocketError | None] = asyncio.get_running_loop().create_future()
         waiting.wait(done.set_result)
         error = await done
@@ -185,7 +185,7 @@ async def test_what_an_operator_sets_outlives_sends_and_settings_of_the_same_mom
 async def test_a_topic_that_is_being_made_can_be_deleted(tmp_path: Path) -> None:
     """Whoever deletes a topic was answered success, and the topic was there a moment later."""
     topics = table(tmp_path)
-    with pytest.raises(NotYetSaved):
+    with pytest.raises(ChangePending):
         topics.create_for_send("T", "TBW102", 4)
     assert await topics.delete("T")
     assert topics.get("T") is None
@@ -236,7 +236,7 @@ async def test_no_more_topics_than_the_limit(tmp_path: Path) -> None:
         await topics.update(TopicConfig(topic_name="d"))
     await topics.update(TopicConfig(topic_name="a", read_queue_nums=3))
     for name in ("%RETRY%g", "%DLQ%g"):
-        with pytest.raises(NotYetSaved):
+        with pytest.raises(ChangePending):
             ensure_topic(topics, name, 1, 6)
     with pytest.raises(TopicInvalid, match="maxTopics"):
         ensure_topic(topics, "%RETRY%h", 1, 6)

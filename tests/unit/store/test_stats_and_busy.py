@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 
 from rocketpy_broker.store import BusyConfig, MessageStore
-from rocketpy_broker.store.busy import BusyWatch, StoreBusy
+from rocketpy_broker.store.busy import OverloadDetector, Reason, StoreBusy
 from rocketpy_broker.store.stats import StoreStats
 from tests.unit.store.helpers import message, put, small_config
 
 
 def test_a_stall_refuses_nobody_a_loop_that_stays_late_does() -> None:
-    watch = BusyWatch(BusyConfig())
-    assert [watch.look(250) for _ in range(4)] == [None] * 4
-    assert watch.look(10) is None
-    assert [watch.look(250) for _ in range(4)] == [None] * 4
-    busy = watch.look(250)
+    watch = OverloadDetector(BusyConfig())
+    assert [watch.sample(250) for _ in range(4)] == [None] * 4
+    assert watch.sample(10) is None
+    assert [watch.sample(250) for _ in range(4)] == [None] * 4
+    busy = watch.sample(250)
     assert busy is not None
     assert str(busy).startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, ")
-    assert watch.look(10) is None
-    off = BusyWatch(BusyConfig(enabled=False))
-    never = BusyWatch(BusyConfig(wait_ms=0))
+    assert watch.sample(10) is None
+    off = OverloadDetector(BusyConfig(enabled=False))
+    never = OverloadDetector(BusyConfig(wait_ms=0))
     for _ in range(9):
-        assert [off.look(9999), off.wrote(9999), never.look(9999)] == [None] * 3
+        assert [off.sample(9999), off.wrote_in(9999), never.sample(9999)] == [None] * 3
 
 
-def test_a_slow_write_refuses_until_the_next_look(tmp_path: Path) -> None:
+def test_a_slow_write_refuses_until_the_next_sample(tmp_path: Path) -> None:
     now = [1_700_000_000_000]
     steps = [0]
 
@@ -45,7 +45,7 @@ def test_a_slow_write_refuses_until_the_next_look(tmp_path: Path) -> None:
     with pytest.raises(StoreBusy, match="PCBUSY_CLEAN_QUEUE"):
         store.append(message(3))
     assert store.failure is None
-    store.set_busy(store.busy_watch.look(0))
+    store.reject(Reason.BUSY, store.overload_detector.sample(0))
     put(store, 3)
     assert store.stats.put_ms_max == 1100
     assert store.stats.times_by_duration[:1] == [2]

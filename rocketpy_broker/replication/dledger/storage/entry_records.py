@@ -10,7 +10,7 @@ from rocketpy.protocol.message.record import RecordView, peek
 from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry
 from rocketpy_broker.replication.dledger.storage.entry_scan import EntryScan, accept_any
 from rocketpy_broker.store.log.log_scan import BulkReader, LogScan, LogTail, problem_of
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 logger = logging.getLogger("rocketpy_broker.dledger.entry_records")
 
@@ -41,8 +41,8 @@ class EntryRecordScan:
 
     def __init__(
         self,
-        old: SegmentQueue,
-        data: SegmentQueue,
+        old: MappedFileQueue,
+        data: MappedFileQueue,
         start: int,
         until: int,
         *,
@@ -60,7 +60,7 @@ class EntryRecordScan:
         self.tail = LogTail(start)
 
     def __iter__(self) -> Iterator[RecordView]:
-        if self._old.segments and self.end < self._old.max_offset:
+        if self._old.mapped_files and self.end < self._old.max_offset:
             yield from self._scan_old()
         entries = EntryScan(self._data, self.end, accept_any)
         for entry in entries:

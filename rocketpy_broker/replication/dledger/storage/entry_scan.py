@@ -9,8 +9,8 @@ from typing import Final
 from rocketpy.errors import RecordCorrupt, TornTail
 from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, MAGIC, Blank, Entry, decode_entry
 from rocketpy_broker.store.log.log_scan import LogTail
-from rocketpy_broker.store.log.mapped_file import Segment
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 CheckEntry = Callable[[Entry], str]
 """What is wrong with an entry's body, which no checksum of the ledger covers; empty: nothing is seen."""
@@ -32,7 +32,7 @@ class EntryScan:
     the end of its file, and each entry says the position where it is found.
     """
 
-    def __init__(self, files: SegmentQueue, start: int, check: CheckEntry) -> None:
+    def __init__(self, files: MappedFileQueue, start: int, check: CheckEntry) -> None:
         self._files = files
         self._check = check
         self.end = start
@@ -44,22 +44,22 @@ class EntryScan:
         self.tail = LogTail(start)
 
     def __iter__(self) -> Iterator[Entry]:
-        segment = self._files.find(self.end)
-        position = self.end - segment.start if segment is not None else 0
-        while segment is not None:
-            is_full = yield from self._scan_segment(segment, position)
+        file = self._files.find(self.end)
+        position = self.end - file.start if file is not None else 0
+        while file is not None:
+            is_full = yield from self._scan_segment(file, position)
             if not is_full:
                 return
-            segment, position = self._files.find(segment.end), 0
+            file, position = self._files.find(file.end), 0
 
-    def _scan_segment(self, segment: Segment, position: int) -> Generator[Entry, None, bool]:
+    def _scan_segment(self, file: MappedFile, position: int) -> Generator[Entry, None, bool]:
         """Yield a file's entries; return whether a blank ends it."""
         window, base = b"", position
         while True:
             try:
-                found = decode_entry(window, position - base, segment.start + position)
+                found = decode_entry(window, position - base, file.start + position)
             except TornTail as torn:
-                window, base = _read_window(segment, position, window[position - base :]), position
+                window, base = _read_window(file, position, window[position - base :]), position
                 if window:
                     continue
                 self.stop = torn
@@ -68,14 +68,14 @@ class EntryScan:
                 if any(window[position - base : position - base + 8]):
                     self.stop = corrupt
                 return False
-            problem = self._problem_of(found, segment.size - position)
+            problem = self._problem_of(found, file.size - position)
             if problem:
-                self.stop = RecordCorrupt(segment.start + position, problem)
+                self.stop = RecordCorrupt(file.start + position, problem)
                 return False
             if isinstance(found, Blank):
                 return True
             position += found.size
-            self.end = segment.start + position
+            self.end = file.start + position
             self.last = found
             self.tail.advance(self.end)
             yield found
@@ -102,50 +102,50 @@ class EntryScan:
         return self._check(found)
 
 
-def _read_window(segment: Segment, position: int, rest: bytes) -> bytes:
+def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
     """Return bytes from `position` on, more than `rest`; empty when the file cannot hold the entry there."""
     size = int.from_bytes(rest[4:8], "big") if len(rest) >= 8 else HEADER_BYTES
-    if position + size > segment.size:
+    if position + size > file.size:
         return b""
-    window = segment.read(position, min(segment.size - position, max(size, _WINDOW_BYTES)))
+    window = file.read(position, min(file.size - position, max(size, _WINDOW_BYTES)))
     return window if len(window) > len(rest) else b""
 
 
-def _find_entries(files: SegmentQueue, offset: int, check: CheckEntry) -> Iterator[Entry]:
+def _find_entries(files: MappedFileQueue, offset: int, check: CheckEntry) -> Iterator[Entry]:
     """Yield the whole entries at or behind `offset`, wherever they start."""
-    segment = files.find(offset)
-    position = offset - segment.start if segment is not None else 0
-    while segment is not None:
-        for at, size in segment.data_ranges(position):
+    file = files.find(offset)
+    position = offset - file.start if file is not None else 0
+    while file is not None:
+        for at, size in file.data_ranges(position):
             begin = max(position, at - len(_MAGIC))
             if begin >= at + size:
                 continue  # an entry that begins before reaches over it
-            for found in _find_in_range(segment, begin, at + size, check):
+            for found in _find_in_range(file, begin, at + size, check):
                 yield found
-                position = found.end_pos - segment.start
-        segment, position = files.find(segment.end), 0
+                position = found.end_pos - file.start
+        file, position = files.find(file.end), 0
 
 
-def _find_in_range(segment: Segment, begin: int, end: int, check: CheckEntry) -> Iterator[Entry]:
-    data = segment.read(begin, end - begin)
+def _find_in_range(file: MappedFile, begin: int, end: int, check: CheckEntry) -> Iterator[Entry]:
+    data = file.read(begin, end - begin)
     hit = data.find(_MAGIC)
     while hit >= 0:
-        found = _try_entry(segment, begin + hit)
+        found = _try_entry(file, begin + hit)
         if found is not None and not check(found):
             yield found
             hit += found.size - 1
         hit = data.find(_MAGIC, hit + 1)
 
 
-def _try_entry(segment: Segment, position: int) -> Entry | None:
-    header = segment.read(position, HEADER_BYTES)
+def _try_entry(file: MappedFile, position: int) -> Entry | None:
+    header = file.read(position, HEADER_BYTES)
     if len(header) < HEADER_BYTES:
         return None
     size, pos = _PLACE.unpack(header)
-    if pos != segment.start + position or not HEADER_BYTES <= size <= segment.size - position:
+    if pos != file.start + position or not HEADER_BYTES <= size <= file.size - position:
         return None
     try:
-        found = decode_entry(segment.read(position, size), 0, pos)
+        found = decode_entry(file.read(position, size), 0, pos)
     except RecordCorrupt:
         return None
     return found if isinstance(found, Entry) else None

@@ -22,9 +22,9 @@ from rocketpy_broker.replication.dledger.storage.entry_records import EntryRecor
 from rocketpy_broker.replication.dledger.storage.entry_scan import EntryScan, accept_any
 from rocketpy_broker.replication.dledger.storage.joined_files import JoinedFiles
 from rocketpy_broker.store.config import StoreConfig
-from rocketpy_broker.store.inspect.inspection import StoredFiles
+from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
 from rocketpy_broker.store.log.log_files import LogFiles
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan
 
 _PREFIX = "dledger-"
@@ -40,7 +40,7 @@ def find_ledger(root: Path) -> Path | None:
     return found[0] if found else None
 
 
-class StoredLedgerFiles(StoredFiles):
+class StoredLedgerFiles(ReadOnlyStore):
     """The files of one store directory with a ledger. directory: the ledger's."""
 
     def __init__(self, config: StoreConfig, directory: Path, *, force: bool = False) -> None:
@@ -52,7 +52,7 @@ class StoredLedgerFiles(StoredFiles):
         if self._disk.is_dir(directory):
             self._old = self._load_log(directory)
         else:
-            self._old = SegmentQueue(self._disk, directory, self.config.commit_log.segment_bytes)
+            self._old = MappedFileQueue(self._disk, directory, self.config.commit_log.segment_bytes)
         self._data = self._load_log(self._directory / "data")
         self._index = self._load_log(self._directory / "index")
         self._state = self._read_state()

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rocketpy_broker.store.log.mapped_file import Segment
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 
 class JoinedFiles:
     """`LogFiles` of both."""
 
-    def __init__(self, old: SegmentQueue, ledger: SegmentQueue) -> None:
+    def __init__(self, old: MappedFileQueue, ledger: MappedFileQueue) -> None:
         self.old = old
         self.ledger = ledger
-        self.segment_bytes = ledger.segment_bytes
+        self.file_bytes = ledger.file_bytes
 
     @property
     def directory(self) -> Path:
@@ -27,24 +27,24 @@ class JoinedFiles:
         return self.ledger.directory
 
     @property
-    def segments(self) -> Sequence[Segment]:
+    def mapped_files(self) -> Sequence[MappedFile]:
         """All, oldest first."""
-        return [*self.old.segments, *self.ledger.segments]
+        return [*self.old.mapped_files, *self.ledger.mapped_files]
 
     @property
     def min_offset(self) -> int:
         """Where the oldest starts."""
-        return (self.old if self.old.segments else self.ledger).min_offset
+        return (self.old if self.old.mapped_files else self.ledger).min_offset
 
     @property
     def max_offset(self) -> int:
         """Just behind the last byte written."""
         return self.ledger.max_offset
 
-    def _part(self, offset: int) -> SegmentQueue:
-        return self.old if self.old.segments and offset < self.old.max_offset else self.ledger
+    def _part(self, offset: int) -> MappedFileQueue:
+        return self.old if self.old.mapped_files and offset < self.old.max_offset else self.ledger
 
-    def find(self, offset: int) -> Segment | None:
+    def find(self, offset: int) -> MappedFile | None:
         """Return the one that holds this offset, written or not."""
         return self._part(offset).find(offset)
 
@@ -52,9 +52,9 @@ class JoinedFiles:
         """Return written bytes within one file; None when they are not all there."""
         return self._part(offset).read(offset, size)
 
-    def take_first(self) -> Segment:
+    def take_first(self) -> MappedFile:
         """Take the oldest out; of the old log the last one, too."""
-        return self.old.segments.pop(0) if self.old.segments else self.ledger.take_first()
+        return self.old.mapped_files.pop(0) if self.old.mapped_files else self.ledger.take_first()
 
     def drop_strays(self) -> int:
         """Both are whole since they were opened."""

@@ -5,7 +5,7 @@ acknowledged before a flush of the data; the index can be made from them, so it 
 only, about once a second. What was cut is zeroed and that flushed before anything is written in its place:
 power loss must not put an old entry behind a new one.
 
-One thread calls it; only `run_flush` and `make_room` may run in others.
+One thread calls it; only `run_flush` and `preallocate_ahead` may run in others.
 Source: DLedgerMmapFileStore of DLedger 0.1. Differs: 0.1 flushes some time after it has acknowledged.
 """
 
@@ -33,12 +33,12 @@ from rocketpy_broker.replication.dledger.storage.reader import LedgerReader
 from rocketpy_broker.replication.dledger.storage.recovery import LedgerRecovery, LedgerReport, write_units
 from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile
-from rocketpy_broker.store.files.disk import Disk, OsDisk, make_lasting_dir, store_error
-from rocketpy_broker.store.log.flush import FlushPlan, flush_here
+from rocketpy_broker.store.files.disk import Disk, OsDisk, make_durable_dir, store_error
+from rocketpy_broker.store.log.flush import FlushPlan, flush_now
 from rocketpy_broker.store.log.log_scan import LogTail
-from rocketpy_broker.store.log.mapped_file import Segment
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
-from rocketpy_broker.store.log.preallocation import Room
+from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
+from rocketpy_broker.store.log.preallocation import Preallocator
 
 logger = logging.getLogger("rocketpy_broker.dledger.ledger_files")
 
@@ -65,11 +65,11 @@ class LedgerFiles:
         self._disk: Disk = OsDisk() if disk is None else disk
         self._directory = directory
         self._check = check
-        self.data = SegmentQueue(
+        self.data = MappedFileQueue(
             self._disk, directory / "data", config.segment_bytes, reserve_bytes=config.reserve_bytes
         )
-        self.index = SegmentQueue(self._disk, directory / "index", index_file_bytes)
-        self._room = Room(self.data, config)
+        self.index = MappedFileQueue(self._disk, directory / "index", index_file_bytes)
+        self._preallocator = Preallocator(self.data, config)
         self.marks_file = CheckpointFile(self._disk, directory / "progress")
         """How far they are flushed: data to `flushed_offset`, the index to `dispatched_offset` in data."""
         self._saved = Checkpoint()
@@ -88,7 +88,7 @@ class LedgerFiles:
         Raises StoreDamaged, DiskFull, FlushFailed, StoreError; then everything is closed again.
         """
         for directory in (self.data.directory, self.index.directory):
-            make_lasting_dir(self._disk, directory)
+            make_durable_dir(self._disk, directory)
         try:
             report = self._recover()
         except BaseException:
@@ -112,11 +112,13 @@ class LedgerFiles:
         self._first, self._last, self._tail = recovery.first, recovery.last, recovery.tail
         if not report.clean:
             # What was read may be in the page cache only, and after a failed flush never leave it.
-            self.data.doubt([segment for segment in self.data.segments if segment.end > report.scanned_from])
+            self.data.mark_unflushed(
+                [file for file in self.data.mapped_files if file.end > report.scanned_from]
+            )
             self.data.rewrite(marks.flushed_offset if marks.flushed_offset >= 0 else report.scanned_from)
-            self.index.doubt(self.index.segments)
+            self.index.mark_unflushed(self.index.mapped_files)
             self.index.rewrite(max(0, self.end_index + 1 - report.entries) * INDEX_UNIT_BYTES)
-        flush_here(self, self.plan_flush(thorough=True))
+        flush_now(self, self.plan_flush(thorough=True))
         return report
 
     def _is_javas(self) -> bool:
@@ -144,12 +146,12 @@ class LedgerFiles:
         failed, self.failure = self.failure, StoreError("the ledger is closed")
         try:
             if failed is None:
-                self.data.drop_spare()
+                self.data.delete_preallocated()
                 plan = self.plan_flush(thorough=True)
                 plan.checkpoint = dataclasses.replace(
-                    self._marks(), log_end=self.data.max_offset, index_files=len(self.index.segments)
+                    self._marks(), log_end=self.data.max_offset, index_files=len(self.index.mapped_files)
                 )
-                flush_here(self, plan)
+                flush_now(self, plan)
         finally:
             self._close_files()
 
@@ -160,7 +162,7 @@ class LedgerFiles:
 
     def begin_at(self, pos: int) -> None:
         """Let the first entry go to `pos`, where a file begins; there is none yet. Raises StoreError."""
-        ensure(not self.data.segments, f"{self.data.directory} is not empty")
+        ensure(not self.data.mapped_files, f"{self.data.directory} is not empty")
         self._reset(pos)
 
     # -- reading ---------------------------------------------------------------------------------
@@ -227,11 +229,11 @@ class LedgerFiles:
         data, index = self.data, self.index
         before, first = data.max_offset, entries[0].index
         ensure(first == self.end_index + 1 or self._last is None, f"entry {first} behind {self.end_index}")
-        is_new = not data.segments
+        is_new = not data.mapped_files
         try:
-            for segment, run in self._runs(entries):
-                segment.write(segment.wrote, b"".join(run))
-                segment.wrote += sum(map(len, run))
+            for file, run in self._runs(entries):
+                file.write(file.wrote, b"".join(run))
+                file.wrote += sum(map(len, run))
             write_units(index, first, b"".join(map(encode_index_unit, entries)))
         except StoreError:
             self._undo(entries[0].pos if is_new else before)
@@ -242,21 +244,21 @@ class LedgerFiles:
         self._tail.advance(data.max_offset)
         self._reader.remember(entries)
 
-    def _runs(self, entries: Sequence[Entry]) -> list[tuple[Segment, list[bytes]]]:
+    def _runs(self, entries: Sequence[Entry]) -> list[tuple[MappedFile, list[bytes]]]:
         """Return what goes into which file, the blanks at files' ends among it."""
         data = self.data
-        segment = data.last if data.last is not None else data.add_segment(entries[0].pos)
+        file = data.last if data.last is not None else data.add_file(entries[0].pos)
         run: list[bytes] = []
-        runs = [(segment, run)]
-        pos = segment.start + segment.wrote
+        runs = [(file, run)]
+        pos = file.start + file.wrote
         for entry in entries:
             if entry.pos != pos:
-                rest = segment.end - pos
+                rest = file.end - pos
                 run.append(encode_blank(rest).ljust(rest, b"\0"))
-                segment, run = data.add_segment(), []
-                runs.append((segment, run))
+                file, run = data.add_file(), []
+                runs.append((file, run))
             pos = entry.end_pos
-            if entry.pos < segment.start or pos > segment.end:
+            if entry.pos < file.start or pos > file.end:
                 raise InvariantError(
                     f"entry {entry.index} at {entry.pos} does not lie behind the one before it"
                 )
@@ -283,18 +285,18 @@ class LedgerFiles:
 
     def _reset(self, start: int) -> None:
         """Forget everything; the next entry goes to `start`, where a file begins."""
-        if start % self.data.segment_bytes:
+        if start % self.data.file_bytes:
             raise StoreError(f"a ledger cannot begin at {start}, in the middle of a file")
         if self._last is not None:
             logger.warning("%s: entries up to %d are dropped", self._directory, self.end_index)
         self._truncate(self.data.min_offset, -1)
         self._first = self._last = None
-        if self.data.segments and self.data.min_offset != start:
+        if self.data.mapped_files and self.data.min_offset != start:
             self.data.destroy()
-        if not self.data.segments:
-            self.data.add_segment(start)
+        if not self.data.mapped_files:
+            self.data.add_file(start)
             self._tail = LogTail(start)
-        flush_here(self, self.plan_flush(thorough=True))
+        flush_now(self, self.plan_flush(thorough=True))
 
     def _truncate(self, end: int, index: int) -> None:
         """Cut the data at `end`, behind entry `index`, durably.
@@ -304,14 +306,14 @@ class LedgerFiles:
         if self._tail.offset >= end:
             self._tail = LogTail(self.data.min_offset)
         self._save_marks(end, log_end=end)
-        self.data.drop_spare()
+        self.data.delete_preallocated()
         self.data.truncate(end)
         if index < 0:
             self.index.destroy()
         else:
             self.index.truncate((index + 1) * INDEX_UNIT_BYTES)
         self._reader.forget(index)
-        flush_here(self, self.plan_flush(thorough=False))
+        flush_now(self, self.plan_flush(thorough=False))
         self._save_marks(end, log_end=-1)
 
     def _save_marks(self, end: int, *, log_end: int) -> None:
@@ -372,39 +374,39 @@ class LedgerFiles:
 
     def flush(self, *, thorough: bool = False) -> None:
         """Make what was applied durable, here and now. Raises FlushFailed."""
-        flush_here(self, self.plan_flush(thorough=thorough))
+        flush_now(self, self.plan_flush(thorough=thorough))
 
     # -- room and retention ----------------------------------------------------------------------
 
-    def wants_room(self) -> bool:
-        """Should `make_room` be called: do the data come near the end of what is reserved, or of a file?"""
-        return self.failure is None and self._room.is_wanted()
+    def needs_preallocation(self) -> bool:
+        """Is the data file near the end of its reserved blocks, or of its length?"""
+        return self.failure is None and self._preallocator.is_wanted()
 
-    def make_room(self) -> Segment | None:
+    def preallocate_ahead(self) -> MappedFile | None:
         """Reserve space ahead, or make the next data file. Blocks; safe in a thread, one at a time.
 
-        Returns what `adopt_room` must be given. Raises DiskFull, StoreError; entries go in while they can.
+        Returns the file for `adopt_preallocated`. Raises DiskFull, StoreError; appends may continue.
         """
-        return self._room.make()
+        return self._preallocator.make()
 
-    def adopt_room(self, segment: Segment | None) -> None:
-        """Take over what `make_room` made."""
-        if segment is None:
+    def adopt_preallocated(self, file: MappedFile | None) -> None:
+        """Take over what `preallocate_ahead` made."""
+        if file is None:
             return
         if self.failure is None:
-            self.data.adopt_spare(segment)
+            self.data.adopt_preallocated(file)
         else:
-            segment.delete()
+            file.delete()
 
-    def take_expired_index(self) -> list[Segment]:
+    def take_expired_index(self) -> list[MappedFile]:
         """Take out the index files that no entry is left for; the caller deletes them."""
-        taken: list[Segment] = []
-        segments, begin = self.index.segments, self.begin_index * INDEX_UNIT_BYTES
-        while len(segments) > 1 and segments[0].end <= begin:
+        taken: list[MappedFile] = []
+        mapped_files, begin = self.index.mapped_files, self.begin_index * INDEX_UNIT_BYTES
+        while len(mapped_files) > 1 and mapped_files[0].end <= begin:
             taken.append(self.index.take_first())
         return taken
 
-    def note_start(self) -> None:
+    def persist_min_offset(self) -> None:
         """Note durably where the data begin now, before files below are deleted. Blocks; safe in a thread.
 
         Raises StoreError.

@@ -19,7 +19,7 @@ from rocketpy_broker.replication.dledger.core.entry import (
     decode_index_unit,
     encode_index_unit,
 )
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 _RECENT_BYTES_MAX: Final = 32 << 20
 _AHEAD_BYTES: Final = 128 << 10
@@ -30,7 +30,7 @@ _AHEAD_BYTES_MAX: Final = 8 << 20
 class LedgerReader:
     """Reads from a ledger's data and index files."""
 
-    def __init__(self, data: SegmentQueue, index: SegmentQueue) -> None:
+    def __init__(self, data: MappedFileQueue, index: MappedFileQueue) -> None:
         self._data = data
         self._index = index
         self._recent: dict[int, Entry] = {}
@@ -53,11 +53,11 @@ class LedgerReader:
     def _read_ahead(self, index: int) -> Entry:
         """Read an entry, and what is whole of the next 128 KiB."""
         unit = self._unit(index)
-        segment = self._data.find(unit.pos)
-        position = unit.pos - segment.start if segment is not None else 0
-        if segment is None or position + unit.size > segment.wrote:
+        file = self._data.find(unit.pos)
+        position = unit.pos - file.start if file is not None else 0
+        if file is None or position + unit.size > file.wrote:
             raise StoreDamaged(f"{self._data.directory}: there is no entry {index} at {unit.pos}")
-        window = segment.read(position, min(max(unit.size, _AHEAD_BYTES), segment.wrote - position))
+        window = file.read(position, min(max(unit.size, _AHEAD_BYTES), file.wrote - position))
         if len(self._ahead) > _AHEAD_ENTRIES_MAX or self._ahead_bytes > _AHEAD_BYTES_MAX:
             self._drop_ahead()
         found = _entries_in(window, unit.pos)

@@ -29,8 +29,8 @@ from rocketpy_broker.replication.dledger.core.entry import (
 from rocketpy_broker.replication.dledger.storage.entry_scan import CheckEntry, EntryScan
 from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.log.log_scan import LogTail, has_lost_sector
-from rocketpy_broker.store.log.mapped_file import Segment
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 logger = logging.getLogger("rocketpy_broker.dledger.ledger_recovery")
 
@@ -62,7 +62,7 @@ class LedgerReport:
 class LedgerRecovery:
     """One recovery. data, index: loaded."""
 
-    def __init__(self, data: SegmentQueue, index: SegmentQueue, check: CheckEntry) -> None:
+    def __init__(self, data: MappedFileQueue, index: MappedFileQueue, check: CheckEntry) -> None:
         self._data = data
         self._index = index
         self._check = check
@@ -77,18 +77,18 @@ class LedgerRecovery:
         """Do it all. marks: all -1 when Java has used the files since. Raises StoreDamaged, StoreError."""
         report = LedgerReport(clean=False)
         data = self._data
-        data.sort_out(marks.flushed_offset, marks.min_offset)
-        if not data.segments:
+        data.classify_files(marks.flushed_offset, marks.min_offset)
+        if not data.mapped_files:
             if marks.flushed_offset > max(marks.min_offset, 0):
                 raise self._damaged(0, "there is no file", f"it was flushed up to {marks.flushed_offset}")
             data.drop_strays()
             self._index.destroy()
             return report
-        head = self._head(data.segments[0])
+        head = self._head(data.mapped_files[0])
         scan = self._scan(self._scan_start(head, marks), head, report)
         self._check_end(scan, marks, report)
         # A cut leaves `log_end` too, and what it wiped may have come to the page cache only.
-        stopped = marks.index_files == len(self._index.segments)
+        stopped = marks.index_files == len(self._index.mapped_files)
         report.clean = stopped and marks.log_end == marks.flushed_offset == scan.end
         report.end, self.last, self.tail = scan.end, scan.last, scan.tail
         self.first = head if scan.last is not None else None
@@ -106,27 +106,25 @@ class LedgerRecovery:
     # -- where to begin --------------------------------------------------------------------------
 
     def _scan_start(self, head: Entry | None, marks: Checkpoint) -> int:
-        segments = self._data.segments
-        first = segments[0].start
+        mapped_files = self._data.mapped_files
+        first = mapped_files[0].start
         if head is None or not self._is_indexed(head):
             self._index.destroy()
             return first
         if marks.flushed_offset >= 0:
             start = min(marks.tail_offset, marks.dispatched_offset)
             return start if first <= start < marks.flushed_offset else first
-        for segment in reversed(segments[: max(1, len(segments) - 2)]):
-            entry = self._head(segment)
+        for file in reversed(mapped_files[: max(1, len(mapped_files) - 2)]):
+            entry = self._head(file)
             if entry is not None and self._is_indexed(entry):
-                return segment.start
+                return file.start
         return first
 
-    def _head(self, segment: Segment) -> Entry | None:
+    def _head(self, file: MappedFile) -> Entry | None:
         """The entry with which a file begins; None when it begins with anything else."""
-        size = int.from_bytes(segment.read(4, 4), "big")
+        size = int.from_bytes(file.read(4, 4), "big")
         try:
-            found = decode_entry(
-                segment.read(0, min(max(size, HEADER_BYTES), segment.size)), 0, segment.start
-            )
+            found = decode_entry(file.read(0, min(max(size, HEADER_BYTES), file.size)), 0, file.start)
         except RecordCorrupt:
             return None
         return found if isinstance(found, Entry) else None
@@ -140,7 +138,7 @@ class LedgerRecovery:
 
     def _scan(self, start: int, head: Entry | None, report: LedgerReport) -> EntryScan:
         """Read the data from there to their end, and put right what the index says of them."""
-        first = self._data.segments[0].start
+        first = self._data.mapped_files[0].start
         scan = EntryScan(self._data, start, self._check)
         units: list[bytes] = []
         report.scanned_from, report.entries = start, 0
@@ -195,23 +193,23 @@ class LedgerRecovery:
         )
 
 
-def write_units(index: SegmentQueue, first: int, units: bytes, *, compare: bool = False) -> None:
+def write_units(index: MappedFileQueue, first: int, units: bytes, *, compare: bool = False) -> None:
     """Write the units of entries that follow each other.
 
     first: index of the first entry. compare: leave alone what is there already. Raises DiskFull, StoreError.
     """
     at = first * INDEX_UNIT_BYTES
     while units:
-        segment = index.find(at)
-        if segment is None:
-            segment = index.add_segment(at)
-        position = at - segment.start
-        piece = units[: segment.size - position]
+        file = index.find(at)
+        if file is None:
+            file = index.add_file(at)
+        position = at - file.start
+        piece = units[: file.size - position]
         if not compare:
-            segment.write(position, piece)
-        elif segment.read(position, len(piece)) != piece:
-            segment.write(position, piece)
-            segment.changes += 1
-        segment.wrote = max(segment.wrote, position + len(piece))
+            file.write(position, piece)
+        elif file.read(position, len(piece)) != piece:
+            file.write(position, piece)
+            file.changes += 1
+        file.wrote = max(file.wrote, position + len(piece))
         at += len(piece)
         units = units[len(piece) :]

@@ -24,7 +24,7 @@ class Solo:
         config = small_config(root) if config is None else config
         self.store = LedgerStore(config, self.directory, clock=clock)
         self.report = self.store.open()
-        self.view = LedgerView(self.store.ledger, self.store.ledger.data.segment_bytes)
+        self.view = LedgerView(self.store.ledger, self.store.ledger.data.file_bytes)
         self.term = term
         self.store.failure = None
         self.store.lead(self)

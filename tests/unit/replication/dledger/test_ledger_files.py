@@ -28,7 +28,7 @@ def opened(directory: Path, *, disk: OsDisk | None = None, config: CommitLogConf
 
 def grown(files: LedgerFiles, bodies: list[bytes], term: int = 0) -> list[Entry]:
     """Append entries with these bodies, as a leader would."""
-    view = LedgerView(files, files.data.segment_bytes)
+    view = LedgerView(files, files.data.file_bytes)
     for body in bodies:
         view.append(Entry.of(view.end_index + 1, term, view.place(len(body)), body))
     write = view.take()
@@ -81,8 +81,8 @@ def test_entries_survive_a_restart_and_files_roll(segment_bytes: int, tmp_path: 
     config = dataclasses.replace(SMALL, segment_bytes=segment_bytes)
     files = opened(tmp_path, config=config)
     entries = grown(files, [bytes([65 + n]) * (n * 7 % 90) for n in range(60)])
-    assert len(files.data.segments) > 3
-    assert len(files.index.segments) > 3
+    assert len(files.data.mapped_files) > 3
+    assert len(files.index.mapped_files) > 3
     files.close()
     again = opened(tmp_path, config=config)
     assert (again.begin_index, again.end_index) == (0, 59)
@@ -143,7 +143,7 @@ def test_each_entry_that_is_read_ahead_is_held_against_the_index(tmp_path: Path)
     entries = grown(files, [b"." * 60] * 8)
     files.close()
     files = opened(tmp_path)
-    _change(files.data.segments[0].path, entries[5].pos + 16, (7).to_bytes(8, "big"))  # its term
+    _change(files.data.mapped_files[0].path, entries[5].pos + 16, (7).to_bytes(8, "big"))  # its term
     assert [files.get(index) for index in range(5)] == entries[:5]
     with pytest.raises(StoreDamaged, match=f"what is at {entries[5].pos} is not entry 5"):
         files.get(5)
@@ -251,16 +251,16 @@ def test_expired_files_are_no_entries_any_more(tmp_path: Path) -> None:
     entries = grown(files, [b"." * 60] * 60)
     view = LedgerView(files, SMALL.segment_bytes)
     expired = [files.data.take_first(), files.data.take_first()]
-    files.note_start()
+    files.persist_min_offset()
     begin = files.begin_index
     assert begin > 0
     view.expire(begin)
     assert view.find(begin - 1) is None
     expired_index = files.take_expired_index()
-    assert [segment.start for segment in expired_index] == list(range(0, begin * 32 // 320 * 320, 320))
+    assert [file.start for file in expired_index] == list(range(0, begin * 32 // 320 * 320, 320))
     expired += expired_index
-    for segment in expired:
-        segment.delete()
+    for file in expired:
+        file.delete()
     files.close()
     again = opened(tmp_path)
     assert (again.begin_index, again.end_index) == (begin, 59)
@@ -286,7 +286,7 @@ def test_an_index_with_a_gap_is_made_from_all_data(tmp_path: Path) -> None:
     """Entries before the file that recovery begins with could not be read, once Java has used the ledger."""
     files = opened(tmp_path)
     entries = grown(files, [b"." * 60] * 60)
-    starts = [segment.start for segment in files.data.segments]
+    starts = [file.start for file in files.data.mapped_files]
     assert len(starts) > 4
     marks = files.marks_file.path
     files.close()
@@ -306,7 +306,7 @@ def test_expired_files_stay_expired_after_a_kill(tmp_path: Path) -> None:
     grown(files, [b"." * 60] * 60)
     files.data.take_first()
     files.data.take_first()
-    files.note_start()
+    files.persist_min_offset()
     begin = files.begin_index
     _kill(files)
     again = opened(tmp_path)
@@ -344,7 +344,7 @@ def test_what_a_kill_left_unflushed_is_written_and_flushed_again(tmp_path: Path)
     files.close()
     files = opened(tmp_path)
     flushed = files.data.max_offset
-    view = LedgerView(files, files.data.segment_bytes)
+    view = LedgerView(files, files.data.file_bytes)
     view.append(Entry.of(3, 0, view.place(60), b"," * 60))
     files.apply(view.take())
     _kill(files)

@@ -172,7 +172,7 @@ def test_a_start_after_a_kill_skips_files_that_are_dispatched(tmp_path: Path) ->
         solo.put(number)
     solo.store.flush(thorough=True)
     solo.save_checkpoint()
-    assert len(solo.store.ledger.data.segments) > 4
+    assert len(solo.store.ledger.data.mapped_files) > 4
     solo.kill()
     solo = Solo(tmp_path, config)
     assert solo.report.scanned_from >= 2 * 65536
@@ -240,7 +240,7 @@ def test_a_batch_is_an_entry_for_each_message(tmp_path: Path) -> None:
 def test_a_message_that_fits_into_no_file_is_refused(tmp_path: Path) -> None:
     """With files smaller than maxMessageSize, one message would stop every peer of its group for good."""
     solo = Solo(tmp_path)
-    room = solo.store.ledger.data.segment_bytes
+    room = solo.store.ledger.data.file_bytes
     with pytest.raises(MessageTooLarge, match="do not fit into a file"):
         solo.put(1, body=bytes(room))
     receipt = solo.store.append(message(2, body=b""))
@@ -397,14 +397,14 @@ def test_old_files_go_with_their_queues_index_and_entries(tmp_path: Path) -> Non
     solo = Solo(tmp_path, config)
     solo.put(*range(1500))
     solo.store.flush(thorough=True)
-    count = len(solo.store.ledger.data.segments)
+    count = len(solo.store.ledger.data.mapped_files)
     assert count > 3
     assert Cleaner(solo.store, use=always_full).run(solo.store.clock()) > 0
     for _ in range(2):
         store = solo.store
         begin = store.ledger.begin_index
         assert 0 < begin == solo.view.begin_index
-        assert len(store.ledger.data.segments) < count
+        assert len(store.ledger.data.mapped_files) < count
         assert numbers(store) == list(range(begin, 1500))
         assert store.earliest_store_time() == store.store_timestamp("T", 0, begin) > 0
         solo.close()

@@ -29,10 +29,10 @@ def test_an_empty_store_has_no_tail(store: MessageStore) -> None:
 
 def test_the_tail_is_of_the_last_file_only(store: MessageStore) -> None:
     """Without this a slave would ask for bytes that its master has in a file which is gone."""
-    while len(store.commit_log.files.segments) < 2:
+    while len(store.commit_log.files.mapped_files) < 2:
         put(store, 1)
     put(store, *range(20))
-    last = store.commit_log.files.segments[-1]
+    last = store.commit_log.files.mapped_files[-1]
     written = last.read(0, last.wrote)
     assert last.start == FILE_BYTES
     target = target_of(store)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rocketpy_broker.store import IndexConfig, MessageStore, RecoveryConfig, StoreConfig
-from rocketpy_broker.store.files.checkpoint import Checkpoint, Progress
+from rocketpy_broker.store.files.checkpoint import Checkpoint, DispatchProgress
 from rocketpy_broker.store.inspect.checker import check_store
 from tests.crash.disk import RecordingDisk
 from tests.unit.store.helpers import index_content, kill, message, put, queue_content, small_config
@@ -85,7 +85,7 @@ def test_an_index_file_that_another_broker_finished_is_not_gone_on_with(tmp_path
 
 def test_progress_under_a_wrong_checksum_is_ignored() -> None:
     """QUIRKS 47: a Java broker writes the times of the page and leaves the rest."""
-    checkpoint = Checkpoint(1, 2, 3, 4, 5, tail_offset=6, progress=Progress(7, 8, 9))
+    checkpoint = Checkpoint(1, 2, 3, 4, 5, tail_offset=6, progress=DispatchProgress(7, 8, 9))
     page = checkpoint.encode()
     assert Checkpoint.decode(page) == checkpoint
     assert Checkpoint.decode(page[:100] + b"\x01" + page[101:]).progress is None

@@ -21,7 +21,7 @@ from tests.unit.store.helpers import message, put, small_config
 def log_bytes(store: MessageStore) -> bytes:
     """All of a commit log that is written."""
     files = store.commit_log.files
-    return b"".join(segment.read(0, segment.wrote) for segment in files.segments)
+    return b"".join(file.read(0, file.wrote) for file in files.mapped_files)
 
 
 def queue_bytes(store: MessageStore) -> dict[tuple[str, int], list[tuple[int, int, int, int]]]:
@@ -45,7 +45,7 @@ def master(tmp_path: Path) -> MessageStore:
             store.write_out()
     store.write_out()
     store.dispatch()
-    assert len(store.commit_log.files.segments) > 3
+    assert len(store.commit_log.files.mapped_files) > 3
     return store
 
 
@@ -87,8 +87,8 @@ def test_a_restart_in_the_middle_goes_on(master: MessageStore, tmp_path: Path, c
     data = log_bytes(master)
     for position in (
         cut,
-        master.commit_log.files.segments[0].end,
-        master.commit_log.files.segments[0].end - 3,
+        master.commit_log.files.mapped_files[0].end,
+        master.commit_log.files.mapped_files[0].end - 3,
     ):
         config = small_config(tmp_path / f"slave{position}")
         with MessageStore(config) as slave:

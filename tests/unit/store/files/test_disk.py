@@ -10,7 +10,7 @@ import pytest
 from rocketpy.errors import DiskFull, InvariantError, StoreError
 from rocketpy_broker.store.files.disk import OsDisk, store_error
 from rocketpy_broker.store.index.index_file import IndexFile
-from rocketpy_broker.store.log.mapped_file import Segment
+from rocketpy_broker.store.log.mapped_file import MappedFile
 
 
 def test_short_writes_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +101,9 @@ def test_a_store_file_has_its_name_only_at_full_length(tmp_path: Path, make: str
             super().extend(handle, size)
 
     if make == "log file":
-        segment = Segment(Watched(), tmp_path, 0, 1000)
-        segment.create()
-        segment.close()
+        file = MappedFile(Watched(), tmp_path, 0, 1000)
+        file.create()
+        file.close()
     else:
         index = IndexFile(Watched(), tmp_path / "20261122233428650", 10, 40)
         index.create(None)

@@ -236,7 +236,7 @@ def test_power_loss_while_files_are_deleted_leaves_the_oldest() -> None:
     for number in range(50):
         index.put(b"T", b"id%d" % number, b"", number * 100, 1000)
     index.finish()
-    disk.settle()
+    disk.make_durable()
     names = disk.list_dir(root)
     assert len(names) > 4
     left: list[list[str]] = []

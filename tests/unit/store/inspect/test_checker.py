@@ -26,7 +26,7 @@ def flip_code(store: MessageStore) -> None:
 
 
 def overwrite_log(store: MessageStore, position: int, data: bytes) -> None:
-    store.commit_log.files.segments[-1].write(position, data)
+    store.commit_log.files.mapped_files[-1].write(position, data)
 
 
 def overwrite_index(store: MessageStore, entry: int, data: bytes) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rocketpy_broker.cli import main
 from rocketpy_broker.store import IndexConfig, MessageStore
-from rocketpy_broker.store.inspect.inspection import StoredFiles
+from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
 from tests.golden_data import GOLDEN
 from tests.unit.store.helpers import index_content, kill, put, small_config
 
@@ -131,7 +131,7 @@ def test_index_files_are_read_whatever_their_sizes(tmp_path: Path, slots: int, e
         if config is not written and entries != 4 * slots:
             continue
         handles = set(Path("/proc/self/fd").iterdir())
-        files = StoredFiles(config)
+        files = ReadOnlyStore(config)
         assert [index_content(file) for file in files.index_files] == expected
         assert len(list(files.scan(0))) == 20
         assert files.problems == []

@@ -8,7 +8,7 @@ import pytest
 
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.log.log_scan import SECTOR_BYTES, has_lost_sector
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 MIB = 1 << 20
 
@@ -24,7 +24,7 @@ def test_a_lost_sector_is_found_wherever_it_is(tmp_path: Path, start: int, lost:
         data[lost : lost + SECTOR_BYTES] = bytes(SECTOR_BYTES)
     for at in (0, 12 * MIB):
         (tmp_path / f"{at:020}").write_bytes(data[at : at + 12 * MIB])
-    files = SegmentQueue(OsDisk(), tmp_path, 12 * MIB)
+    files = MappedFileQueue(OsDisk(), tmp_path, 12 * MIB)
     files.load()
     assert has_lost_sector(files, start, 24 * MIB) is (lost is not None)
     if lost is not None:

@@ -7,17 +7,17 @@ import pytest
 from rocketpy.errors import InvariantError, StoreDamaged
 from rocketpy_broker.store import CommitLogConfig
 from rocketpy_broker.store.files.disk import OsDisk
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
-from rocketpy_broker.store.log.preallocation import Room
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
+from rocketpy_broker.store.log.preallocation import Preallocator
 
 
-def log_of(directory: Path, *sizes: int) -> SegmentQueue:
+def log_of(directory: Path, *sizes: int) -> MappedFileQueue:
     """A log with 100-byte files, written as far as `sizes` say."""
-    files = SegmentQueue(OsDisk(), directory, 100, reserve_bytes=40)
+    files = MappedFileQueue(OsDisk(), directory, 100, reserve_bytes=40)
     for size in sizes:
-        segment = files.add_segment()
-        segment.write(0, bytes([65 + len(files.segments)]) * size)
-        segment.wrote = size
+        file = files.add_file()
+        file.write(0, bytes([65 + len(files.mapped_files)]) * size)
+        file.wrote = size
     return files
 
 
@@ -50,34 +50,34 @@ def test_reads_stay_within_what_is_written(tmp_path: Path) -> None:
 def test_loading_refuses_gaps_and_other_sizes(tmp_path: Path) -> None:
     """A missing file, or a wrong setting, would silently shift or drop messages."""
     log_of(tmp_path, 100, 100, 100).close()
-    (tmp_path / "notes.txt").write_text("not a segment")
-    files = SegmentQueue(OsDisk(), tmp_path, 100)
+    (tmp_path / "notes.txt").write_text("not a file")
+    files = MappedFileQueue(OsDisk(), tmp_path, 100)
     files.load()
     assert files.max_offset == 300
     files.close()
     with pytest.raises(StoreDamaged, match="configured file size is 400"):
-        SegmentQueue(OsDisk(), tmp_path, 400).load()
+        MappedFileQueue(OsDisk(), tmp_path, 400).load()
     (tmp_path / "00000000000000000100").unlink()
-    files = SegmentQueue(OsDisk(), tmp_path, 100)
+    files = MappedFileQueue(OsDisk(), tmp_path, 100)
     files.load()
-    assert [segment.start for segment in files.strays] == [200]
+    assert [file.start for file in files.strays] == [200]
     for flushed in (-1, 101, 300):
         with pytest.raises(StoreDamaged, match="100"):
-            files.sort_out(flushed, -1)
+            files.classify_files(flushed, -1)
     with pytest.raises(StoreDamaged, match="starts at 0 is missing"):
-        SegmentQueue.sort_out(_only(files, 200), 300, 0)
-    files.sort_out(100, 0)
+        MappedFileQueue.classify_files(_only(files, 200), 300, 0)
+    files.classify_files(100, 0)
     assert (files.max_offset, len(files.strays)) == (100, 1)
     assert files.drop_strays() == 1
     assert [path.name for path in sorted(tmp_path.glob("0*"))] == ["00000000000000000000"]
     files.close()
 
 
-def _only(files: SegmentQueue, start: int) -> SegmentQueue:
+def _only(files: MappedFileQueue, start: int) -> MappedFileQueue:
     """The same log without the files before that one."""
-    rest = SegmentQueue(OsDisk(), files.directory, files.segment_bytes)
+    rest = MappedFileQueue(OsDisk(), files.directory, files.file_bytes)
     rest.load()
-    rest.segments, rest.strays = [segment for segment in rest.strays if segment.start == start], []
+    rest.mapped_files, rest.strays = [file for file in rest.strays if file.start == start], []
     return rest
 
 
@@ -85,10 +85,10 @@ def test_expired_files_that_power_loss_brought_back_go_again(tmp_path: Path) -> 
     """A broker would refuse to start, for its log has a hole, or serve what is long deleted."""
     log_of(tmp_path, 100, 100, 100, 50).close()
     (tmp_path / "00000000000000000100").unlink()
-    files = SegmentQueue(OsDisk(), tmp_path, 100)
+    files = MappedFileQueue(OsDisk(), tmp_path, 100)
     files.load()
-    files.sort_out(350, 200)
-    assert (files.min_offset, len(files.segments), len(files.strays)) == (200, 2, 1)
+    files.classify_files(350, 200)
+    assert (files.min_offset, len(files.mapped_files), len(files.strays)) == (200, 2, 1)
     files.drop_strays()
     assert not (tmp_path / "00000000000000000000").exists()
     files.close()
@@ -100,7 +100,7 @@ def test_last_file_that_a_crash_left_short_is_mended(tmp_path: Path, length: int
     log_of(tmp_path, 100, 50).close()
     with (tmp_path / "00000000000000000100").open("r+b") as file:
         file.truncate(length)
-    files = SegmentQueue(OsDisk(), tmp_path, 100)
+    files = MappedFileQueue(OsDisk(), tmp_path, 100)
     files.load()
     assert (tmp_path / "00000000000000000100").stat().st_size == 100
     assert files.read(100, 100) == (b"C" * min(length, 50)).ljust(100, b"\0")
@@ -123,14 +123,14 @@ def test_truncating_deletes_and_wipes_what_lies_behind(tmp_path: Path) -> None:
 )
 def test_whatever_lies_behind_the_end_is_wiped(tmp_path: Path, pieces: list[tuple[int, int]]) -> None:
     """A piece of an old record would be left there, and be taken for a message by a later recovery."""
-    files = SegmentQueue(OsDisk(), tmp_path, 50_000)
-    segment = files.add_segment()
+    files = MappedFileQueue(OsDisk(), tmp_path, 50_000)
+    file = files.add_file()
     for position, size in pieces:
-        segment.write(position, b"C" * size)
-    segment.wrote = 50_000
-    content = segment.read(0, 50_000)
+        file.write(position, b"C" * size)
+    file.wrote = 50_000
+    content = file.read(0, 50_000)
     wiped = files.truncate(9_000)
-    assert segment.read(0, 50_000) == content[:9_000] + bytes(41_000)
+    assert file.read(0, 50_000) == content[:9_000] + bytes(41_000)
     assert wiped >= content.count(b"C", 9_000)
     files.close()
 
@@ -138,29 +138,29 @@ def test_whatever_lies_behind_the_end_is_wiped(tmp_path: Path, pieces: list[tupl
 def test_a_file_is_closed_once_nobody_needs_it(tmp_path: Path) -> None:
     """A broker with many queues would run out of open files."""
     files = log_of(tmp_path, 100, 100, 30)
-    first, second, _ = files.segments
-    assert (files.open_files, files.rest()) == (3, 3), "nothing is flushed"
-    for segment in files.segments:
-        segment.flushed = segment.wrote
-        segment.flushed_changes = segment.changes
+    first, second, _ = files.mapped_files
+    assert (files.open_files, files.close_idle()) == (3, 3), "nothing is flushed"
+    for file in files.mapped_files:
+        file.flushed = file.wrote
+        file.flushed_changes = file.changes
     first.hold()
-    assert (files.rest(), files.open_files) == (1, 1)
+    assert (files.close_idle(), files.open_files) == (1, 1)
     assert second.read(0, 3) == b"CCC"
     first.release()
-    assert (files.rest(), files.open_files) == (0, 0)
+    assert (files.close_idle(), files.open_files) == (0, 0)
     files.close()
 
 
 def test_spare_file_is_used_or_deleted(tmp_path: Path) -> None:
     """A file made ahead would be leaked, or made twice."""
     files = log_of(tmp_path, 100)
-    spare = files.make_spare(100)
-    files.adopt_spare(spare)
-    assert files.add_segment() is spare
-    files.adopt_spare(files.make_spare(100))  # came too late
+    spare = files.create_preallocated(100)
+    files.adopt_preallocated(spare)
+    assert files.add_file() is spare
+    files.adopt_preallocated(files.create_preallocated(100))  # came too late
     assert files.spare is None
-    files.adopt_spare(files.make_spare(200))
-    files.drop_spare()
+    files.adopt_preallocated(files.create_preallocated(200))
+    files.delete_preallocated()
     assert sorted(path.name[-3:] for path in tmp_path.iterdir()) == ["000", "100"]
     files.close()
 
@@ -171,10 +171,10 @@ def test_deleted_file_stays_readable_for_its_holder(tmp_path: Path) -> None:
     target = next(iter(files.unflushed()))
     files.take_first().delete()
     assert not (tmp_path / "00000000000000000000").exists()
-    assert target.segment.read(0, 1) == b"B"
-    target.segment.release()
+    assert target.file.read(0, 1) == b"B"
+    target.file.release()
     with pytest.raises(InvariantError, match="was deleted"):
-        target.segment.read(0, 1)
+        target.file.read(0, 1)
     with pytest.raises(InvariantError, match="in use"):
         files.take_first().delete()
     files.close()
@@ -186,9 +186,9 @@ def test_only_what_was_written_counts_as_flushed(tmp_path: Path) -> None:
     first, last = files.unflushed()
     assert files.last is not None
     files.last.wrote = 50  # written while the flush runs
-    last.segment.flushed = last.until
+    last.file.flushed = last.until
     assert files.flushed_offset == 0
-    first.segment.flushed = first.until
+    first.file.flushed = first.until
     assert files.flushed_offset == 130
     files.close()
 
@@ -196,33 +196,33 @@ def test_only_what_was_written_counts_as_flushed(tmp_path: Path) -> None:
 def test_what_is_erased_or_doubted_needs_a_flush(tmp_path: Path) -> None:
     """What was cut from a log could come back after power loss, as its records."""
     files = log_of(tmp_path, 80)
-    (segment,) = files.segments
+    (file,) = files.mapped_files
 
     def flush() -> None:
-        segment.flush()
-        segment.flushed, segment.flushed_changes = segment.wrote, segment.changes
+        file.flush()
+        file.flushed, file.flushed_changes = file.wrote, file.changes
 
     flush()
-    assert not segment.needs_flush
-    assert segment.erase(50) == 30
-    assert segment.needs_flush
+    assert not file.needs_flush
+    assert file.erase(50) == 30
+    assert file.needs_flush
     flush()
-    segment.doubt()
-    assert segment.needs_flush
+    file.mark_unflushed()
+    assert file.needs_flush
     flush()
-    assert not segment.needs_flush
+    assert not file.needs_flush
     files.close()
 
 
 @pytest.mark.parametrize(("wrote", "wanted"), [(59, False), (60, False), (61, True), (99, True), (100, True)])
 def test_the_next_file_is_made_before_the_log_needs_it(tmp_path: Path, *, wrote: int, wanted: bool) -> None:
     """A send would wait until a file of a gigabyte is made, or empty files would lie about."""
-    files = SegmentQueue(OsDisk(), tmp_path, 100)
-    segment = files.add_segment()
-    segment.write(0, bytes([1]) * wrote)
-    segment.wrote = wrote
+    files = MappedFileQueue(OsDisk(), tmp_path, 100)
+    file = files.add_file()
+    file.write(0, bytes([1]) * wrote)
+    file.wrote = wrote
     config = CommitLogConfig(segment_bytes=1024, message_bytes_max=128, reserve_bytes=0)
-    room = Room(files, config)
+    room = Preallocator(files, config)
     room._margin = 40
     assert room.is_wanted() is wanted
     made = room.make()
@@ -242,4 +242,4 @@ def test_how_early_the_next_file_is_made(
 ) -> None:
     """The longest message would find no room in the file, and none made yet."""
     config = CommitLogConfig(segment_bytes=file, message_bytes_max=message, reserve_bytes=reserve)
-    assert Room(SegmentQueue(OsDisk(), tmp_path, file), config)._margin == margin
+    assert Preallocator(MappedFileQueue(OsDisk(), tmp_path, file), config)._margin == margin

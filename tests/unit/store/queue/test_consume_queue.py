@@ -229,7 +229,7 @@ def test_units_of_doubtful_records_are_written_again(tmp_path: Path, dispatched:
     again = ConsumeQueue(Disk(), tmp_path, "T", 3, 200)
     again.files.load()
     again.recover()
-    again.doubt(dispatched)
+    again.rewrite_unflushed(dispatched)
     assert Disk.written >= rewritten * 20
     assert (Disk.written == 0) is (rewritten == 0)
     assert again.next_offset == 45

@@ -93,11 +93,11 @@ def test_reading_a_long_log_keeps_its_two_newest_files_open(tmp_path: Path) -> N
     with MessageStore(config) as store:
         put(store, *range(100), body=bytes(4000))
         store.flush(thorough=True)
-        segments = store.commit_log.files.segments
+        mapped_files = store.commit_log.files.mapped_files
         assert len(bodies(store)) == 100
-        assert [segment.is_open for segment in segments] == [True] * 7
+        assert [file.is_open for file in mapped_files] == [True] * 7
         store.flush(thorough=True)
-        assert [segment.is_open for segment in segments] == [False] * 5 + [True] * 2
+        assert [file.is_open for file in mapped_files] == [False] * 5 + [True] * 2
 
 
 def test_retention_closes_the_queues_that_it_looks_at(tmp_path: Path) -> None:

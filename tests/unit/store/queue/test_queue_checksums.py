@@ -13,7 +13,12 @@ from rocketpy.protocol.message.record import decode_all
 from rocketpy_broker.store import MessageStore, RetentionConfig
 from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.queue import dispatch
-from rocketpy_broker.store.queue.queue_checksums import FileSum, QueueSums, decode_sums, encode_sums
+from rocketpy_broker.store.queue.queue_checksums import (
+    FileChecksum,
+    QueueChecksums,
+    decode_checksums,
+    encode_checksums,
+)
 from rocketpy_broker.store.recovery import recovery
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.unit.store.helpers import bodies, kill, put, small_config
@@ -85,9 +90,9 @@ def test_a_lost_file_is_found_and_made_again(tmp_path: Path, lose: Callable[[Pat
 def expire(store: MessageStore) -> None:
     """Delete all files of the log but the last."""
     store.flush(thorough=True)
-    now = store.commit_log.files.segments[-1].modified_ms() + 73 * 3_600_000
+    now = store.commit_log.files.mapped_files[-1].modified_ms() + 73 * 3_600_000
     assert Cleaner(store, use=lambda _: 0.99).run(now) > 0
-    assert len(store.commit_log.files.segments) == 1
+    assert len(store.commit_log.files.mapped_files) == 1
 
 
 @pytest.mark.parametrize("rest", [0, 5])
@@ -165,8 +170,8 @@ def test_no_false_alarm(tmp_path: Path, seed: int) -> None:
 def test_the_rest_keeps_its_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that verifies part of a large store would forget the checksums of the rest."""
     directory = stopped(tmp_path)
-    monkeypatch.setattr(recovery, "SUMS_BYTES_MAX", 1700)  # of the last file and the one before
-    monkeypatch.setattr(dispatch, "SUMS_BYTES_MAX", 0)
+    monkeypatch.setattr(recovery, "CHECKSUM_BYTES_MAX", 1700)  # of the last file and the one before
+    monkeypatch.setattr(dispatch, "CHECKSUM_BYTES_MAX", 0)
     flip(directory / f"{0:020d}", 8, 0)
     store, notes = started(tmp_path)
     assert notes == []
@@ -180,36 +185,36 @@ def test_the_rest_keeps_its_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_file_and_back() -> None:
     """A damaged file of checksums would be believed, or stop a start."""
-    sums = [FileSum("Täglich", 3, 1000, 980, 0xFFFFFFFF), FileSum("T", 0, 0, 1000, 0)]
-    data = encode_sums(sums, 77)
-    assert decode_sums(data, 77) == sums
-    assert decode_sums(data, 78) == []
+    checksums = [FileChecksum("Täglich", 3, 1000, 980, 0xFFFFFFFF), FileChecksum("T", 0, 0, 1000, 0)]
+    data = encode_checksums(checksums, 77)
+    assert decode_checksums(data, 77) == checksums
+    assert decode_checksums(data, 78) == []
     for end in range(len(data)):
-        assert decode_sums(data[:end], 77) == []
+        assert decode_checksums(data[:end], 77) == []
 
 
 def test_sums_follow_what_is_written() -> None:
     """A checksum that covers other bytes than it says would condemn a healthy queue."""
-    sums = QueueSums()
-    sums.wrote(1000, 0, b"ab")
-    sums.wrote(1000, 2, b"c")
-    abc = FileSum("", 0, 1000, 3, 0x352441C2)
-    assert sums.get(1000) == (abc.covered, abc.crc)
-    sums.wrote(1000, 9, b"d")
-    assert sums.get(1000) is None
-    sums.wrote(1000, 0, b"abc")
-    sums.cut(1003)
-    assert sums.get(1000) == (abc.covered, abc.crc)
-    sums.cut(1002)
-    assert sums.get(1000) is None
-    sums.know(1000, 1000, 7)
-    sums.cut(2000)
-    assert sums.get(1000) == (1000, 7)
-    sums.cut(1999)
-    assert sums.get(1000) is None
+    checksums = QueueChecksums()
+    checksums.wrote(1000, 0, b"ab")
+    checksums.wrote(1000, 2, b"c")
+    abc = FileChecksum("", 0, 1000, 3, 0x352441C2)
+    assert checksums.get(1000) == (abc.covered, abc.crc)
+    checksums.wrote(1000, 9, b"d")
+    assert checksums.get(1000) is None
+    checksums.wrote(1000, 0, b"abc")
+    checksums.cut(1003)
+    assert checksums.get(1000) == (abc.covered, abc.crc)
+    checksums.cut(1002)
+    assert checksums.get(1000) is None
+    checksums.know(1000, 1000, 7)
+    checksums.cut(2000)
+    assert checksums.get(1000) == (1000, 7)
+    checksums.cut(1999)
+    assert checksums.get(1000) is None
 
 
 def test_a_queue_at_a_senseless_place_keeps_no_store_from_a_clean_stop() -> None:
     """One damaged queue offset in the log made each stop end with an overflow, and look like a kill."""
-    good = FileSum("T", 0, 0, 20, 1)
-    assert decode_sums(encode_sums([FileSum("T", 1, 2**66, 20, 1), good], 77), 77) == [good]
+    good = FileChecksum("T", 0, 0, 20, 1)
+    assert decode_checksums(encode_checksums([FileChecksum("T", 1, 2**66, 20, 1), good], 77), 77) == [good]

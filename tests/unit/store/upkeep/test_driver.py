@@ -11,7 +11,7 @@ from rocketpy.errors import FlushFailed, StoreError
 from rocketpy_broker.store import CommitLogConfig, FlushConfig, FlushDiskType, MessageStore
 from rocketpy_broker.store.files.checkpoint import CHECKPOINT_BYTES, Checkpoint
 from rocketpy_broker.store.files.disk import OsDisk
-from rocketpy_broker.store.log.mapped_file_queue import SegmentQueue
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.background import Bug, assert_logged, kill
 from tests.unit.store.faulty_disk import FaultyDisk
@@ -151,7 +151,7 @@ async def test_next_file_is_ready_before_it_is_needed(tmp_path: Path) -> None:
         driver.schedule_dispatch()
         await asyncio.sleep(0)
     files = store.commit_log.files
-    assert isinstance(files, SegmentQueue)
+    assert isinstance(files, MappedFileQueue)
     await until(lambda: files.spare is not None)
     assert (tmp_path / "commitlog" / f"{65536:020d}").stat().st_size == 65536
     await driver.close()
@@ -337,7 +337,15 @@ async def test_a_task_that_ends_unexpectedly_fails_the_store(
 
 
 @pytest.mark.parametrize(
-    "method", ["make_room", "adopt_room", "wants_room", "dispatch", "mark_flushed", "set_busy"]
+    "method",
+    [
+        "preallocate_ahead",
+        "adopt_preallocated",
+        "needs_preallocation",
+        "dispatch",
+        "mark_flushed",
+        "sample",
+    ],
 )
 async def test_work_that_ends_unexpectedly_fails_the_store(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -348,10 +356,10 @@ async def test_work_that_ends_unexpectedly_fails_the_store(
     def fails(*_args: object) -> None:
         raise Bug
 
-    if method.endswith("_room"):
-        monkeypatch.setattr(driver.store, "wants_room", lambda: True)
+    if "preallocat" in method:
+        monkeypatch.setattr(driver.store, "needs_preallocation", lambda: True)
     with monkeypatch.context() as patch:
-        patch.setattr(driver.store, method, fails)
+        patch.setattr(driver.store.overload_detector if method == "sample" else driver.store, method, fails)
         driver.store.put_message(message(1))
         driver.schedule_dispatch()
         await until(lambda: bool(failures))

@@ -163,10 +163,10 @@ def test_expired_files_go_from_a_full_disk(tmp_path: Path) -> None:
     store.flush(thorough=True)
     disk.is_full = True
     fill(store, 1530, 50)
-    now = store.commit_log.files.segments[-1].modified_ms() + 73 * HOUR
-    count = len(store.commit_log.files.segments)
+    now = store.commit_log.files.mapped_files[-1].modified_ms() + 73 * HOUR
+    count = len(store.commit_log.files.mapped_files)
     assert Cleaner(store, use=lambda _: 0.99).run(now) > 0
-    kept = [segment.path for segment in store.commit_log.files.segments]
+    kept = [file.path for file in store.commit_log.files.mapped_files]
     assert sorted((tmp_path / "commitlog").iterdir()) == kept
     assert len(kept) < count
     first = store.min_offset_in_queue("T", 0)

@@ -20,10 +20,10 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 from rocketpy_broker.store.upkeep.retention import (
     DiskUse,
     FileAge,
+    decide,
     deletable_below,
     expired,
     is_hour_of,
-    plan_pass,
 )
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, put, small_config
@@ -62,14 +62,14 @@ def test_hours_of_delete_when() -> None:
 def test_watermarks(used: float, reason: str, *, at_once: bool, refuse: bool) -> None:
     """A full disk that nobody cleans stops the broker; one cleaned too early loses messages."""
     for use in (DiskUse(used, 0.0), DiskUse(0.0, used)):
-        decision = plan_pass(FORCED, use, at_hour(12))
+        decision = decide(FORCED, use, at_hour(12))
         assert reason in decision.reason
         assert bool(reason) == bool(decision.reason)
         assert (decision.at_once, decision.refuse_writes) == (at_once, refuse)
-        by_default = plan_pass(CONFIG, use, at_hour(12))
+        by_default = decide(CONFIG, use, at_hour(12))
         assert (by_default.at_once, by_default.refuse_writes) == (False, refuse)
-    assert plan_pass(CONFIG, EMPTY, at_hour(4)).reason
-    assert plan_pass(CONFIG, EMPTY, at_hour(12), manual=True).reason
+    assert decide(CONFIG, EMPTY, at_hour(4)).reason
+    assert decide(CONFIG, EMPTY, at_hour(12), manual=True).reason
 
 
 def test_which_files_expire() -> None:
@@ -109,7 +109,7 @@ def filled(root: Path, **changes: Any) -> tuple[MessageStore, Disks, Cleaner]:
 
 def later(store: MessageStore) -> int:
     """72 hours and a bit after the newest file was written, outside the hour of deleteWhen."""
-    written = store.commit_log.files.segments[-1].modified_ms()
+    written = store.commit_log.files.mapped_files[-1].modified_ms()
     now = written + 73 * HOUR
     return now if not is_hour_of("04", now) else now + 2 * HOUR
 
@@ -118,19 +118,19 @@ def test_a_pass_takes_old_files_and_what_points_into_them(tmp_path: Path) -> Non
     """QUIRKS 50: a queue keeps units below the log's start, and its min offset is computed."""
     store, disks, cleaner = filled(tmp_path)
     files, now = store.commit_log.files, later(store)
-    count = len(files.segments)
+    count = len(files.mapped_files)
     assert count > 3
     assert cleaner.run(now) == 0  # not the hour, and room enough
     assert store.min_offset_in_queue("T", 0) == 0
     assert store.index is not None
-    queue_files, index_files = len(store.queues.queues["T", 0].files.segments), len(store.index.files)
+    queue_files, index_files = len(store.queues.queues["T", 0].files.mapped_files), len(store.index.files)
     disks.used = 0.8
     assert cleaner.run(now) > count - 1
-    assert len(files.segments) == 1
-    assert len(store.queues.queues["T", 0].files.segments) < queue_files
+    assert len(files.mapped_files) == 1
+    assert len(store.queues.queues["T", 0].files.mapped_files) < queue_files
     assert len(store.index.files) < index_files
     start = store.min_physical_offset
-    assert start == files.segments[0].start > 0
+    assert start == files.mapped_files[0].start > 0
     assert {int(path.name) for path in (tmp_path / "commitlog").iterdir()} >= {start}
     for queue_id in (0, 1):
         first = store.min_offset_in_queue("T", queue_id)
@@ -151,11 +151,11 @@ def test_young_files_stay_however_full_the_disk(tmp_path: Path) -> None:
     """Acknowledged messages that nobody has read would be lost because of other files on the disk."""
     store, disks, cleaner = filled(tmp_path)
     files = store.commit_log.files
-    count, left = len(files.segments), bodies(store)
-    now = files.segments[-1].modified_ms() + 1000
+    count, left = len(files.mapped_files), bodies(store)
+    now = files.mapped_files[-1].modified_ms() + 1000
     for disks.used in (0.84, 0.86, 0.91, 0.99):
         assert cleaner.run(now) == 0
-    assert (len(files.segments), bodies(store)) == (count, left)
+    assert (len(files.mapped_files), bodies(store)) == (count, left)
     assert store.stats.forced_messages == 0
     store.close()
 
@@ -164,13 +164,13 @@ def test_forced_deletion_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFi
     """An operator who asked for RocketMQ's behaviour would not learn which messages it has deleted."""
     store, disks, cleaner = filled(tmp_path, retention=FORCED)
     files = store.commit_log.files
-    now = files.segments[-1].modified_ms() + 1000
+    now = files.mapped_files[-1].modified_ms() + 1000
     disks.used = 0.84
     assert cleaner.run(now) == 0
     disks.used = 0.86
-    count = len(files.segments)
+    count = len(files.mapped_files)
     assert cleaner.run(now) > 0
-    assert len(files.segments) == 1
+    assert len(files.mapped_files) == 1
     lost = [store.min_offset_in_queue("T", queue_id) for queue_id in (0, 1)]
     assert store.stats.forced_messages == sum(lost) > 0
     [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
@@ -216,15 +216,15 @@ def test_a_file_being_read_stays_for_the_grace_and_can_be_read_to_its_end(tmp_pa
     store, disks, cleaner = filled(tmp_path)
     files, now = store.commit_log.files, later(store)
     disks.used = 0.8
-    held = files.segments[1]
+    held = files.mapped_files[1]
     held.hold()
     content = held.read(0, 1000)
     cleaner.run(now)
-    assert files.segments[0] is held
+    assert files.mapped_files[0] is held
     cleaner.run(now + 119_000)
-    assert files.segments[0] is held
+    assert files.mapped_files[0] is held
     cleaner.run(now + 120_000)
-    assert files.segments[0] is not held
+    assert files.mapped_files[0] is not held
     assert not held.path.exists()
     assert held.read(0, 1000) == content
     held.release()
@@ -285,7 +285,7 @@ async def test_a_file_that_could_not_be_deleted_is_deleted_later(
         await driver.clean()
     while await driver.clean():
         pass
-    kept = [segment.path.name for segment in again.commit_log.files.segments]
+    kept = [file.path.name for file in again.commit_log.files.mapped_files]
     assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == kept
     await driver.close()
 
@@ -294,9 +294,9 @@ async def test_a_file_that_could_not_be_deleted_is_deleted_later(
 def test_a_request_to_clean_counts_for_twenty_passes(tmp_path: Path, passes: int, *, deletes: bool) -> None:
     """`mqadmin cleanExpiredCQ` would do nothing, or keep on deleting at any hour."""
     store, _, cleaner = filled(tmp_path)
-    young = store.commit_log.files.segments[-1].modified_ms() + 1000
+    young = store.commit_log.files.mapped_files[-1].modified_ms() + 1000
     young += 0 if not is_hour_of("04", young) else 2 * HOUR
-    cleaner.ask()
+    cleaner.request_manual_delete()
     for _ in range(passes):
         assert cleaner.run(young) == 0
     assert (cleaner.run(later(store)) > 0) is deletes
@@ -308,12 +308,12 @@ def test_files_that_may_not_be_flushed_stay(tmp_path: Path, field: str) -> None:
     """Power loss would leave queues that go on behind a log which has lost what they point to."""
     store, disks, cleaner = filled(tmp_path)
     files = store.commit_log.files
-    second = files.segments[1]
+    second = files.mapped_files[1]
     setattr(store.checkpoint, field, second.end)
     disks.used = 0.8
     cleaner.run(later(store))
-    assert files.segments[0].start == second.end
-    setattr(store.checkpoint, field, files.segments[0].end - 1)
+    assert files.mapped_files[0].start == second.end
+    setattr(store.checkpoint, field, files.mapped_files[0].end - 1)
     assert cleaner.run(later(store)) == 0
-    assert files.segments[0].start == second.end
+    assert files.mapped_files[0].start == second.end
     store.close()
