@@ -31,7 +31,7 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin.access import AccessHandler
 from rocketpy_broker.handlers.admin.admin import AdminHandler
 from rocketpy_broker.handlers.send.response import SendResponses
-from rocketpy_broker.handlers.send.sync_flush import FlushWaiters
+from rocketpy_broker.handlers.send.response_waiters import FlushWaiters
 from rocketpy_broker.metrics.collecting import BrokerState, MetricSources
 from rocketpy_broker.metrics.health import Check, add_probes, broker_checks
 from rocketpy_broker.metrics.http_server import HttpServer

@@ -15,9 +15,9 @@ from rocketpy.transport import Channel
 from rocketpy_broker.broker.request_router import HandlesRequests
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin.delay import DelayHandler
-from rocketpy_broker.handlers.send.commit_wait import CommitWaiters
 from rocketpy_broker.handlers.send.reply import ReplyHandler
 from rocketpy_broker.handlers.send.response import ParkResponses, SendResponses
+from rocketpy_broker.handlers.send.response_waiters import CommitWaiters
 from rocketpy_broker.handlers.send.send import FindGroup, SendHandler
 from rocketpy_broker.handlers.send.send_back import SendBackHandler
 from rocketpy_broker.handlers.send.transactions import TransactionHandler

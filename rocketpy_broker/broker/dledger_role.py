@@ -21,8 +21,8 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.broker.role_change import RoleChangeHandler
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.send.commit_wait import CommitWaiters
 from rocketpy_broker.handlers.send.response import SendResponses
+from rocketpy_broker.handlers.send.response_waiters import CommitWaiters
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore

@@ -16,7 +16,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config.model import BrokerConfig, BrokerRole
 from rocketpy_broker.handlers.send.response import ParkResponses, SendResponses
-from rocketpy_broker.handlers.send.sync_replication import ReplicaWaiters
+from rocketpy_broker.handlers.send.response_waiters import ReplicaWaiters
 from rocketpy_broker.replication.ha.client import HaClient, HaClientState
 from rocketpy_broker.replication.ha.epochs import rank
 from rocketpy_broker.replication.ha.log import EpochFile, StoreSource

@@ -26,8 +26,8 @@ from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import FAQ, Handler
-from rocketpy_broker.handlers.send.commit_wait import PC_BUSY, CommitWaiters, OnStored
 from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
+from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters, OnStored
 from rocketpy_broker.services.delay.topic_rewrite import (
     HALF_TOPIC,
     delay_level,

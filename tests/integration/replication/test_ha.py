@@ -458,7 +458,7 @@ async def time_out(master: Broker) -> None:
     assert waiters is not None
     await until(lambda: waiters._waiting.ends_ms is not None)
     waiters._waiting._groups[0].ends_ms = 0
-    waiters._expire_later(asyncio.get_running_loop())
+    waiters._expire(0)
 
 
 async def test_a_slave_that_does_not_answer_costs_the_time_out(brokers: Pair) -> None:

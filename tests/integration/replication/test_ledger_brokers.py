@@ -32,7 +32,7 @@ from rocketpy.telemetry import Measured
 from rocketpy.transport import Address, ClientOnlyEndpoint, connect
 from rocketpy_broker import EmbeddedCluster, cli
 from rocketpy_broker.broker.broker import Broker
-from rocketpy_broker.handlers.send.commit_wait import PC_BUSY
+from rocketpy_broker.handlers.send.response_waiters import PC_BUSY
 from rocketpy_broker.replication.ha_status import find_places
 from tests.integration.ledger_group import ledger_group
 from tests.waiting import LIMIT_S, until

@@ -1,0 +1,274 @@
+"""Park responses until the messages that they acknowledge are flushed, replicated or committed.
+
+Responses leave in the order of the log. One flush, one report of a slave or one commit releases all that it
+covers, and no thread waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rocketpy.errors import StoreError
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
+from rocketpy_broker.replication.ha.sync_waiters import Answer, Replicas, WaitingSends
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+
+log = logging.getLogger("rocketpy.broker.flush")
+
+PC_BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+"""OS_PAGECACHE_BUSY: RocketMQ's remark when no majority has a message in time, or too many messages wait."""
+_UNKNOWN: Final = "UNKNOWN_ERROR"
+
+OnStored = Callable[[StoreError | None], None]
+"""Called when a message is stored, or with the reason why it is not, or may not be."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Responses of one socket buffer. until: log offset behind their messages. end_s: when they time out."""
+
+    sends: list[ParkedResponse]
+    until: int
+    end_s: float
+    on_stored: Sequence[OnStored] = ()
+
+
+class ResponseWaiters:
+    """Parked responses in the order of the log. They time out in this order too, so one timer serves all.
+
+    timeout_ms: time until a response leaves without what it waited for. The message may be safe all the same.
+    """
+
+    def __init__(self, responses: SendResponses, tasks: Tasks, *, timeout_ms: int) -> None:
+        self._responses = responses
+        self._tasks = tasks
+        self._timeout_s = timeout_ms / 1000
+        self._groups: deque[_Group] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._released = asyncio.Event()
+
+    async def drain(self) -> None:
+        """Wait until no response is parked, which takes at most `timeout_ms`."""
+        while self._next_end_s() is not None:
+            self._released.clear()
+            await self._released.wait()
+
+    def _add(self, sends: list[ParkedResponse], until: int) -> None:
+        end_s = asyncio.get_running_loop().time() + self._timeout_s
+        self._groups.append(_Group(sends, until, end_s))
+        self._start_timer()
+
+    def _next_end_s(self) -> float | None:
+        return self._groups[0].end_s if self._groups else None
+
+    def _start_timer(self) -> None:
+        end_s = self._next_end_s()
+        if self._timer is None and end_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(end_s, self._tasks.run, self._on_timer, end_s)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self, end_s: float) -> None:
+        self._timer = None
+        # A timer may fire a little early, by the clock's resolution.
+        self._expire(max(asyncio.get_running_loop().time(), end_s))
+        self._start_timer()
+
+    def _expire(self, now_s: float) -> None:
+        while self._groups and self._groups[0].end_s <= now_s:
+            self._time_out(self._groups.popleft())
+
+    def _time_out(self, group: _Group) -> None:
+        raise NotImplementedError
+
+    def _respond(self, sends: list[ParkedResponse], code: int) -> None:
+        for parked in sends:
+            parked.channel.reply(self._responses.stored(parked, code))
+        self._released.set()
+
+
+class FlushWaiters(ResponseWaiters):
+    """SYNC_FLUSH: parks responses until the disk has their messages. A timeout has code FLUSH_DISK_TIMEOUT.
+
+    then: parks flushed responses for the next condition, instead of sending them.
+    Source: GroupCommitService of RocketMQ 4.6.0. Differs: a flush that fails is final (#2706), and its
+    responses say that the broker failed, not that it was slow.
+    """
+
+    def __init__(
+        self,
+        driver: StoreDriver,
+        responses: SendResponses,
+        tasks: Tasks,
+        *,
+        timeout_ms: int,
+        then: ParkResponses | None = None,
+    ) -> None:
+        super().__init__(responses, tasks, timeout_ms=timeout_ms)
+        self._driver = driver
+        self._then = then
+        self._until = 0
+        self._flushing: asyncio.Task[None] | None = None
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether some parked messages are not flushed yet, or not handed to `then`."""
+        return self._flushing is not None
+
+    def park(self, sends: list[ParkedResponse], until: int) -> None:
+        """Respond when everything below `until` is flushed."""
+        self._add(sends, until)
+        self._until = until
+        if self._flushing is None:
+            self._flushing = self._tasks.spawn(self._flush(), "flush for sends")
+
+    async def _flush(self) -> None:
+        groups, flushed = self._groups, -1
+        try:
+            while flushed < self._until:
+                flushed = await self._driver.flush()
+                while groups and groups[0].until <= flushed:
+                    group = groups.popleft()
+                    if self._then is None:
+                        self._respond(group.sends, ResponseCode.SUCCESS)
+                    else:
+                        self._then(group.sends, group.until)
+        except StoreError as error:
+            log.critical("%d sends fail, since the store cannot be flushed: %s", len(groups), error)
+        finally:
+            self._flushing = None
+            while groups:  # not flushed: the flush has failed or was cancelled
+                self._respond(groups.popleft().sends, ResponseCode.SYSTEM_ERROR)
+
+    def _time_out(self, group: _Group) -> None:
+        self._respond(group.sends, ResponseCode.FLUSH_DISK_TIMEOUT)
+
+    async def close(self) -> None:
+        """Wait until no response is parked."""
+        if self._flushing is not None:
+            await asyncio.wait({self._flushing})
+
+
+class ReplicaWaiters(ResponseWaiters):
+    """SYNC_MASTER: parks responses until a slave has their messages; `WaitingSends` decides.
+
+    are_before: see `WaitingSends`. poke: sends new messages to the slaves.
+    on_visible: called when consumers may read more; see `limit`.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        responses: SendResponses,
+        tasks: Tasks,
+        *,
+        timeout_ms: int,
+        are_before: Callable[[], bool],
+        poke: Callable[[], None],
+        on_visible: Callable[[], None],
+    ) -> None:
+        super().__init__(responses, tasks, timeout_ms=timeout_ms)
+        self._waiting = WaitingSends[ParkedResponse](replicas, timeout_ms=timeout_ms, are_before=are_before)
+        self._poke = poke
+        self._on_visible = on_visible
+        self.limit = self._waiting.limit
+        """Returns the log offset below which consumers may read."""
+
+    def park(self, sends: list[ParkedResponse], until: int) -> None:
+        """Respond when a slave has everything below `until`. Without sends, consumers may read it then."""
+        self._poke()
+        self._release(self._waiting.park(sends, until, asyncio.get_running_loop().time() * 1000))
+        self._start_timer()
+
+    def acked(self) -> None:
+        """A slave has more of the log than before."""
+        self._release(self._waiting.acked())
+
+    def fail(self) -> None:
+        """Respond to all: this broker stops, or is no longer the master."""
+        self._stop_timer()
+        self._release(self._waiting.fail())
+
+    def _next_end_s(self) -> float | None:
+        ends_ms = self._waiting.ends_ms
+        return None if ends_ms is None else ends_ms / 1000
+
+    def _expire(self, now_s: float) -> None:
+        self._release(self._waiting.expire(now_s * 1000))
+
+    def _release(self, answers: list[Answer[ParkedResponse]]) -> None:
+        for sends, code in answers:
+            self._respond(sends, code)
+        if answers:
+            self._on_visible()
+
+
+class CommitWaiters(ResponseWaiters):
+    """DLedger: parks responses until the log is committed up to their messages.
+
+    A timeout asks the producer to send again, though the message may be committed later.
+    appended: returns the log's end. push: sends new entries to the peers at once.
+    Source: DLedgerCommitLog.putMessage of RocketMQ 4.6.0, with the response codes of SendMessageProcessor.
+    Differs: batches are accepted.
+    """
+
+    def __init__(
+        self,
+        responses: SendResponses,
+        tasks: Tasks,
+        *,
+        appended: Callable[[], int],
+        push: Callable[[], None],
+        timeout_ms: int,
+    ) -> None:
+        super().__init__(responses, tasks, timeout_ms=timeout_ms)
+        self._appended = appended
+        self._push = push
+        self.park: ParkResponses = self._add
+        """Parks sends; tracing wraps it."""
+
+    def hold(self, sends: list[ParkedResponse], listeners: Sequence[OnStored]) -> None:
+        """Respond to `sends` and call `listeners` when everything appended until now is committed."""
+        self.park(sends, self._appended())
+        self._groups[-1].on_stored = listeners
+        self._push()
+
+    def committed(self, offset: int) -> None:
+        """The log is committed up to this offset."""
+        groups = self._groups
+        channels = set()
+        while groups and groups[0].until <= offset:
+            group = groups.popleft()
+            self._respond(group.sends, ResponseCode.SUCCESS)
+            channels.update([parked.channel for parked in group.sends])
+            for listener in group.on_stored:
+                listener(None)
+        for channel in channels:  # at once, not at the end of the loop's turn: they have waited for disks
+            channel.flush()
+
+    def fail(self) -> None:
+        """Another peer leads, or this broker stops: whether the parked messages get committed is unknown."""
+        self._stop_timer()
+        while self._groups:
+            self._reject(self._groups.popleft(), _UNKNOWN)
+
+    def _time_out(self, group: _Group) -> None:
+        self._reject(group, PC_BUSY)
+
+    def _reject(self, group: _Group, remark: str) -> None:
+        for parked in group.sends:
+            parked.channel.reply(self._responses.refused(parked.request, ResponseCode.SYSTEM_ERROR, remark))
+        for listener in group.on_stored:
+            listener(StoreError(f"the message is not committed by a majority: {remark}"))
+        self._released.set()
