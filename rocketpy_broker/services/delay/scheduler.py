@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from rocketpy.errors import RemoteProtocolError, StoreError
+from rocketpy.errors import StoreError
 from rocketpy.protocol.bodies import DelayOffsetSerializeWrapper
 from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy.runtime.tasks import Tasks
@@ -67,9 +67,9 @@ class DelayService:
 
     def load(self) -> None:
         """Read delayOffset.json, if there is one. Raises StoreDamaged."""
-        saved = load_state(self._disk, self.path, _decode)
+        saved = load_state(self._disk, self.path, DelayOffsetSerializeWrapper.decode)
         self.is_missing = saved is None
-        self._saved = saved or {}
+        self._saved = {} if saved is None else saved.offset_table
         self._queues.load(self._saved)
 
     def create(self) -> None:
@@ -97,10 +97,7 @@ class DelayService:
 
         Nothing may be delivered here meanwhile; `load` makes them count.
         """
-        try:
-            offsets = _decode(text)
-        except ValueError as error:
-            raise RemoteProtocolError(str(error)) from error
+        offsets = DelayOffsetSerializeWrapper.decode(text).offset_table
         if offsets != self._saved:
             await save_state_in_thread(self._disk, self.path, text)
             self._saved = offsets
@@ -185,11 +182,3 @@ def _encode(offsets: dict[int, int]) -> bytes:
     return b'{\n\t"offsetTable":{%b\n\t}\n}' % b",".join(
         [b"%d:%d" % pair for pair in sorted(offsets.items())]
     )
-
-
-def _decode(data: bytes) -> dict[int, int]:
-    """Raises ValueError for what is no delayOffset.json."""
-    try:
-        return DelayOffsetSerializeWrapper.decode(data).offset_table
-    except RemoteProtocolError as error:
-        raise ValueError(str(error)) from error

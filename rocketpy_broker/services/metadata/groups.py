@@ -7,22 +7,19 @@ is a limit to how many there are.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from rocketpy.errors import GroupInvalid, RemoteProtocolError, StoreError, UsageError
-from rocketpy.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rocketpy.errors import GroupInvalid, UsageError
+from rocketpy.protocol.bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.services.metadata.offsets import check_group_name
-from rocketpy_broker.store.files.batch_saver import BatchSaver
+from rocketpy_broker.services.metadata.persistent_table import PersistentTable, TableChange
 from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk, OsDisk
-from rocketpy_broker.store.files.state_file import format_table, load_state, save_state
+from rocketpy_broker.store.files.disk import Disk
 
 log = logging.getLogger("rocketpy.broker.groups")
 
@@ -35,19 +32,7 @@ SYSTEM_GROUPS: Final = (
 _SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
 
 
-class _Change(NamedTuple):
-    """A change of the table. version: of a master's table, which `put` is then; it replaces this one."""
-
-    put: Mapping[str, SubscriptionGroupConfig] = {}
-    gone: Iterable[str] = ()
-    version: DataVersion | None = None
-
-    def gone_from(self, table: Mapping[str, SubscriptionGroupConfig]) -> Iterable[str]:
-        """Return the names that it takes out of this table."""
-        return self.gone if self.version is None else table.keys() - self.put.keys()
-
-
-class SubscriptionGroupTable:
+class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, SubscriptionGroupWrapper]):
     """The groups by name, with the version that slaves compare.
 
     config: whether `find` makes a group that is not there, and how many there may be. retry_queues_max: how
@@ -64,46 +49,23 @@ class SubscriptionGroupTable:
         clock: Clock = system_clock,
         disk: Disk | None = None,
     ) -> None:
-        self.path = path
-        self.is_missing = False
-        """Did `load` find no file?"""
+        super().__init__(
+            path,
+            tasks,
+            {name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS},
+            wrapper=SubscriptionGroupWrapper,
+            field="subscription_group_table",
+            clock=clock,
+            disk=disk,
+        )
         self._config = config
         self._retry_queues_max = retry_queues_max
-        self._clock = clock
-        self._disk = disk or OsDisk()
-        self.saver: BatchSaver[_Change] = BatchSaver(
-            tasks, "subscriptionGroup.json", prepare=self._prepare, use=self._use
-        )
-        self._groups = {name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS}
-        self.version = DataVersion(timestamp=clock(), counter=0)
-        self._saving_versions = self.version, self.version
-        """Of the save under way, or of the last: before and after it."""
-        self._encoded: tuple[DataVersion, bytes] | None = None
-        self.is_changed = False
-        """Whether something is not saved."""
         self._creating: set[str] = set()
-        """Groups that operators began to make."""
-
-    def load(self) -> None:
-        """Read subscriptionGroup.json, if there is one. Raises StoreDamaged."""
-        saved = load_state(self._disk, self.path, _decode)
-        self.is_missing = saved is None
-        if saved is not None:
-            self._groups.update(saved.subscription_group_table)
-            self.version = saved.data_version
-
-    @property
-    def names(self) -> list[str]:
-        """All groups."""
-        return list(self._groups)
-
-    def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a group; None for one that is not there."""
-        return self._groups.get(name)
+        """Groups that operators began to create."""
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a group, made if need be; None when it is not there and may not be made."""
-        group = self._groups.get(name)
+        group = self._table.get(name)
         if group is not None:
             return group
         if not (self._config.auto_create_group or name.startswith(_SYSTEM_PREFIX)):
@@ -114,14 +76,14 @@ class SubscriptionGroupTable:
         except UsageError as error:
             log.info("no group is made: %s", error)
             return None
-        group = self._groups[name] = SubscriptionGroupConfig(group_name=name)
-        self._count_change()
+        group = SubscriptionGroupConfig(group_name=name)
+        self._put_unsaved({name: group})
         log.info("created consumer group %s", name)
         return group
 
     def are_missing(self, names: Iterable[str]) -> int:
         """How many of these groups are not there."""
-        return sum(name not in self._groups for name in names)
+        return sum(name not in self._table for name in names)
 
     async def update(self, group: SubscriptionGroupConfig) -> None:
         """Create or change a group, and save that.
@@ -130,7 +92,7 @@ class SubscriptionGroupTable:
         """
         name = group.group_name
         check_group_name(name)
-        existing = self._groups.get(name)
+        existing = self._table.get(name)
         is_new = existing is None and name not in self._creating
         if is_new:
             self._check_room(name)
@@ -143,13 +105,13 @@ class SubscriptionGroupTable:
         if is_new:
             self._creating.add(name)
         try:
-            await self.saver.save(_Change({name: group}))
+            await self.saver.save(TableChange({name: group}))
         finally:
             if is_new:
                 self._creating.discard(name)
 
     def _check_room(self, name: str) -> None:
-        count = len(self._groups) + len(self._creating)
+        count = len(self._table) + len(self._creating)
         if count - len(SYSTEM_GROUPS) >= self._config.groups_max:
             raise GroupInvalid(
                 f"group {name} is not created: this broker has {count} groups, the limit of "
@@ -161,84 +123,18 @@ class SubscriptionGroupTable:
 
         `save` saves them.
         """
-        new = [name for name in names if name not in self._groups]
+        new = [name for name in names if name not in self._table]
         if new:
-            self._groups.update({name: SubscriptionGroupConfig(group_name=name) for name in new})
-            self._count_change()
+            self._put_unsaved({name: SubscriptionGroupConfig(group_name=name) for name in new})
         return new
 
     async def delete(self, name: str) -> bool:
         """Remove a group, and save that; False when it is not there. Raises StoreError."""
-        if name not in self._groups:
+        if name not in self._table:
             return False
-        await self.saver.save(_Change(gone=(name,)))
+        await self.saver.save(TableChange(removed=(name,)))
         return True
 
     async def adopt(self, wrapper: SubscriptionGroupWrapper) -> None:
-        """Have exactly a master's groups, if its version is another. Raises StoreError."""
-        if wrapper.data_version != self.version:
-            table = wrapper.subscription_group_table
-            await self.saver.save(_Change(table, version=wrapper.data_version))
-
-    def snapshot(self) -> SubscriptionGroupWrapper:
-        """Return all of them, with their version."""
-        return SubscriptionGroupWrapper(
-            subscription_group_table=dict(self._groups), data_version=self.version
-        )
-
-    def encode(self) -> bytes:
-        """Return the text of `snapshot`, which is made once for each version."""
-        if self._encoded is None or self._encoded[0] is not self.version:
-            self._encoded = self.version, self.snapshot().encode()
-        return self._encoded[1]
-
-    async def save(self) -> None:
-        """Write the file if something changed; a failure is logged, and the next call tries again."""
-        if self.is_changed:
-            with contextlib.suppress(StoreError):
-                await self.saver.save(_Change())
-
-    # -- saving: first the file, then the table -------------------------------------------------------
-
-    def _prepare(self, changes: Sequence[_Change]) -> Callable[[], None]:
-        groups = dict(self._groups)
-        is_other = any(change.put or change.gone for change in changes)
-        version = self.version.next(self._clock()) if is_other else self.version
-        for change in changes:
-            groups.update(change.put)
-            for name in change.gone_from(groups):
-                groups.pop(name, None)
-            version = change.version or version
-        self._saving_versions = self.version, version
-        self.is_changed = False
-        wrapper = SubscriptionGroupWrapper(subscription_group_table=groups, data_version=version)
-        return partial(self._write, wrapper)
-
-    def _write(self, wrapper: SubscriptionGroupWrapper) -> None:
-        """Replace the file; for a thread. Raises StoreError."""
-        try:
-            save_state(self._disk, self.path, format_table(wrapper, "subscription_group_table"))
-        except StoreError:
-            self.is_changed = True
-            raise
-
-    def _use(self, changes: Sequence[_Change]) -> None:
-        before, after = self._saving_versions
-        # Where `find` made groups meanwhile, the table is another one than the file.
-        self.version = after if self.version == before else self.version.next(self._clock())
-        for change in changes:
-            self._groups.update(change.put)
-            for name in change.gone_from(self._groups):
-                self._groups.pop(name, None)
-
-    def _count_change(self) -> None:
-        self.version = self.version.next(self._clock())
-        self.is_changed = True
-
-
-def _decode(data: bytes) -> SubscriptionGroupWrapper:
-    """Raises ValueError for what is no subscriptionGroup.json."""
-    try:
-        return SubscriptionGroupWrapper.decode(data)
-    except RemoteProtocolError as error:
-        raise ValueError(str(error)) from error
+        """Take over a master's groups, if its version differs. Raises StoreError."""
+        await self._adopt(wrapper.subscription_group_table, wrapper.data_version)

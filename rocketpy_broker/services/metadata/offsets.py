@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from rocketpy.errors import GroupInvalid, RemoteProtocolError, StoreError
+from rocketpy.errors import GroupInvalid, StoreError
 from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
 from rocketpy_broker.services.metadata.topics import check_topic_name
 from rocketpy_broker.store.files.clock import Clock, system_clock
@@ -64,7 +64,7 @@ class ConsumerOffsets:
 
     def load(self) -> None:
         """Read consumerOffset.json, if there is one. Raises StoreDamaged."""
-        saved = load_state(self._disk, self.path, _decode)
+        saved = load_state(self._disk, self.path, ConsumerOffsetSerializeWrapper.decode)
         self.is_missing = saved is None
         if saved is not None:
             self._table = saved.offset_table
@@ -232,11 +232,3 @@ def _lines(table: dict[str, dict[int, int]]) -> bytes:
         for key, queues in table.items()
     ]
     return b",\n".join(lines)
-
-
-def _decode(data: bytes) -> ConsumerOffsetSerializeWrapper:
-    """Raises ValueError for what is no consumerOffset.json."""
-    try:
-        return ConsumerOffsetSerializeWrapper.decode(data)
-    except RemoteProtocolError as error:
-        raise ValueError(str(error)) from error

@@ -7,24 +7,24 @@ a burst are saved together, and there is a limit to how many there are.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from rocketpy.errors import RemoteProtocolError, RocketError, StoreError, TopicInvalid
-from rocketpy.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from rocketpy.errors import RocketError, TopicInvalid
+from rocketpy.protocol.bodies import TopicConfig, TopicConfigSerializeWrapper
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.store.files.batch_saver import BatchSaver, ChangePending, PendingChange
+from rocketpy_broker.services.metadata.persistent_table import PersistentTable, TableChange
+from rocketpy_broker.store.files.batch_saver import ChangePending, PendingChange
 from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk, OsDisk
-from rocketpy_broker.store.files.state_file import format_table, load_state, save_state
+from rocketpy_broker.store.files.disk import Disk
 
 log = logging.getLogger("rocketpy.broker.topics")
 
@@ -66,27 +66,17 @@ def perm_text(perm: int) -> str:
     )
 
 
-class _Change(NamedTuple):
-    """A change of the table. ordered: the topics that are ordered, as name servers have it. version: of a
-    master's table, which `put` is then; it replaces this one.
-    """
+_PendingTopic = PendingChange[TableChange[TopicConfig]]
 
-    put: Mapping[str, TopicConfig] = {}
-    gone: Collection[str] = ()
-    ordered: Mapping[str, str] | None = None
-    version: DataVersion | None = None
+
+@dataclass(frozen=True, slots=True)
+class _OrderChange(TableChange[TopicConfig]):
+    """ordered: the topics that are ordered, by the configuration of name servers."""
+
+    ordered: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, table: Mapping[str, TopicConfig]) -> tuple[Mapping[str, TopicConfig], Collection[str]]:
-        """Return what it puts into this table, and the names that it takes out.
-
-        Changes that came before may have been saved since it was submitted.
-        """
-        if self.ordered is not None:
-            return _reordered(table, self.ordered), ()
-        if self.version is not None:
-            changed = {name: topic for name, topic in self.put.items() if table.get(name) != topic}
-            return changed, table.keys() - self.put.keys()
-        return self.put, self.gone
+        return _reordered(table, self.ordered), ()
 
 
 def _reordered(table: Mapping[str, TopicConfig], ordered: Mapping[str, str]) -> dict[str, TopicConfig]:
@@ -97,7 +87,7 @@ def _reordered(table: Mapping[str, TopicConfig], ordered: Mapping[str, str]) -> 
     }
 
 
-class TopicTable:
+class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
     """The topics by name, with the version that name servers and slaves compare.
 
     on_change: called with the topics that are new or other than before, after they were saved.
@@ -112,51 +102,23 @@ class TopicTable:
         clock: Clock = system_clock,
         disk: Disk | None = None,
     ) -> None:
-        self._config = config
-        self.path = path
-        self.is_missing = False
-        """Did `load` find no file?"""
-        self._clock = clock
-        self._disk = disk or OsDisk()
-        self.saver: BatchSaver[_Change] = BatchSaver(
-            tasks, "topics.json", prepare=self._prepare, use=self._use
+        super().__init__(
+            path,
+            tasks,
+            {topic.topic_name: topic for topic in _system_topics(config)},
+            wrapper=TopicConfigSerializeWrapper,
+            field="topic_config_table",
+            clock=clock,
+            disk=disk,
         )
-        self._creating: dict[str, PendingChange[_Change]] = {}
-        """By name, the topics that are not there yet and that somebody began to make."""
-        self._is_unsaved = False
-        """Is something in use that is not in the file?"""
-        self._topics = {topic.topic_name: topic for topic in _system_topics(config)}
-        self.system = frozenset(self._topics)
-        """Names that every broker has and that are no user's."""
-        self.version = DataVersion(timestamp=clock(), counter=0)
-        self._saving_versions = self.version, self.version
-        """Of the save under way, or of the last: before and after it."""
-        self._encoded: tuple[DataVersion, bytes] | None = None
-        self.get = self._topics.get
-        """name -> configuration or None; bound once, since every send asks."""
-        self.plain_queues = _plain_queues(self._topics)
-        """name -> write queues, of topics whose sends need no second look: most of them."""
+        self._config = config
+        self._creating: dict[str, _PendingTopic] = {}
+        """Topics that are being created, by name."""
+        self.system = frozenset(self._table)
+        """Names of the topics that every broker has."""
+        self.plain_queues = _plain_queues(self._table)
+        """name -> write queues, of topics whose sends need no further checks: most of them."""
         self.on_change: Callable[[Mapping[str, TopicConfig]], None] = _nobody_listens
-
-    def load(self) -> None:
-        """Read topics.json, if there is one. Raises StoreDamaged."""
-        saved = load_state(self._disk, self.path, _decode)
-        self.is_missing = saved is None
-        if saved is not None:
-            self._topics.update(saved.topic_config_table)
-            self.plain_queues.update(_plain_queues(saved.topic_config_table))
-            self.version = saved.data_version
-
-    def snapshot(self, names: Mapping[str, object] | None = None) -> TopicConfigSerializeWrapper:
-        """Return all topics, or those named, with the version of the table."""
-        table = self._topics if names is None else {n: self._topics[n] for n in names if n in self._topics}
-        return TopicConfigSerializeWrapper(topic_config_table=dict(table), data_version=self.version)
-
-    def encode(self) -> bytes:
-        """Return the text of `snapshot`, which is made once for each version."""
-        if self._encoded is None or self._encoded[0] is not self.version:
-            self._encoded = self.version, self.snapshot().encode()
-        return self._encoded[1]
 
     async def update(self, topic: TopicConfig) -> None:
         """Create or change a topic, and save that.
@@ -165,23 +127,21 @@ class TopicTable:
         """
         if self._is_made(topic.topic_name):
             self._check(topic)
-            await self.saver.save(_Change({topic.topic_name: topic}))
+            await self.saver.save(TableChange({topic.topic_name: topic}))
         else:
             await self.saver.wait(self.create(topic, self._config.topics.topics_max))
 
     def _is_made(self, name: str) -> bool:
         """Is a topic there, or being made?"""
-        return name in self._topics or name in self._creating
+        return name in self._table or name in self._creating
 
     def add(self, topics: Iterable[TopicConfig]) -> None:
         """Use topics with checked names at once, and save them soon; see `save`."""
         changed = {topic.topic_name: topic for topic in topics}
         if changed:
-            self._is_unsaved = True
-            self.version = self._version_after(self.version)
-            self._enter(changed)
+            self._put_unsaved(changed)
             self.on_change(changed)
-            self.saver.submit(_Change(changed))  # again, if a master's table comes in between
+            self.saver.submit(TableChange(changed))  # again, if a master's table comes in between
 
     def create_for_send(
         self, name: str, default_topic: str, queue_nums: int, sys_flag: int = 0
@@ -210,7 +170,7 @@ class TopicTable:
         )
         raise ChangePending(self.create(topic, self._config.topics.topics_max))
 
-    def create(self, topic: TopicConfig, topics_max: int | None = None) -> PendingChange[_Change]:
+    def create(self, topic: TopicConfig, topics_max: int | None = None) -> _PendingTopic:
         """Begin to make a topic that is not there; who else needs it meanwhile waits for the same save.
 
         topics_max: None where the broker itself needs the topic. Raises TopicInvalid.
@@ -221,7 +181,7 @@ class TopicTable:
             self._check(topic)
             self._check_room(name, topics_max or _BROKERS_OWN_MAX * self._config.topics.topics_max)
             saving = self._creating[name] = self.saver.submit(
-                _Change({name: topic}), partial(self._created, topic)
+                TableChange({name: topic}), partial(self._created, topic)
             )
         return saving
 
@@ -233,7 +193,7 @@ class TopicTable:
     def _check(self, topic: TopicConfig) -> None:
         check_topic_name(topic.topic_name)
         queues_max = self._config.topics.queues_max
-        existing = self._topics.get(topic.topic_name)
+        existing = self._table.get(topic.topic_name)
         for count, was in (
             (topic.read_queue_nums, existing and existing.read_queue_nums),
             (topic.write_queue_nums, existing and existing.write_queue_nums),
@@ -245,7 +205,7 @@ class TopicTable:
                 )
 
     def _check_room(self, name: str, topics_max: int) -> None:
-        count = len(self._topics) + len(self._creating)
+        count = len(self._table) + len(self._creating)
         if count - len(self.system) >= topics_max:
             raise TopicInvalid(
                 f"topic {name} is not created: this broker has {count} topics, the limit of maxTopics is "
@@ -259,93 +219,41 @@ class TopicTable:
         """
         if not self._is_made(name) or name in self.system:
             return False
-        await self.saver.save(_Change(gone=(name,)))
+        await self.saver.save(TableChange(removed=(name,)))
         log.info("deleted topic %s", name)
         return True
 
     async def all_changed(self) -> None:
         """Register every topic again at the name servers. Raises StoreError."""
-        await self.saver.save(_Change())
+        self.version = self.version.next(self._clock())
+        await self.saver.save(TableChange())
         self.on_change({})
-
-    async def save(self) -> None:
-        """Save what `add` brought, if it is not saved; a failure is logged, and the next call tries again."""
-        if self._is_unsaved:
-            with contextlib.suppress(StoreError):
-                await self.saver.save(_Change())
-
-    @property
-    def names(self) -> list[str]:
-        """All topics."""
-        return list(self._topics)
 
     def apply_order_config(self, ordered: Mapping[str, str]) -> None:
         """Begin to take over which topics are ordered, as a name server's ORDER_TOPIC_CONFIG has it."""
-        if _reordered(self._topics, ordered):
-            self.saver.submit(_Change(ordered=ordered))
+        if _reordered(self._table, ordered):
+            self.saver.submit(_OrderChange(ordered=ordered))
 
     async def adopt(self, wrapper: TopicConfigSerializeWrapper) -> None:
-        """Have exactly a master's topics, if its version is another. Raises TopicInvalid, StoreError."""
-        if wrapper.data_version == self.version:
-            return
-        for name in wrapper.topic_config_table:
-            if name not in self._topics:
+        """Take over a master's topics, if its version differs. Raises TopicInvalid, StoreError."""
+        if wrapper.data_version != self.version:
+            for name in wrapper.topic_config_table.keys() - self._table.keys():
                 check_topic_name(name)
-        await self.saver.save(_Change(wrapper.topic_config_table, version=wrapper.data_version))
+        await self._adopt(wrapper.topic_config_table, wrapper.data_version)
 
-    # -- saving: first the file, then the table, so that what is announced survives a restart ------------
+    def _put(self, entries: Mapping[str, TopicConfig]) -> None:
+        super()._put(entries)
+        for name in entries:
+            self.plain_queues.pop(name, None)
+        self.plain_queues.update(_plain_queues(entries))
 
-    def _prepare(self, changes: Sequence[_Change]) -> Callable[[], None]:
-        table = dict(self._topics)
-        version = self._version_after(self.version)
-        for change in changes:
-            put, gone = change.of(table)
-            table.update(put)
-            for name in gone:
-                table.pop(name, None)
-            version = change.version or version
-        self._saving_versions = self.version, version
-        self._is_unsaved = False
-        wrapper = TopicConfigSerializeWrapper(topic_config_table=table, data_version=version)
-        return partial(self._write, wrapper)
-
-    def _write(self, wrapper: TopicConfigSerializeWrapper) -> None:
-        """Replace the file; for a thread. Raises StoreError."""
-        try:
-            save_state(self._disk, self.path, format_table(wrapper, "topic_config_table"))
-        except StoreError:
-            self._is_unsaved = True
-            raise
-
-    def _use(self, changes: Sequence[_Change]) -> None:
-        before, after = self._saving_versions
-        # Where `add` came in between, the table is another one than the file.
-        self.version = after if self.version == before else self._version_after(self.version)
-        changed: dict[str, TopicConfig] = {}
-        dropped: set[str] = set()
-        for change in changes:
-            put, gone = change.of(self._topics)
-            changed.update(put)
-            for name in gone:
-                changed.pop(name, None)
-                if self._topics.pop(name, None) is not None:
-                    dropped.add(name)
-            self._enter(put)
-        for name in dropped - changed.keys():
+    def _used(self, changed: Mapping[str, TopicConfig], removed: Collection[str]) -> None:
+        for name in removed - changed.keys():
             self.plain_queues.pop(name, None)
         if changed:
             self.on_change(changed)
-        if dropped:
+        if removed:
             self.on_change({})
-
-    def _enter(self, changed: Mapping[str, TopicConfig]) -> None:
-        self._topics.update(changed)
-        for name in changed:
-            self.plain_queues.pop(name, None)
-        self.plain_queues.update(_plain_queues(changed))
-
-    def _version_after(self, version: DataVersion) -> DataVersion:
-        return version.next(self._clock())
 
 
 def ensure_topic(topics: TopicTable, name: str, queues: int, perm: int, sys_flag: int = 0) -> TopicConfig:
@@ -383,14 +291,6 @@ def _plain_queues(topics: Mapping[str, TopicConfig]) -> dict[str, int]:
         and not topic.order
         and not name.startswith("%RETRY%")  # these may go to the dead letters
     }
-
-
-def _decode(data: bytes) -> TopicConfigSerializeWrapper:
-    """Raises ValueError for what is no topics.json."""
-    try:
-        return TopicConfigSerializeWrapper.decode(data)
-    except RemoteProtocolError as error:
-        raise ValueError(str(error)) from error
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from rocketpy.errors import StoreDamaged
+from rocketpy.errors import RemoteProtocolError, StoreDamaged
 from rocketpy.protocol.bodies import Body
 from rocketpy.runtime.tasks import joined
 from rocketpy_broker.store.files.disk import Disk, store_error
@@ -97,7 +97,8 @@ async def save_in_thread(save: Callable[[], None]) -> None:
 def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None:
     """What `decode` makes of the file, or of its `.bak` when the file is missing, empty or refused.
 
-    decode: raises ValueError for content it cannot read. Returns None when neither file is there.
+    decode: raises ValueError or RemoteProtocolError for content it cannot read.
+    Returns None when neither file is there.
     Raises StoreDamaged when there is a file but none can be read: starting empty would forget what was in it.
     """
     refused: list[str] = []
@@ -110,7 +111,7 @@ def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None
             disk.fsync_dir(path.parent)
         except OSError as error:
             raise store_error("read", candidate, error) from error
-        except ValueError as error:
+        except (ValueError, RemoteProtocolError) as error:
             refused.append(f"{candidate}: {error}")
             continue
         if candidate != path:
