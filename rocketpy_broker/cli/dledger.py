@@ -21,7 +21,7 @@ from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.cli.common import name_servers, namesrv_of, print_line, print_table
 from rocketpy_broker.config.file import load_broker_config
-from rocketpy_broker.config.keys import parse_peers
+from rocketpy_broker.config.readers import read_peers
 from rocketpy_broker.replication.dledger_status import PeerReport, ask_peers, find_peers
 
 _EXIT_PROBLEMS = 1
@@ -105,7 +105,7 @@ def _nobody(options: argparse.Namespace) -> str:
 
 def _peers(text: str) -> dict[str, Address]:
     try:
-        return parse_peers(text)
+        return read_peers(text)
     except ValueError as error:
         raise ConfigInvalid(f"--peers {text}: {error}") from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,47 +18,32 @@ from typing import Any, Final, NamedTuple
 from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.config.keys import (
+    BROKER_GROUPS,
     BROKER_KEYS,
     IGNORED_KEYS,
     LISTEN_KEYS,
     NAMESRV_KEYS,
+    STORE_GROUPS,
     STORE_KEYS,
     UNSUPPORTED_KEYS,
-    Key,
     SettingValue,
-    text_of,
+    to_text,
 )
 from rocketpy_broker.config.listen import client_files, listen_config
 from rocketpy_broker.config.model import (
     DEFAULT_BROKER_PORT,
     DEFAULT_NAMESRV_PORT,
     BrokerConfig,
-    ConsumeConfig,
-    DLedgerConfig,
-    HaConfig,
     MetricsConfig,
     NamesrvConfig,
-    RegistrationConfig,
-    SendConfig,
-    TopicsConfig,
-    TransactionConfig,
 )
-from rocketpy_broker.store.config import (
-    BusyConfig,
-    CommitLogConfig,
-    ConsumeQueueConfig,
-    FlushConfig,
-    IndexConfig,
-    ReadConfig,
-    RecoveryConfig,
-    RetentionConfig,
-    StoreConfig,
-)
+from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.files.properties import read_file
+from rocketpy_broker.store.setting import Key
 
 log = logging.getLogger("rocketpy.broker.config")
 
-Values = dict[str, dict[str, Any]]
+_Values = dict[str, dict[str, Any]]
 _REMOTE: Final = "remoteConfigUpdateEnable"
 _TLS_FILE: Final = "tls.config.file"
 """A key that names another file, RocketMQ's tls.properties; what the naming file itself says goes before."""
@@ -102,15 +87,8 @@ def load_broker_config(
         return BrokerConfig(
             listen=listen_config(values["listen"], DEFAULT_BROKER_PORT, _path(path)),
             store=_store(values),
-            topics=TopicsConfig(**values["topics"]),
-            registration=RegistrationConfig(**registration),
-            send=SendConfig(**values["send"]),
-            transactions=TransactionConfig(**values["transactions"]),
-            consume=ConsumeConfig(**values["consume"]),
             updatable_file=_updatable(path),
-            metrics=MetricsConfig(**values["metrics"]),
-            ha=HaConfig(**values["ha"]),
-            dledger=DLedgerConfig(**values["dledger"]),
+            **{name: config(**values[name]) for name, config in BROKER_GROUPS.items()},
             **values["broker"],
         )
 
@@ -152,7 +130,7 @@ def _read_all(
 
 def _override(key: str, value: SettingValue, source: str) -> _Setting:
     try:
-        return _Setting(key, text_of(value), source)
+        return _Setting(key, to_text(value), source)
     except TypeError as error:
         raise ConfigInvalid(f"{source}: {key}: {error}") from None
 
@@ -175,9 +153,9 @@ def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _collect(given: Iterable[_Setting], keys: Mapping[str, Key]) -> tuple[Values, dict[str, str]]:
+def _collect(given: Iterable[_Setting], keys: Mapping[str, Key]) -> tuple[_Values, dict[str, str]]:
     """Sort the settings into groups of constructor arguments; the last of a key counts."""
-    values: Values = {key.group: {} for key in (*LISTEN_KEYS.values(), *keys.values())}
+    values: _Values = {key.group: {} for key in (*LISTEN_KEYS.values(), *keys.values())}
     places: dict[str, str] = {}
     for key_name, text, place in given:
         key = keys.get(key_name)
@@ -238,18 +216,6 @@ class _Blame:
                 raise ConfigInvalid(f"{place}: {error}") from None
 
 
-_STORE_GROUPS: Final[dict[str, Callable[..., Any]]] = {
-    "commit_log": CommitLogConfig,
-    "consume_queue": ConsumeQueueConfig,
-    "index": IndexConfig,
-    "flush": FlushConfig,
-    "read": ReadConfig,
-    "recovery": RecoveryConfig,
-    "retention": RetentionConfig,
-    "busy": BusyConfig,
-}
-
-
-def _store(values: Values) -> StoreConfig:
-    groups = {name: build(**values[name]) for name, build in _STORE_GROUPS.items()}
+def _store(values: _Values) -> StoreConfig:
+    groups = {name: config(**values[name]) for name, config in STORE_GROUPS.items()}
     return StoreConfig(**{"root": Path.home() / "store", **values["store"]}, **groups)

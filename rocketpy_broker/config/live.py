@@ -18,45 +18,23 @@ from typing import Any, Final, NamedTuple
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion
 from rocketpy_broker.config.keys import (
+    BROKER_GROUPS,
     BROKER_KEYS,
     IGNORED_KEYS,
     LISTEN_KEYS,
     NAMESRV_KEYS,
+    STORE_GROUPS,
     STORE_KEYS,
-    Key,
     SettingValue,
-    text_of,
+    to_text,
 )
 from rocketpy_broker.config.model import BrokerConfig, ListenConfig, NamesrvConfig
 from rocketpy_broker.store.files.clock import Clock, system_clock
 from rocketpy_broker.store.files.properties import change_file, read_settings
+from rocketpy_broker.store.setting import Change, Key
 
-_BROKER_CHANGES: Final = frozenset({
-    "brokerPermission", "autoCreateTopicEnable", "rejectTransactionMessage", "storeReplyMessageEnable",
-    "longPollingEnable", "shortPollingTimeMills", "notifyConsumerIdsChangedEnable", "slaveReadEnable",
-    "enablePropertyFilter", "filterSupportRetry", "fileReservedTime", "deleteWhen", "diskMaxUsedSpaceRatio",
-    "flushConsumerOffsetInterval", "registerNameServerPeriod", "registerBrokerTimeoutMills",
-    "compressedRegister", "maxMsgsNumBatch", "maxTransferBytesOnMessageInMemory",
-    "maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInDisk",
-    "maxTransferCountOnMessageInDisk", "accessMessageInMemoryMaxRatio", "brokerFastFailureEnable",
-    "waitTimeMillsInSendQueue", "osPageCacheBusyTimeOutMills", "cleanResourceInterval",
-    "deleteCommitLogFilesInterval", "destroyMapedFileIntervalForcibly", "flushCommitLogLeastPages",
-    "flushCommitLogThoroughInterval",
-})  # fmt: skip
-"""Keys whose fields are read each time they matter, so that a change counts at once."""
-_BROKER_NEXT_START: Final = frozenset({
-    "defaultTopicQueueNums", "clusterTopicEnable", "brokerTopicEnable", "traceTopicEnable", "traceOn",
-    "startAcceptSendRequestTimeStamp", "transactionTimeOut", "transactionCheckInterval",
-    "transactionCheckMax", "autoCreateSubscriptionGroup", "flushDelayOffsetInterval",
-    "flushIntervalCommitLog", "flushIntervalConsumeQueue", "syncFlushTimeout", "messageIndexEnable",
-    "maxMessageSize", "haSendHeartbeatInterval", "haHousekeepingInterval", "haTransferBatchSize",
-    "haSlaveFallbehindMax",
-})  # fmt: skip
-"""Keys that are read when a broker starts: they are written to its file."""
-_NAMESRV_CHANGES: Final = frozenset({"orderMessageEnable"})
 _SHOWN: Final = (bool, int, float, str, Enum)
 """Kinds of values that are shown; paths, addresses and certificates are not."""
-_SECRET: Final = frozenset({"haSecret", "dLegerSecret", "metricsHost"})
 _NOT_HARMLESS: Final = frozenset({
     "filterServerNums", "messageStorePlugIn", "configStorePath", "productEnvName", "clusterTest", "useTLS",
     "fetchNamesrvAddrByAddressServer",
@@ -89,17 +67,13 @@ class LiveConfig:
         self,
         keys: Mapping[str, Key],
         groups: Mapping[str, Any],
-        changes: frozenset[str],
         path: Path | None,
         *,
-        next_start: frozenset[str] = frozenset(),
         fixed: Mapping[str, str],
         clock: Clock = system_clock,
     ) -> None:
         self._keys = keys
         self._groups = groups
-        self._changes = changes
-        self._next_start = next_start
         self._fixed = dict(fixed)
         self._path = path
         self._clock = clock
@@ -113,9 +87,9 @@ class LiveConfig:
 
     def _values(self) -> dict[str, str]:
         found = {
-            name: key.written(getattr(self._groups[key.group], key.field))
+            name: key.show(getattr(self._groups[key.group], key.field))
             for name, key in self._keys.items()
-            if key.group in self._groups and name not in _SECRET
+            if key.group in self._groups and not key.is_private
         }
         return {name: _text(value) for name, value in found.items() if isinstance(value, _SHOWN)}
 
@@ -135,9 +109,9 @@ class LiveConfig:
         before = self._values()
         groups: dict[str, Any] = {}
         for name, value in wanted.items():
-            if name not in self._changes | self._next_start:
+            key = self._keys.get(name)
+            if key is None or key.change is Change.NEVER:
                 raise ConfigInvalid(f"{name} cannot be changed remotely")
-            key = self._keys[name]
             group = groups.get(key.group, self._groups[key.group])
             try:
                 groups[key.group] = dataclasses.replace(group, **{key.field: key.read(value)})
@@ -145,14 +119,16 @@ class LiveConfig:
                 raise ConfigInvalid(f"{name}={value}: {error}") from None
         if wanted:
             await asyncio.to_thread(change_file, path, wanted)
-        for name in wanted.keys() & self._changes:
-            key = self._keys[name]
+        changes = {name: self._keys[name] for name in wanted}
+        for key in changes.values():
+            if key.change is not Change.LIVE:
+                continue
             # Frozen for everyone else: this is the one place where a running server's settings change.
             object.__setattr__(self._groups[key.group], key.field, getattr(groups[key.group], key.field))
         self.version = self.version.next(self._clock())
         after = self._values()
         changed = frozenset(name for name in wanted if before.get(name) != after.get(name))
-        later = sorted(wanted.keys() & self._next_start)
+        later = sorted(name for name, key in changes.items() if key.change is Change.NEXT_START)
         notes = [f"{', '.join(later)}: written to the file, counts at the next start"] if later else []
         notes += [f"{name} changes nothing here: {_IGNORED[name]}" for name in given if name in _IGNORED]
         return Update(changed, tuple(notes))
@@ -162,20 +138,13 @@ def broker_live_config(config: BrokerConfig) -> LiveConfig:
     """Those of a broker."""
     store = config.store
     groups = {
-        "broker": config, "registration": config.registration, "topics": config.topics, "send": config.send,
-        "transactions": config.transactions, "consume": config.consume, "store": store,
-        "commit_log": store.commit_log, "consume_queue": store.consume_queue, "index": store.index,
-        "flush": store.flush, "read": store.read, "recovery": store.recovery, "retention": store.retention,
-        "busy": store.busy, "ha": config.ha, "dledger": config.dledger, "metrics": config.metrics,
-    }  # fmt: skip
-    return LiveConfig(
-        {**BROKER_KEYS, **STORE_KEYS},
-        groups,
-        _BROKER_CHANGES,
-        config.updatable_file,
-        next_start=_BROKER_NEXT_START,
-        fixed=_listen_texts(config.listen),
-    )
+        "broker": config,
+        "store": store,
+        **{name: getattr(config, name) for name in BROKER_GROUPS},
+        **{name: getattr(store, name) for name in STORE_GROUPS},
+    }
+    keys = {**BROKER_KEYS, **STORE_KEYS}
+    return LiveConfig(keys, groups, config.updatable_file, fixed=_listen_texts(config.listen))
 
 
 def namesrv_live_config(config: NamesrvConfig) -> LiveConfig:
@@ -183,7 +152,6 @@ def namesrv_live_config(config: NamesrvConfig) -> LiveConfig:
     return LiveConfig(
         NAMESRV_KEYS,
         {"namesrv": config, "metrics": config.metrics},
-        _NAMESRV_CHANGES,
         config.updatable_file,
         fixed=_listen_texts(config.listen),
     )
@@ -194,7 +162,7 @@ def _listen_texts(listen: ListenConfig) -> dict[str, str]:
     options = listen.options
     tls = "disabled" if options.ssl is None else "permissive" if options.also_plain else "enforcing"
     limits = {
-        name: key.written(getattr(listen if hasattr(listen, key.field) else options, key.field))
+        name: key.show(getattr(listen if hasattr(listen, key.field) else options, key.field))
         for name, key in LISTEN_KEYS.items()
         if hasattr(listen, key.field) or hasattr(options, key.field)
     }
@@ -208,4 +176,4 @@ def _listen_texts(listen: ListenConfig) -> dict[str, str]:
 
 
 def _text(value: SettingValue | Enum) -> str:
-    return value.name if isinstance(value, Enum) else text_of(value)
+    return value.name if isinstance(value, Enum) else to_text(value)

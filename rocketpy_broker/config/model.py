@@ -1,6 +1,7 @@
-"""What a broker and a name server can be told. Built in code, or from RocketMQ's files by `config_file`.
+"""Settings of a broker and a name server, built in code or from RocketMQ's files (`load_broker_config`).
 
-Each field names the RocketMQ key it mirrors and keeps 4.6.0's default unless it says why not.
+A field that mirrors a key of RocketMQ's files names it (`setting`). It keeps the default of RocketMQ 4.6.0
+unless its description gives a reason.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import Final
 from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
 from rocketpy.transport import Address, ChannelOptions, Tls
+from rocketpy_broker.config.readers import (
+    read_address,
+    read_addresses,
+    read_flush,
+    read_names,
+    read_peers,
+    read_port,
+)
 from rocketpy_broker.store.config import StoreConfig
+from rocketpy_broker.store.setting import LIVE, NEXT_START, check_range, check_ranges, setting
 
 DEFAULT_BROKER_PORT: Final = 10911
 DEFAULT_NAMESRV_PORT: Final = 9876
@@ -26,13 +36,9 @@ PERM_WRITE: Final = 2
 
 _PEER_ID = re.compile(r"[A-Za-z][0-9]{1,9}")
 _NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")
-_BEAT_LATE_MS: Final = 1000
-"""Replicas look at their clocks a few times a second, so what is due may be said that much later."""
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ConfigInvalid(f"{name} is {value}; it must be from {low} to {high}")
+_HOUR_MS = 3_600_000
+_HEARTBEAT_LATE_MS: Final = 1000
+"""Replicas check their timers a few times a second, so a heartbeat may be sent that much later."""
 
 
 def _check_name(name: str, value: str) -> None:
@@ -42,26 +48,26 @@ def _check_name(name: str, value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListenConfig:
-    """Where a server is reached, and by whom.
+    """The address that a server listens on, and who may connect.
 
-    A server that other machines can reach needs access control or TLS, or must be asked for by `insecure`
-    (RocketMQ listens on every address).
+    A server that other machines can reach needs access control, TLS, or the explicit setting `insecure`.
+    RocketMQ listens on every address.
     """
 
     address: Address
-    """bindAddress and listenPort (the former is a key of later versions). Port 0: any free one."""
+    """bindAddress (a key of later versions) and listenPort. Port 0: any free port."""
     insecure: bool = False
-    """Ours (``--insecure``): serve another address than this machine's without TLS or access control."""
+    """Serve other machines without TLS or access control (not in RocketMQ; ``--insecure``)."""
     acl_file: Path | None = None
-    """aclEnable: clients are admitted as this plain_acl.yml says. None: nobody is asked who they are."""
+    """aclEnable: the plain_acl.yml with the accounts. None: no access control."""
     requires_signature_v2: bool = False
-    """Ours (aclSignatureV2Required): with access control, RocketMQ's signature is refused, which can be sent
-    again; only clients of this project can sign then."""
+    """aclSignatureV2Required (not in RocketMQ): access control rejects RocketMQ's signature, which can be
+    replayed. Then only clients of this project can sign."""
     unsigned_timeout_ms: int = 10_000
-    """Ours (unsignedTimeoutMillis): with access control, a connection of which no request was admitted for
-    so long is closed."""
+    """unsignedTimeoutMillis (not in RocketMQ): access control closes a connection after this time without an
+    accepted request."""
     options: ChannelOptions = field(default_factory=ChannelOptions)
-    """Limits of a connection; `ssl` in it for an address with tls://."""
+    """Limits of a connection, and `ssl` for an address with tls://."""
 
     def __post_init__(self) -> None:
         if self.address.scheme == "tls" and self.options.ssl is None:
@@ -70,9 +76,9 @@ class ListenConfig:
             )
         if self.requires_signature_v2 and self.acl_file is None:
             raise ConfigInvalid(
-                "aclSignatureV2Required=true needs aclEnable=true, without which nobody must sign"
+                "aclSignatureV2Required=true needs aclEnable=true, because clients sign only then"
             )
-        _check_range("unsignedTimeoutMillis", self.unsigned_timeout_ms, 1, 3_600_000)
+        check_range("unsignedTimeoutMillis", self.unsigned_timeout_ms, 1, _HOUR_MS)
         is_safe = self.acl_file is not None or (self.address.scheme == "tls" and not self.options.also_plain)
         if not (self.insecure or is_safe or self.is_local):
             raise ConfigInvalid(
@@ -82,7 +88,7 @@ class ListenConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine, or this process, reaches the address."""
+        """Whether only this machine, or this process, can reach the address."""
         if self.address.scheme not in ("tcp", "tls") or self.address.host == "localhost":
             return True
         try:
@@ -92,150 +98,143 @@ class ListenConfig:
 
     @property
     def is_open(self) -> bool:
-        """Whether whoever reaches the address may read every message: replicas need no guard then."""
+        """Whether all who reach the address may read every message. Replicas need no authentication then."""
         return self.insecure or (self.is_local and self.acl_file is None)
 
     @property
     def asks_certificates(self) -> bool:
-        """Whether nobody connects by TLS without a trusted certificate, and nobody without TLS."""
+        """Whether every client must use TLS with a trusted certificate."""
         tls = self.options.ssl
         return tls is not None and not self.options.also_plain and tls.verify_mode is CERT_REQUIRED
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for every address of this machine."""
-        return self.address.host in ("0.0.0.0", "::")  # noqa: S104 - it is compared, not bound
+        """Whether it means every address of this machine."""
+        return self.address.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicsConfig:
-    """Which topics exist without being asked for."""
+    """Topics that the broker creates without a request, and their limits."""
 
-    auto_create: bool = True
-    """autoCreateTopicEnable: a send to a topic that is not there makes it, after the model TBW102."""
-    default_queue_nums: int = 8
-    """defaultTopicQueueNums: queues of TBW102, and the most that an auto-created topic gets."""
-    cluster_topic: bool = True
-    """clusterTopicEnable: a system topic named as the cluster."""
-    broker_topic: bool = True
-    """brokerTopicEnable: a system topic named as the broker."""
-    trace_topic: bool = False
-    """traceTopicEnable: the topic of message traces."""
-    trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
-    """msgTraceTopicName."""
-    topics_max: int = 20_000
-    """maxTopics (ours): topics that may exist besides the system's; one more is refused. As many again may be
-    made by the broker itself, for the retries and dead letters of groups."""
-    queues_max: int = 1024
-    """maxTopicQueues (ours): queues that a topic may get, of either kind. Topics that have more keep them."""
+    auto_create: bool = setting("autoCreateTopicEnable", True, change=LIVE)
+    """Whether a message to an unknown topic creates the topic, after the template topic TBW102."""
+    default_queue_nums: int = setting("defaultTopicQueueNums", 8, change=NEXT_START)
+    """Queues of TBW102, and the most queues of a topic that is created automatically."""
+    cluster_topic: bool = setting("clusterTopicEnable", True, change=NEXT_START)
+    """Whether there is a system topic with the name of the cluster."""
+    broker_topic: bool = setting("brokerTopicEnable", True, change=NEXT_START)
+    """Whether there is a system topic with the name of the broker."""
+    trace_topic: bool = setting("traceTopicEnable", False, change=NEXT_START)
+    """Whether there is a topic for message traces."""
+    trace_topic_name: str = setting("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
+    """Name of the topic for message traces."""
+    topics_max: int = setting("maxTopics", 20_000, limits=(1, 1_000_000))
+    """Most topics besides system topics (not in RocketMQ). The broker itself may create as many again, for
+    the retries and dead letters of groups."""
+    queues_max: int = setting("maxTopicQueues", 1024, limits=(1, 65_536))
+    """Most read queues and most write queues of a new topic (not in RocketMQ)."""
 
     def __post_init__(self) -> None:
-        _check_range("maxTopics", self.topics_max, 1, 1_000_000)
-        _check_range("maxTopicQueues", self.queues_max, 1, 65_536)
-        _check_range("defaultTopicQueueNums", self.default_queue_nums, 1, self.queues_max)
+        check_ranges(self)
+        check_range("defaultTopicQueueNums", self.default_queue_nums, 1, self.queues_max)
         _check_name("msgTraceTopicName", self.trace_topic_name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RegistrationConfig:
-    """How the broker keeps its name servers informed."""
+    """How the broker registers at name servers."""
 
-    namesrv: tuple[Address, ...] = ()
-    """namesrvAddr, separated by semicolons. Empty: the broker is found by its address only."""
-    period_ms: int = 30_000
-    """registerNameServerPeriod. A value outside 10 to 60 s counts as the nearest of them, as in 4.6.0."""
-    timeout_ms: int = 6000
-    """registerBrokerTimeoutMills: how long to wait for one name server."""
-    compressed: bool = False
-    """compressedRegister."""
+    namesrv: tuple[Address, ...] = setting("namesrvAddr", (), read=read_addresses)
+    """Name servers, separated by semicolons. Empty: the broker does not register."""
+    period_ms: int = setting("registerNameServerPeriod", 30_000, change=LIVE)
+    """Registration interval. A value outside of 10 to 60 s counts as the nearer limit, as in 4.6.0."""
+    timeout_ms: int = setting("registerBrokerTimeoutMills", 6000, limits=(1, 600_000), change=LIVE)
+    """How long to wait for the response of one name server."""
+    compressed: bool = setting("compressedRegister", False, change=LIVE)
+    """Whether registrations are compressed."""
     roleless_ms: int = 10_000
-    """A broker of a DLedger group that has no role for so long after its start registers with id -1, so that
-    what it has can be read (fixed in RocketMQ)."""
+    """A DLedger broker without a role for this long after its start registers with the id -1, so that
+    consumers can read from it (fixed in RocketMQ)."""
     credentials: Credentials | None = None
-    """The broker's account at name servers with access control. A broker.conf has no key for it; the
-    environment's ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY count."""
+    """Account of the broker at name servers with access control. A broker.conf has no key for it; the
+    environment has ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY."""
     ssl: Tls | None = field(default=None, repr=False)
-    """tls.client.*: for name servers, masters and peers with tls://. None: the authorities that this machine
-    trusts, and no certificate."""
+    """tls.client.*: for connections to name servers, masters and peers with tls://. None: the certificate
+    authorities of this machine, and no client certificate."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "period_ms", min(max(self.period_ms, 10_000), 60_000))
-        _check_range("registerBrokerTimeoutMills", self.timeout_ms, 1, 600_000)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SendConfig:
-    """What sends are answered."""
+    """How sends are handled."""
 
-    region_id: str = "DefaultRegion"
-    """regionId: MSG_REGION of every answer, for message traces."""
-    trace_on: bool = True
-    """traceOn: whether clients that trace shall trace this broker's messages."""
-    start_accept_ms: int = 0
-    """startAcceptSendRequestTimeStamp: ms since 1970 before which sends are refused."""
-    reject_transactions: bool = False
-    """rejectTransactionMessage."""
-    store_replies: bool = True
-    """storeReplyMessageEnable: keep the replies of request-reply in `<cluster>_REPLY_TOPIC` too."""
+    region_id: str = setting("regionId", "DefaultRegion")
+    """MSG_REGION of every send response, for message traces."""
+    trace_on: bool = setting("traceOn", True, change=NEXT_START)
+    """Whether clients with message traces shall trace the messages of this broker."""
+    start_accept_ms: int = setting("startAcceptSendRequestTimeStamp", 0, change=NEXT_START)
+    """Time, in ms since 1970, before which sends are rejected."""
+    reject_transactions: bool = setting("rejectTransactionMessage", False, change=LIVE)
+    """Whether transactional messages are rejected."""
+    store_replies: bool = setting("storeReplyMessageEnable", True, change=LIVE)
+    """Whether replies of request-reply are also stored, in `<cluster>_REPLY_TOPIC`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransactionConfig:
-    """When producers are asked what became of their transactions."""
+    """When the broker asks producers for the state of their transactions."""
 
-    timeout_ms: int = 6000
-    """transactionTimeOut: age at which a half message is asked about for the first time, unless it has
-    a CHECK_IMMUNITY_TIME_IN_SECONDS of its own."""
-    check_interval_ms: int = 60_000
-    """transactionCheckInterval."""
-    check_max: int = 15
-    """transactionCheckMax: after so many questions in vain it goes to TRANS_CHECK_MAX_TIME_TOPIC."""
-    reserved_ms: int = 72 * 3_600_000
-    """It goes there at this age too (RocketMQ takes fileReservedTime for it, 72 h)."""
+    timeout_ms: int = setting("transactionTimeOut", 6000, limits=(0, 2**31), change=NEXT_START)
+    """Age of a half message at its first check. Its CHECK_IMMUNITY_TIME_IN_SECONDS takes precedence."""
+    check_interval_ms: int = setting("transactionCheckInterval", 60_000, limits=(1, 2**31), change=NEXT_START)
+    """Time between two checks."""
+    check_max: int = setting("transactionCheckMax", 15, limits=(1, 2**31), change=NEXT_START)
+    """After this many checks without a result, the message moves to TRANS_CHECK_MAX_TIME_TOPIC."""
+    reserved_ms: int = 72 * _HOUR_MS
+    """At this age the message moves there, too (RocketMQ uses fileReservedTime, 72 h)."""
 
     def __post_init__(self) -> None:
-        _check_range("transactionTimeOut", self.timeout_ms, 0, 2**31)
-        _check_range("transactionCheckInterval", self.check_interval_ms, 1, 2**31)
-        _check_range("transactionCheckMax", self.check_max, 1, 2**31)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumeConfig:
     """How consumers are served."""
 
-    auto_create_group: bool = True
-    """autoCreateSubscriptionGroup: a consumer of an unknown group makes it, with the usual settings."""
-    long_polling: bool = True
-    """longPollingEnable: a pull that finds nothing is held for as long as its consumer says."""
-    short_polling_ms: int = 1000
-    """shortPollingTimeMills: how long it is held when longPollingEnable is off."""
-    notify_ids_changed: bool = True
-    """notifyConsumerIdsChangedEnable: tell a group's members when one comes or leaves."""
-    slave_read: bool = False
-    """slaveReadEnable: send consumers that are far behind to a slave, and serve them on a slave."""
-    property_filter: bool = False
-    """enablePropertyFilter: consumers may filter by SQL92 expressions."""
-    filter_retries: bool = False
-    """filterSupportRetry: retried messages pass the filter of their first topic again."""
-    groups_max: int = 20_000
-    """maxConsumerGroups (ours): groups that may exist besides the system's; one more is refused."""
-    new_groups_max: int = 256
-    """maxNewGroupsPerHeartbeat (ours): unknown groups that one heartbeat may name."""
-    offsets_max: int = 1_000_000
-    """maxConsumerOffsets (ours): offsets, one a queue and group, that are kept; a new one more is refused."""
+    auto_create_group: bool = setting("autoCreateSubscriptionGroup", True, change=NEXT_START)
+    """Whether a consumer of an unknown group creates the group, with default settings."""
+    long_polling: bool = setting("longPollingEnable", True, change=LIVE)
+    """Whether a pull without messages is held for the time that the consumer asks for."""
+    short_polling_ms: int = setting("shortPollingTimeMills", 1000, limits=(1, 600_000), change=LIVE)
+    """How long a pull is held when longPollingEnable is false."""
+    notify_ids_changed: bool = setting("notifyConsumerIdsChangedEnable", True, change=LIVE)
+    """Whether the members of a group are notified when one joins or leaves."""
+    slave_read: bool = setting("slaveReadEnable", False, change=LIVE)
+    """Whether consumers that are far behind are sent to a slave, and whether a slave serves them."""
+    property_filter: bool = setting("enablePropertyFilter", False, change=LIVE)
+    """Whether consumers may filter by SQL92 expressions."""
+    filter_retries: bool = setting("filterSupportRetry", False, change=LIVE)
+    """Whether the filter of the original topic applies to retried messages, too."""
+    groups_max: int = setting("maxConsumerGroups", 20_000, limits=(1, 1_000_000))
+    """Most groups besides those of the system (not in RocketMQ)."""
+    new_groups_max: int = setting("maxNewGroupsPerHeartbeat", 256, limits=(1, 1_000_000))
+    """Most unknown groups in one heartbeat (not in RocketMQ)."""
+    offsets_max: int = setting("maxConsumerOffsets", 1_000_000, limits=(1, 100_000_000))
+    """Most offsets, one for each queue and group, that are stored (not in RocketMQ)."""
 
     def __post_init__(self) -> None:
-        _check_range("shortPollingTimeMills", self.short_polling_ms, 1, 600_000)
-        _check_range("maxConsumerGroups", self.groups_max, 1, 1_000_000)
-        _check_range("maxNewGroupsPerHeartbeat", self.new_groups_max, 1, 1_000_000)
-        _check_range("maxConsumerOffsets", self.offsets_max, 1, 100_000_000)
+        check_ranges(self)
 
 
 class BrokerRole(Enum):
-    """What a broker is among those of its name."""
+    """Role of a broker among the brokers of its name."""
 
-    ASYNC_MASTER = "answers when a message is stored here"
-    SYNC_MASTER = "answers when a slave has it too"
+    ASYNC_MASTER = "responds when it has stored a message"
+    SYNC_MASTER = "responds when a slave has the message, too"
     SLAVE = "copies its master"
 
 
@@ -243,74 +242,71 @@ class BrokerRole(Enum):
 class HaConfig:
     """Replication between a master and its slaves."""
 
-    role: BrokerRole = BrokerRole.ASYNC_MASTER
-    """brokerRole."""
-    master_address: Address | None = None
-    """haMasterAddress: for a slave, its master's HA port. None: as the name servers say."""
-    heartbeat_ms: int = 5000
-    """haSendHeartbeatInterval."""
-    silence_ms: int = 20_000
-    """haHousekeepingInterval: a peer that says nothing for so long is disconnected."""
-    batch_bytes: int = 32 * 1024
-    """haTransferBatchSize: largest piece of the log in one frame."""
-    behind_bytes_max: int = 256 << 20
-    """haSlaveFallbehindMax: with all slaves further behind, a SYNC_MASTER answers SLAVE_NOT_AVAILABLE."""
-    secret: str = field(default="", repr=False)
-    """haSecret (ours): what a peer must know to replicate. RocketMQ's replicas know none. Empty: nobody is
-    asked; with access control no slave is served then."""
-    handshake_required: bool = False
-    """haHandshakeRequired (ours): slaves that do not speak our handshake, so RocketMQ's, do not make a
-    message safe for a SYNC_MASTER."""
+    role: BrokerRole = setting("brokerRole", BrokerRole.ASYNC_MASTER)
+    """Role of the broker."""
+    master_address: Address | None = setting("haMasterAddress", None, read=read_address)
+    """For a slave, the HA port of its master. None: name servers tell it."""
+    heartbeat_ms: int = setting("haSendHeartbeatInterval", 5000, limits=(1, _HOUR_MS), change=NEXT_START)
+    """Interval of heartbeats."""
+    silence_ms: int = setting("haHousekeepingInterval", 20_000, limits=(1, _HOUR_MS), change=NEXT_START)
+    """A peer that sends nothing for this long is disconnected."""
+    batch_bytes: int = setting("haTransferBatchSize", 32 * 1024, limits=(1, 4 << 20), change=NEXT_START)
+    """Most bytes of the log in one frame."""
+    behind_bytes_max: int = setting("haSlaveFallbehindMax", 256 << 20, limits=(0, 2**62), change=NEXT_START)
+    """With all slaves further behind, a SYNC_MASTER responds SLAVE_NOT_AVAILABLE."""
+    secret: str = setting("haSecret", "", is_private=True)
+    """Shared secret of master and slaves (not in RocketMQ, whose replicas have none). Empty: replicas are not
+    authenticated, and a broker with access control accepts no slave."""
+    handshake_required: bool = setting("haHandshakeRequired", False)
+    """Whether a SYNC_MASTER ignores slaves without this project's handshake, as RocketMQ's (not in
+    RocketMQ)."""
     reconnect_ms: int = 5000
-    """How long a slave waits before it tries its master again (fixed in RocketMQ)."""
+    """How long a slave waits before it connects to its master again (fixed in RocketMQ)."""
     sync_interval_ms: int = 10_000
     """How often a slave copies topics, groups and offsets (fixed in RocketMQ)."""
 
     def __post_init__(self) -> None:
-        _check_range("haSendHeartbeatInterval", self.heartbeat_ms, 1, 3_600_000)
-        _check_range("haHousekeepingInterval", self.silence_ms, 1, 3_600_000)
-        if self.heartbeat_ms + _BEAT_LATE_MS > self.silence_ms:
+        check_ranges(self)
+        if self.heartbeat_ms + _HEARTBEAT_LATE_MS > self.silence_ms:
             raise ConfigInvalid(
-                f"haSendHeartbeatInterval is {self.heartbeat_ms}; it must be at least {_BEAT_LATE_MS} ms "
-                f"below haHousekeepingInterval, {self.silence_ms}, or replicas with nothing to say disconnect"
+                f"haSendHeartbeatInterval is {self.heartbeat_ms}; it must be at least "
+                f"{_HEARTBEAT_LATE_MS} ms below haHousekeepingInterval, {self.silence_ms}, or idle replicas "
+                "disconnect"
             )
-        _check_range("haTransferBatchSize", self.batch_bytes, 1, 4 << 20)
-        _check_range("haSlaveFallbehindMax", self.behind_bytes_max, 0, 2**62)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DLedgerConfig:
-    """A broker that is a peer of a group which elects its leader."""
+    """A peer of a group that elects its leader."""
 
-    enabled: bool = False
-    """enableDLegerCommitLog."""
-    group: str = ""
-    """dLegerGroup: the same at every peer; mostly the brokerName."""
-    peers: dict[str, Address] = field(default_factory=dict)
-    """dLegerPeers, ``n0-host:port;n1-host:port;…``: each peer's id and where the others reach it. The id is a
-    letter and a number; a broker that follows registers with that number + 1."""
-    self_id: str = ""
-    """dLegerSelfId: which of them this broker is."""
-    flush: bool = True
-    """dLegerFlush (ours), ``quorum`` or ``async``: whether a majority has flushed a message before it is
-    acknowledged. DLedger 0.1 only flushes later on, every 10 ms."""
-    heartbeat_ms: int = 2000
-    """dLegerHeartbeatMillis (ours; 0.1's heartBeatTimeIntervalMs): how often a leader says that it leads. The
-    same at every peer, as the three that follow; RocketMQ cannot change them."""
-    heartbeats_missed_max: int = 3
-    """dLegerHeartbeatsMissed (ours; maxHeartBeatLeak): after so many intervals of silence others stand."""
-    vote_interval_ms_min: int = 300
-    """dLegerVoteMillisMin (ours; minVoteIntervalMs): a candidate waits from this to …"""
-    vote_interval_ms_max: int = 1000
-    """dLegerVoteMillisMax (ours; maxVoteIntervalMs): … this, before it asks again."""
+    enabled: bool = setting("enableDLegerCommitLog", False)
+    """Whether the broker is a DLedger peer."""
+    group: str = setting("dLegerGroup", "")
+    """Name of the group, the same at every peer; usually the brokerName."""
+    peers: dict[str, Address] = setting("dLegerPeers", {}, read=read_peers)
+    """Addresses of all peers by id: ``n0-host:port;n1-host:port;…``. An id is a letter and a number. A
+    follower registers with that number + 1 as its broker id."""
+    self_id: str = setting("dLegerSelfId", "")
+    """Id of this peer."""
+    flush: bool = setting("dLegerFlush", True, read=read_flush)
+    """``quorum`` or ``async``: whether a majority flushes a message before it is acknowledged (not in
+    RocketMQ). DLedger 0.1 flushes every 10 ms."""
+    heartbeat_ms: int = setting("dLegerHeartbeatMillis", 2000, limits=(10, 60_000))
+    """Interval of the leader's heartbeats (not in RocketMQ; heartBeatTimeIntervalMs in DLedger 0.1). It must
+    be the same at every peer, as the three that follow."""
+    heartbeats_missed_max: int = setting("dLegerHeartbeatsMissed", 3, limits=(2, 1000))
+    """Missed heartbeats after which a follower starts an election (not in RocketMQ; maxHeartBeatLeak)."""
+    vote_interval_ms_min: int = setting("dLegerVoteMillisMin", 300)
+    """Shortest time between two elections of a candidate (not in RocketMQ; minVoteIntervalMs)."""
+    vote_interval_ms_max: int = setting("dLegerVoteMillisMax", 1000, limits=(2, 600_000))
+    """Longest time between two elections of a candidate (not in RocketMQ; maxVoteIntervalMs)."""
     commit_wait_ms: int = 2500
-    """How long a send waits for a majority (0.1's maxWaitAckTimeMs; fixed in RocketMQ)."""
-    pending_max: int = 10_000
-    """dLegerPendingMax (ours; maxPendingRequestsNum): with so many messages that no majority has, sends are
-    refused."""
-    secret: str = field(default="", repr=False)
-    """dLegerSecret (ours): what every peer of the group must know. RocketMQ's peers know none. Empty: nobody
-    is asked."""
+    """How long a send waits for a majority (fixed in RocketMQ; maxWaitAckTimeMs in DLedger 0.1)."""
+    pending_max: int = setting("dLegerPendingMax", 10_000, limits=(1, 10_000_000))
+    """With this many uncommitted messages, sends are rejected (not in RocketMQ; maxPendingRequestsNum)."""
+    secret: str = setting("dLegerSecret", "", is_private=True)
+    """Shared secret of the peers (not in RocketMQ, whose peers have none). Empty: peers are not
+    authenticated."""
 
     def __post_init__(self) -> None:
         if not self.enabled:
@@ -325,30 +321,26 @@ class DLedgerConfig:
         for peer, address in self.peers.items():
             if address.scheme != "memory" and not address.port:
                 raise ConfigInvalid(f"dLegerPeers: {peer} at {address} has no port")
-        _check_range("dLegerHeartbeatMillis", self.heartbeat_ms, 10, 60_000)
-        _check_range("dLegerHeartbeatsMissed", self.heartbeats_missed_max, 2, 1000)
-        _check_range("dLegerVoteMillisMin", self.vote_interval_ms_min, 1, self.vote_interval_ms_max - 1)
-        _check_range("dLegerVoteMillisMax", self.vote_interval_ms_max, 2, 600_000)
-        _check_range("dLegerPendingMax", self.pending_max, 1, 10_000_000)
+        check_range("dLegerVoteMillisMin", self.vote_interval_ms_min, 1, self.vote_interval_ms_max - 1)
+        check_ranges(self)
 
     @property
     def slave_id(self) -> int:
-        """The broker's id while it follows: never 0, which is the leader's."""
+        """Broker id of a follower; never 0, which is the leader's."""
         return int(self.self_id[1:]) + 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsConfig:
-    """Where metrics and probes are, and what is traced. The keys are ours."""
+    """Metrics, probes and traces. RocketMQ has none of these keys."""
 
-    port: int | None = None
-    """metricsPort: where GET /metrics (brokers only), /livez and /readyz are answered; 0 is any free one.
-    None: nowhere."""
-    host: str = "127.0.0.1"
-    """metricsHost: the address to listen at. It is plain HTTP without a password."""
-    trace_sends: bool = False
-    """traceSends: whether sends that carry a trace context get spans of the broker's, where telemetry is
-    installed."""
+    port: int | None = setting("metricsPort", None, read=read_port)
+    """Port of the HTTP server for GET /metrics (brokers only), /livez and /readyz. 0: any free port. None: no
+    HTTP server."""
+    host: str = setting("metricsHost", "127.0.0.1", is_private=True)
+    """Address of the HTTP server, which has neither TLS nor passwords."""
+    trace_sends: bool = setting("traceSends", False)
+    """Whether the broker records spans for messages with a trace context, if telemetry is installed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -356,68 +348,72 @@ class BrokerConfig:
     """One broker."""
 
     store: StoreConfig
-    """Where and how messages are kept; its `store_host` is replaced by this broker's own address."""
+    """The message store. The broker replaces its `store_host` by its own address."""
     listen: ListenConfig = field(
         default_factory=lambda: ListenConfig(address=Address("tcp", "127.0.0.1", DEFAULT_BROKER_PORT))
     )
-    name: str = "broker-a"
-    """brokerName (RocketMQ: the machine's name). A master and its slaves share it."""
-    cluster_name: str = "DefaultCluster"
-    """brokerClusterName."""
-    broker_id: int = 0
-    """brokerId: 0 for a master."""
-    advertised_host: str | None = None
-    """brokerIP1: what clients are told to connect to, and the host in message ids. None: the bind address."""
-    ha_host: str | None = None
-    """brokerIP2: what slaves are told to connect to. None: as for clients."""
-    ha_port: int | None = None
-    """haListenPort. None: listenPort + 1, or any free port where that is taken."""
-    vip_channel: bool | None = None
-    """vipChannelEnable (ours; RocketMQ always opens it): whether listenPort - 2 is served, too. None: yes,
-    with a warning where that port is in use; true: the start fails then; false: it is not opened."""
-    offset_interval_ms: int = 5000
-    """flushConsumerOffsetInterval: how often the offsets of consumer groups are saved."""
-    delay_offset_interval_ms: int = 10_000
-    """flushDelayOffsetInterval: how often it is saved which delayed messages were delivered."""
-    permission: int = PERM_READ | PERM_WRITE
-    """brokerPermission: 4 read, 2 write."""
+    """Address, TLS, access control and limits of the port for clients."""
+    name: str = setting("brokerName", "broker-a")
+    """Name of the broker, which a master and its slaves share (RocketMQ: name of the machine)."""
+    cluster_name: str = setting("brokerClusterName", "DefaultCluster")
+    """Name of the cluster."""
+    broker_id: int = setting("brokerId", 0, limits=(0, 2**63 - 1))
+    """Id among the brokers of the name; 0 for the master."""
+    advertised_host: str | None = setting("brokerIP1", None)
+    """Host that clients connect to, also in message ids. None: the address of `listen`."""
+    ha_host: str | None = setting("brokerIP2", None)
+    """Host that slaves connect to. None: as for clients."""
+    ha_port: int | None = setting("haListenPort", None, read=read_port)
+    """Port for slaves. None: listenPort + 1, or any free port if that one is in use."""
+    vip_channel: bool | None = setting("vipChannelEnable", None)
+    """Whether the broker also listens at listenPort - 2 (not in RocketMQ, which always does). None: yes, with
+    a warning if that port is in use. True: the start fails in this case."""
+    offset_interval_ms: int = setting("flushConsumerOffsetInterval", 5000, limits=(1, _HOUR_MS), change=LIVE)
+    """How often consumer offsets are saved."""
+    delay_offset_interval_ms: int = setting(
+        "flushDelayOffsetInterval", 10_000, limits=(1, _HOUR_MS), change=NEXT_START
+    )
+    """How often the progress of delayed messages is saved."""
+    permission: int = setting("brokerPermission", PERM_READ | PERM_WRITE, limits=(0, 7), change=LIVE)
+    """4: read, 2: write."""
     topics: TopicsConfig = field(default_factory=TopicsConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
     send: SendConfig = field(default_factory=SendConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
     consume: ConsumeConfig = field(default_factory=ConsumeConfig)
     updatable_file: Path | None = None
-    """remoteConfigUpdateEnable (ours): the file that administrators may change some settings in from afar."""
+    """remoteConfigUpdateEnable (not in RocketMQ): file whose settings administrators may change by
+    request."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     ha: HaConfig = field(default_factory=HaConfig)
     dledger: DLedgerConfig = field(default_factory=DLedgerConfig)
-    replica_names: frozenset[str] = frozenset()
-    """replicaCertNames (ours): names of certificates, separated by semicolons. At the HA and DLedger ports a
-    peer must show a certificate with one of them. Empty: any name will do."""
+    replica_names: frozenset[str] = setting("replicaCertNames", frozenset(), read=read_names)
+    """Names of certificates, separated by semicolons (not in RocketMQ). A peer at the HA or DLedger port must
+    show a certificate with one of them. Empty: any name is accepted."""
 
     @property
     def is_slave(self) -> bool:
-        """Whether it begins as the copy of another broker."""
+        """Whether it starts as the slave of another broker."""
         return self.ha.role is BrokerRole.SLAVE
 
     @property
     def replica_address(self) -> Address:
-        """Where replicas connect to: the DLedger peer's address, or of the HA port the transport and host."""
+        """Address for replicas: of the DLedger peer, or transport and host of the HA port."""
         own = self.dledger.peers.get(self.dledger.self_id) if self.dledger.enabled else None
         return self.listen.address if own is None else own
 
     @property
     def accepts_any_replica(self) -> bool:
-        """Whether whoever reaches the port of replicas may take part."""
+        """Whether the port for replicas has no authentication."""
         secret = self.dledger.secret if self.dledger.enabled else self.ha.secret
         return not secret and not self.replica_names
 
     def _check_replicas(self) -> None:
-        """Raise ConfigInvalid where whoever reaches the port of replicas would get every message."""
+        """Raise ConfigInvalid if other machines could copy every message without authentication."""
         listen, port = self.listen, self.replica_address
         if self.replica_names and not (port.scheme == "tls" and listen.asks_certificates):
             raise ConfigInvalid(
-                "replicaCertNames needs TLS at the port of replicas: tls.server.mode=enforcing and "
+                "replicaCertNames needs TLS at the port for replicas: tls.server.mode=enforcing and "
                 "tls.server.need.client.auth=require, and tls:// in dLegerPeers"
             )
         if port.scheme == "memory" or listen.is_open or not self.accepts_any_replica:
@@ -426,13 +422,13 @@ class BrokerConfig:
         if self.dledger.enabled:
             raise ConfigInvalid(
                 f"{why} the DLedger port would let anybody into the group: set dLegerSecret to the same long "
-                "random text at every peer, or replicaCertNames with TLS; RocketMQ's peers know neither, and "
-                "join only with insecure=true"
+                "random text at every peer, or replicaCertNames with TLS; RocketMQ's peers support neither, "
+                "and join only with insecure=true"
             )
         if not listen.is_local or self.ha.role is BrokerRole.SYNC_MASTER:
             raise ConfigInvalid(
                 f"{why} the HA port would give anybody every message: set haSecret to the same long "
-                "random text at master and slaves, or replicaCertNames with TLS; RocketMQ's slaves know "
+                "random text at master and slaves, or replicaCertNames with TLS; RocketMQ's slaves support "
                 "neither, and copy only with insecure=true"
             )
 
@@ -448,13 +444,10 @@ class BrokerConfig:
                 "brokerRole is SLAVE, but with enableDLegerCommitLog a group elects its master"
             )
         if self.is_slave and self.broker_id == 0:
-            raise ConfigInvalid("brokerRole is SLAVE, and brokerId 0, which stands for the master")
+            raise ConfigInvalid("brokerRole is SLAVE, but brokerId is 0, the id of the master")
         _check_name("brokerName", self.name)
         _check_name("brokerClusterName", self.cluster_name)
-        _check_range("brokerId", self.broker_id, 0, 2**63 - 1)
-        _check_range("flushConsumerOffsetInterval", self.offset_interval_ms, 1, 3_600_000)
-        _check_range("flushDelayOffsetInterval", self.delay_offset_interval_ms, 1, 3_600_000)
-        _check_range("brokerPermission", self.permission, 0, 7)
+        check_ranges(self)
         if self.listen.is_wildcard and self.advertised_host is None:
             raise ConfigInvalid(
                 f"{self.listen.address} means every address of this machine; "
@@ -469,31 +462,26 @@ class NamesrvConfig:
     listen: ListenConfig = field(
         default_factory=lambda: ListenConfig(address=Address("tcp", "127.0.0.1", DEFAULT_NAMESRV_PORT))
     )
-    kv_config_path: Path | None = None
-    """kvConfigPath: where key-value settings are kept (RocketMQ: ~/namesrv/kvConfig.json).
-    None: in memory only."""
-    order_message_enable: bool = False
-    """orderMessageEnable: put a topic's ORDER_TOPIC_CONFIG into its routes."""
-    broker_expired_ms: int = 120_000
-    """A broker that was silent for this long is dropped (fixed in RocketMQ)."""
-    scan_interval_ms: int = 5000
-    """How often that is looked for (RocketMQ: 10 s)."""
-    kv_value_bytes_max: int = 64 * 1024
-    """maxKvValueBytes (ours): of a key-value setting with its names; a larger one is refused."""
-    kv_bytes_max: int = 4 << 20
-    """maxKvTotalBytes (ours): of all settings together. Each broker gets the order configurations, all of
-    them, in the answer to its registration."""
-    routes_max: int = 1_000_000
-    """maxRoutes (ours): brokers, pairs of a cluster and a broker, and pairs of a topic and a broker; a
-    registration with more is refused."""
+    kv_config_path: Path | None = setting("kvConfigPath", None)
+    """File of the key-value settings (RocketMQ: ~/namesrv/kvConfig.json). None: in memory only."""
+    order_message_enable: bool = setting("orderMessageEnable", False, change=LIVE)
+    """Whether routes contain the ORDER_TOPIC_CONFIG of their topic."""
+    broker_expired_ms: int = setting(None, 120_000, limits=(1, _HOUR_MS))
+    """A broker without a registration for this long is removed (fixed in RocketMQ)."""
+    scan_interval_ms: int = setting(None, 5000, limits=(1, _HOUR_MS))
+    """How often the name server looks for such brokers (RocketMQ: 10 s)."""
+    kv_value_bytes_max: int = setting("maxKvValueBytes", 64 * 1024, limits=(1, 1 << 20))
+    """Most bytes of a key-value setting with its names (not in RocketMQ)."""
+    kv_bytes_max: int = setting("maxKvTotalBytes", 4 << 20, limits=(1, 8 << 20))
+    """Most bytes of all key-value settings together (not in RocketMQ). The response to each registration
+    holds all order configurations."""
+    routes_max: int = setting("maxRoutes", 1_000_000, limits=(1, 100_000_000))
+    """Most brokers, pairs of a cluster and a broker, and pairs of a topic and a broker (not in RocketMQ). A
+    registration with more is rejected."""
     updatable_file: Path | None = None
-    """As a broker's."""
+    """As of a broker."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    """As a broker's; a name server has no metrics, but probes."""
+    """As of a broker. A name server has probes, but no metrics."""
 
     def __post_init__(self) -> None:
-        _check_range("maxKvValueBytes", self.kv_value_bytes_max, 1, 1 << 20)
-        _check_range("maxKvTotalBytes", self.kv_bytes_max, 1, 8 << 20)
-        _check_range("maxRoutes", self.routes_max, 1, 100_000_000)
-        _check_range("broker_expired_ms", self.broker_expired_ms, 1, 3_600_000)
-        _check_range("scan_interval_ms", self.scan_interval_ms, 1, 3_600_000)
+        check_ranges(self)

@@ -1,6 +1,7 @@
-"""What a store can be told. Groups of settings, checked once, when they are built.
+"""Settings of a store, in groups that are checked when they are built.
 
-Each field names the RocketMQ key (broker.conf) it mirrors and keeps 4.6.0's default unless it says why not.
+A field that mirrors a key of RocketMQ's broker.conf names it (`setting`). It keeps the default of RocketMQ
+4.6.0 unless its description gives a reason.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from pathlib import Path
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.message.delays import DEFAULT_DELAY_LEVELS, DelayLevels
+from rocketpy_broker.store.setting import LIVE, NEXT_START, check_ranges, mirrors, read_percent, setting
 
 _UNIT_BYTES = 20
+_HOUR_MS = 3_600_000
 
 
 class FlushDiskType(Enum):
@@ -25,106 +28,106 @@ class FlushDiskType(Enum):
     """Flushed to the disk."""
 
 
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ConfigInvalid(f"{name} is {value}; it must be from {low} to {high}")
+def _ratio(percent: int) -> float:
+    return percent / 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitLogConfig:
-    """The commit log: one record after the other, all topics together."""
+    """The commit log, which holds the messages of all topics."""
 
-    directory: Path | None = None
-    """storePathCommitLog. None: `commitlog` under the store's root."""
-    segment_bytes: int = 1 << 30
-    """mappedFileSizeCommitLog: length of one file. Fixed for the life of a store."""
-    message_bytes_max: int = 4 << 20
-    """maxMessageSize: of a whole record, as 4.6.0 compares it, and of a whole batch."""
-    reserve_bytes: int = 64 << 20
-    """Ours: blocks are reserved this far ahead of what is written, so that an append does not meet a
-    full disk and an empty store does not take a whole file. 0: never; the file stays a hole."""
+    directory: Path | None = setting("storePathCommitLog", None)
+    """Directory of the files. None: `commitlog` under the store's root."""
+    segment_bytes: int = setting("mappedFileSizeCommitLog", 1 << 30, limits=(1024, 1 << 31))
+    """Length of one file. It cannot change during the life of a store."""
+    message_bytes_max: int = setting("maxMessageSize", 4 << 20, limits=(128, 1 << 30), change=NEXT_START)
+    """Largest record and largest batch. The limit includes all fields of the record, as in 4.6.0."""
+    reserve_bytes: int = setting(None, 64 << 20, limits=(0, 1 << 40))
+    """Disk blocks are allocated this far ahead of the end of the log (not in RocketMQ). An append then does
+    not meet a full disk, and an empty store does not occupy a whole file. 0: never; the file stays sparse."""
 
     def __post_init__(self) -> None:
-        _check_range("mappedFileSizeCommitLog", self.segment_bytes, 1024, 1 << 31)
-        _check_range("maxMessageSize", self.message_bytes_max, 128, 1 << 30)
-        _check_range("reserve_bytes", self.reserve_bytes, 0, 1 << 40)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumeQueueConfig:
-    """The consume queues: 20 bytes a message, one directory a queue."""
+    """The consume queues: 20 bytes for each message, one directory for each queue."""
 
-    segment_bytes: int = 300_000 * _UNIT_BYTES
-    """mappedFileSizeConsumeQueue: length of one file, rounded up to whole units as 4.6.0 does. Sparse."""
+    segment_bytes: int = setting(
+        "mappedFileSizeConsumeQueue", 300_000 * _UNIT_BYTES, limits=(_UNIT_BYTES, 1 << 31)
+    )
+    """Length of one file, rounded up to whole units as in 4.6.0. Files are sparse."""
     handles_max: int = 512
-    """Ours: with more files of queues open, those that are flushed are closed until they are needed again."""
+    """Open files of queues (not in RocketMQ). Beyond it, flushed files are closed until they are needed."""
     pending_bytes_max: int = 4096
-    """Ours: a queue's newest units are written to its file when they are this many, when they are read,
-    or at the next flush; after a crash they are dispatched again."""
+    """Bytes of new units that a queue buffers (not in RocketMQ). It writes them when they are this many, when
+    they are read, or at the next flush. After a crash they are dispatched again."""
 
     def __post_init__(self) -> None:
-        _check_range("mappedFileSizeConsumeQueue", self.segment_bytes, _UNIT_BYTES, 1 << 31)
+        check_ranges(self)
         object.__setattr__(self, "segment_bytes", -(-self.segment_bytes // _UNIT_BYTES) * _UNIT_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexConfig:
-    """The key index."""
+    """The index of message keys."""
 
-    enabled: bool = True
-    """messageIndexEnable."""
-    slots: int = 5_000_000
-    """maxHashSlotNum: hash slots of one file. Four bytes of memory each, for the file being written."""
-    entries: int = 20_000_000
-    """maxIndexNum: entries of one file, less one."""
-    query_count_max: int = 64
-    """maxMsgsNumBatch: a query by key returns no more."""
+    enabled: bool = setting("messageIndexEnable", True, change=NEXT_START)
+    """Whether keys are indexed."""
+    slots: int = setting("maxHashSlotNum", 5_000_000, limits=(1, 1 << 28))
+    """Hash slots of one file. The file that is being written takes four bytes of memory for each slot."""
+    entries: int = setting("maxIndexNum", 20_000_000, limits=(2, 1 << 28))
+    """Entries of one file, plus one."""
+    query_count_max: int = setting("maxMsgsNumBatch", 64, change=LIVE)
+    """Most messages that a query by key returns."""
 
     def __post_init__(self) -> None:
-        _check_range("maxHashSlotNum", self.slots, 1, 1 << 28)
-        _check_range("maxIndexNum", self.entries, 2, 1 << 28)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlushConfig:
     """When written bytes are made durable."""
 
-    disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    """flushDiskType."""
-    commit_log_interval_ms: int = 500
-    """flushIntervalCommitLog."""
-    commit_log_least_pages: int = 0
-    """flushCommitLogLeastPages: with less than so many pages of 4 KiB written, the log's flush waits for the
-    next (RocketMQ: 4). Ours takes what there is, so that power loss takes no more than an interval."""
-    commit_log_thorough_ms: int = 10_000
-    """flushCommitLogThoroughInterval: … but no longer than this; nor than for the queues' next flush."""
-    consume_queue_interval_ms: int = 1000
-    """flushIntervalConsumeQueue. Each of ours is thorough (4.6.0's only every 60 s)
-    and moves the checkpoint."""
-    sync_timeout_ms: int = 5000
-    """syncFlushTimeout: how long a SYNC_FLUSH answer waits before it says FLUSH_DISK_TIMEOUT."""
+    disk_type: FlushDiskType = setting("flushDiskType", FlushDiskType.ASYNC_FLUSH)
+    """When a message counts as stored."""
+    commit_log_interval_ms: int = setting(
+        "flushIntervalCommitLog", 500, limits=(1, _HOUR_MS), change=NEXT_START
+    )
+    """How often the commit log is flushed."""
+    commit_log_least_pages: int = setting("flushCommitLogLeastPages", 0, limits=(0, 1 << 20), change=LIVE)
+    """A flush of the commit log is skipped while fewer pages of 4 KiB are unflushed (RocketMQ: 4). The
+    default flushes any number, so that a power failure loses at most one interval."""
+    commit_log_thorough_ms: int = setting(
+        "flushCommitLogThoroughInterval", 10_000, limits=(1, _HOUR_MS), change=LIVE
+    )
+    """Longest time for which flushes are skipped. The next flush of the queues ends it, too."""
+    consume_queue_interval_ms: int = setting(
+        "flushIntervalConsumeQueue", 1000, limits=(1, _HOUR_MS), change=NEXT_START
+    )
+    """How often all queues are flushed and the checkpoint moves (RocketMQ: completely only every 60 s)."""
+    sync_timeout_ms: int = setting("syncFlushTimeout", 5000, change=NEXT_START)
+    """How long a SYNC_FLUSH response waits before it is FLUSH_DISK_TIMEOUT."""
 
     def __post_init__(self) -> None:
-        _check_range("flushCommitLogLeastPages", self.commit_log_least_pages, 0, 1 << 20)
-        _check_range("flushCommitLogThoroughInterval", self.commit_log_thorough_ms, 1, 3_600_000)
-        _check_range("flushIntervalCommitLog", self.commit_log_interval_ms, 1, 3_600_000)
-        _check_range("flushIntervalConsumeQueue", self.consume_queue_interval_ms, 1, 3_600_000)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadConfig:
-    """How much one pull gets."""
+    """Limits of one pull."""
 
-    memory_bytes_max: int = 256 * 1024
-    """maxTransferBytesOnMessageInMemory."""
-    memory_count_max: int = 32
-    """maxTransferCountOnMessageInMemory."""
-    disk_bytes_max: int = 64 * 1024
-    """maxTransferBytesOnMessageInDisk."""
-    disk_count_max: int = 8
-    """maxTransferCountOnMessageInDisk."""
-    memory_ratio_percent: int = 40
-    """accessMessageInMemoryMaxRatio: the newest so much of physical memory counts as "in memory"."""
+    memory_bytes_max: int = setting("maxTransferBytesOnMessageInMemory", 256 * 1024, change=LIVE)
+    """Most bytes of messages that are in memory."""
+    memory_count_max: int = setting("maxTransferCountOnMessageInMemory", 32, change=LIVE)
+    """Most messages that are in memory."""
+    disk_bytes_max: int = setting("maxTransferBytesOnMessageInDisk", 64 * 1024, change=LIVE)
+    """Most bytes of messages that are on disk."""
+    disk_count_max: int = setting("maxTransferCountOnMessageInDisk", 8, change=LIVE)
+    """Most messages that are on disk."""
+    memory_ratio_percent: int = setting("accessMessageInMemoryMaxRatio", 40, change=LIVE)
+    """Share of physical memory whose size counts as "in memory", measured from the end of the log."""
     physical_memory_bytes: int = field(
         default_factory=lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     )
@@ -132,60 +135,57 @@ class ReadConfig:
 
     @property
     def memory_window_bytes(self) -> int:
-        """Bytes at the log's end that count as being in memory."""
+        """Bytes at the end of the log that count as being in memory."""
         return self.physical_memory_bytes * self.memory_ratio_percent // 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BusyConfig:
-    """When messages are refused because the store cannot keep up; see `busy`."""
+    """When messages are rejected because the store cannot keep up; see `store.busy`."""
 
-    enabled: bool = True
-    """brokerFastFailureEnable."""
-    wait_ms: int = 200
-    """waitTimeMillsInSendQueue: how late the event loop may be. 0: any time."""
-    page_cache_ms: int = 1000
-    """osPageCacheBusyTimeOutMills: how long one write to the commit log may take. 0: any time."""
+    enabled: bool = setting("brokerFastFailureEnable", True, change=LIVE)
+    """Whether an overloaded store rejects messages."""
+    wait_ms: int = setting("waitTimeMillsInSendQueue", 200, limits=(0, _HOUR_MS), change=LIVE)
+    """Longest delay of the event loop. 0: no limit."""
+    page_cache_ms: int = setting("osPageCacheBusyTimeOutMills", 1000, limits=(0, _HOUR_MS), change=LIVE)
+    """Longest duration of one write to the commit log. 0: no limit."""
 
     def __post_init__(self) -> None:
-        _check_range("waitTimeMillsInSendQueue", self.wait_ms, 0, 3_600_000)
-        _check_range("osPageCacheBusyTimeOutMills", self.page_cache_ms, 0, 3_600_000)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionConfig:
-    """How long messages are kept. 4.6.0 has the two upper watermarks as Java system properties."""
+    """How long messages are kept. The two upper watermarks are Java system properties in 4.6.0."""
 
-    reserved_hours: int = 72
-    """fileReservedTime: a commit log file may go so long after it was last written."""
-    delete_when: str = "04"
-    """deleteWhen: hours of the day, local time, separated by semicolons: expired files are deleted then."""
-    max_used_percent: int = 75
-    """diskMaxUsedSpaceRatio: a fuller disk has expired files deleted at any hour."""
-    clean_percent: int = 85
-    """rocketmq.broker.diskSpaceCleanForciblyRatio: a fuller disk has the oldest files deleted at any age, if
-    `clean_forcibly` is set."""
-    refuse_percent: int = 90
-    """rocketmq.broker.diskSpaceWarningLevelRatio: with a fuller disk messages are refused."""
-    clean_forcibly: bool = False
-    """cleanFileForciblyEnable: whether a nearly full disk may cost messages that have not expired. RocketMQ's
-    default is True; ours keeps acknowledged messages and refuses new ones."""
-    interval_ms: int = 10_000
-    """cleanResourceInterval: how often to look."""
-    file_pause_ms: int = 100
-    """deleteCommitLogFilesInterval: pause between two files."""
-    grace_ms: int = 120_000
-    """destroyMapedFileIntervalForcibly: a file that is being read stays so long, and no longer."""
-    batch_files_max: int = 10
-    """Commit log files deleted in one pass (fixed in RocketMQ)."""
+    reserved_hours: int = setting("fileReservedTime", 72, limits=(0, 1_000_000), change=LIVE)
+    """Age of a commit log file, since its last write, at which it may be deleted."""
+    delete_when: str = setting("deleteWhen", "04", change=LIVE)
+    """Hours of the day, in local time, at which expired files are deleted; separated by semicolons."""
+    max_used_percent: int = setting("diskMaxUsedSpaceRatio", 75, limits=(0, 100), change=LIVE)
+    """With a fuller disk, expired files are deleted at any hour."""
+    clean_percent: int = setting(
+        "rocketmq.broker.diskSpaceCleanForciblyRatio", 85, read=read_percent, show=_ratio, limits=(0, 100)
+    )
+    """With a fuller disk, the oldest files are deleted at any age, if `clean_forcibly` is set."""
+    refuse_percent: int = setting(
+        "rocketmq.broker.diskSpaceWarningLevelRatio", 90, read=read_percent, show=_ratio, limits=(0, 100)
+    )
+    """With a fuller disk, messages are rejected."""
+    clean_forcibly: bool = setting("cleanFileForciblyEnable", False)
+    """Whether a nearly full disk may delete messages that have not expired (RocketMQ: True). The default
+    keeps acknowledged messages and rejects new ones."""
+    interval_ms: int = setting("cleanResourceInterval", 10_000, limits=(1, _HOUR_MS), change=LIVE)
+    """How often the disk is checked."""
+    file_pause_ms: int = setting("deleteCommitLogFilesInterval", 100, change=LIVE)
+    """Pause between the deletions of two files."""
+    grace_ms: int = setting("destroyMapedFileIntervalForcibly", 120_000, change=LIVE)
+    """How long a file stays that is being read."""
+    batch_files_max: int = setting(None, 10, limits=(1, 10_000))
+    """Commit log files that are deleted in one pass (fixed in RocketMQ)."""
 
     def __post_init__(self) -> None:
-        _check_range("fileReservedTime", self.reserved_hours, 0, 1_000_000)
-        _check_range("diskMaxUsedSpaceRatio", self.max_used_percent, 0, 100)
-        _check_range("clean_percent", self.clean_percent, 0, 100)
-        _check_range("refuse_percent", self.refuse_percent, 0, 100)
-        _check_range("cleanResourceInterval", self.interval_ms, 1, 3_600_000)
-        _check_range("batch_files_max", self.batch_files_max, 1, 10_000)
+        check_ranges(self)
         for part in self.delete_when.split(";"):
             hour = part.strip()
             if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) < 24):
@@ -196,21 +196,23 @@ class RetentionConfig:
 class RecoveryConfig:
     """How a store is opened."""
 
-    check_crc: bool = True
-    """checkCRCOnRecover."""
+    check_crc: bool = setting("checkCRCOnRecover", True)
+    """Whether the checksums of bodies are verified."""
     cut_damage: bool = False
-    """Ours: cut the log at damage that is not a torn tail, losing the valid records behind it. An operator's
-    last resort; otherwise such a store is refused with a report."""
+    """Truncate the log at damage that is not a torn tail (not in RocketMQ). The valid records behind it are
+    lost, so this is an operator's last resort. False: such a store is not opened, and a report is given."""
     use_progress: bool = True
-    """Ours: after a crash begin where the checkpoint says that queues and index are complete. False: begin as
-    4.6.0 does, with the file that the checkpoint's times name, and build the newest index file again."""
+    """After a crash, start where the checkpoint says that queues and index are complete (not in RocketMQ).
+    False: start as 4.6.0 does, at the file that the checkpoint's times select, and rebuild the newest index
+    file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreConfig:
-    """A message store in `root` (storePathRootDir)."""
+    """A message store."""
 
-    root: Path
+    root: Path = field(metadata=mirrors("storePathRootDir"))
+    """Directory of the store."""
     commit_log: CommitLogConfig = field(default_factory=CommitLogConfig)
     consume_queue: ConsumeQueueConfig = field(default_factory=ConsumeQueueConfig)
     index: IndexConfig = field(default_factory=IndexConfig)
@@ -220,9 +222,9 @@ class StoreConfig:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     busy: BusyConfig = field(default_factory=BusyConfig)
     store_host: bytes = b"\x7f\x00\x00\x01" + (10911).to_bytes(4, "big")
-    """Address written into every record (4 or 16 bytes, then the port as i32): brokerIP1 and listenPort."""
-    delay_levels: str = DEFAULT_DELAY_LEVELS
-    """messageDelayLevel: what DELAY=1, 2, … wait; the consume queue of a delayed message has its due time."""
+    """Address in every record (4 or 16 bytes, then the port as i32): brokerIP1 and listenPort."""
+    delay_levels: str = setting("messageDelayLevel", DEFAULT_DELAY_LEVELS)
+    """Delays of the levels 1, 2, … of the message property DELAY, separated by spaces."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))

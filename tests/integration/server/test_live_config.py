@@ -18,12 +18,17 @@ from rocketpy.protocol.headers import (
     SendMessageRequestHeaderV2,
 )
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
-from rocketpy_broker.config.live import _BROKER_CHANGES, _BROKER_NEXT_START, broker_live_config
+from rocketpy_broker.config.keys import BROKER_KEYS, STORE_KEYS
+from rocketpy_broker.config.live import broker_live_config
+from rocketpy_broker.store.setting import Change
 from tests.integration.raw_client import RawClient
 from tests.mqproducer.place import eventually
 
 SMALL = "mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n"
 ALLOWED = "# ours\nremoteConfigUpdateEnable=true\n"
+CHANGEABLE = {
+    name: key.change for name, key in {**BROKER_KEYS, **STORE_KEYS}.items() if key.change is not Change.NEVER
+}
 
 
 @asynccontextmanager
@@ -183,7 +188,7 @@ async def test_tuning_keys_are_taken_with_a_note(tmp_path: Path) -> None:
     assert "sendMessageThreadPoolNums" not in conf_files(tmp_path)["broker.conf"]
 
 
-@pytest.mark.parametrize("name", sorted(_BROKER_CHANGES | _BROKER_NEXT_START))
+@pytest.mark.parametrize("name", sorted(CHANGEABLE))
 async def test_each_key_on_a_list_can_be_set(tmp_path: Path, name: str) -> None:
     """A key would be on a list, and yet be refused, not be kept, or not be shown."""
     path = tmp_path / "broker.conf"
@@ -194,8 +199,8 @@ async def test_each_key_on_a_list_can_be_set(tmp_path: Path, name: str) -> None:
     value = {"deleteWhen": "05", "brokerPermission": "4"}.get(name) or words.get(shown[name])
     value = value or str(int(shown[name]) + 1)
     done = await live.update(f"{name}={value}\n")
-    assert bool(done.changed) == (name in _BROKER_CHANGES)
-    assert bool(done.notes) == (name in _BROKER_NEXT_START)
+    assert bool(done.changed) == (CHANGEABLE[name] is Change.LIVE)
+    assert bool(done.notes) == (CHANGEABLE[name] is Change.NEXT_START)
     again = broker_live_config(load_broker_config(path))
     assert settings_in(again.text().encode())[name] == value
 

@@ -1,0 +1,78 @@
+"""Parses the texts of keys that hold addresses, names and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rocketpy.transport import Address
+from rocketpy_broker.store.setting import read_integer, read_text
+
+
+def read_positive(value: str) -> int:
+    """Return a whole number of at least 1. Raises ValueError."""
+    number = read_integer(value)
+    if number < 1:
+        raise ValueError("a number of at least 1 is expected")
+    return number
+
+
+def read_port(value: str) -> int:
+    """Return a port. Raises ValueError."""
+    port = read_integer(value)
+    if not 0 <= port <= 65535:
+        raise ValueError("a port from 0 to 65535 is expected")
+    return port
+
+
+def read_seconds(value: str) -> int:
+    """Return seconds in milliseconds. Raises ValueError."""
+    return read_integer(value) * 1000
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return a reader of one of these words, in any case. It raises ValueError for another one."""
+
+    def read(value: str) -> str:
+        word = value.strip().lower()
+        if word not in words:
+            raise ValueError(f"one of {', '.join(words)} is expected")
+        return word
+
+    return read
+
+
+def read_address(value: str) -> Address:
+    """Return an address. Raises ConfigInvalid."""
+    return Address.parse(value.strip())
+
+
+def read_addresses(value: str) -> tuple[Address, ...]:
+    """Return addresses that semicolons separate. Raises ConfigInvalid."""
+    return tuple(Address.parse(part.strip()) for part in value.split(";") if part.strip())
+
+
+def read_listen_address(value: str) -> tuple[str | None, str, int]:
+    """Return scheme, host and port. Scheme None: none was written, so a certificate decides."""
+    address = Address.parse(value.strip())
+    return address.scheme if "://" in value else None, address.host, address.port
+
+
+def read_peers(value: str) -> dict[str, Address]:
+    """Return the addresses in dLegerPeers by peer id. Raises ValueError, ConfigInvalid."""
+    peers: dict[str, Address] = {}
+    for part in filter(None, map(str.strip, value.split(";"))):
+        peer, _, address = part.partition("-")
+        if peer in peers:
+            raise ValueError(f"{peer} is there twice")
+        peers[peer] = Address.parse(address)
+    return peers
+
+
+def read_names(value: str) -> frozenset[str]:
+    """Return the names of certificates that semicolons separate, in lower case. Raises ValueError."""
+    return frozenset(filter(None, (name.strip().lower() for name in read_text(value).split(";"))))
+
+
+def read_flush(value: str) -> bool:
+    """Return whether dLegerFlush is ``quorum``, not ``async``. Raises ValueError."""
+    return one_of("quorum", "async")(value) == "quorum"

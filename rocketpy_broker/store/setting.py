@@ -1,0 +1,175 @@
+"""Fields of configuration classes that mirror a key of RocketMQ's configuration files.
+
+`setting` puts everything about a key next to its field: name, default, limits, and when a change applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field, fields
+from enum import Enum
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeVar, cast, get_args, get_type_hints
+
+from rocketpy.errors import ConfigInvalid
+
+T = TypeVar("T")
+
+_SETTING: Final = "setting"
+
+
+class Change(Enum):
+    """When a running server applies a change that an administrator requests."""
+
+    NEVER = "the change is rejected"
+    NEXT_START = "the change is written to the file and applies at the next start"
+    LIVE = "the change applies at once: the field is read each time it matters"
+
+
+NEXT_START: Final = Change.NEXT_START
+LIVE: Final = Change.LIVE
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class Setting(NamedTuple):
+    """What a field says about its key. name: None for a field that only has limits."""
+
+    name: str | None
+    read: Callable[[str], Any] | None = None
+    """Parses the text of the key, raises ValueError or ConfigInvalid. None: by the type of the field."""
+    show: Callable[[Any], Any] = _same
+    """Converts the field's value to the unit of the key."""
+    limits: tuple[int, int] | None = None
+    """The lowest and the highest value."""
+    change: Change = Change.NEVER
+    is_private: bool = False
+    """Whether the value is left out of `repr` and of the listing for administrators."""
+
+
+def setting(
+    name: str | None,
+    default: T,
+    *,
+    read: Callable[[str], Any] | None = None,
+    show: Callable[[Any], Any] = _same,
+    limits: tuple[int, int] | None = None,
+    change: Change = Change.NEVER,
+    is_private: bool = False,
+) -> T:
+    """Return a dataclass field that mirrors the key `name`; see `Setting`."""
+    metadata = {_SETTING: Setting(name, read, show, limits, change, is_private)}
+    if isinstance(default, dict):
+        return cast(T, field(default_factory=default.copy, metadata=metadata))
+    return field(default=default, metadata=metadata, repr=not is_private)
+
+
+def mirrors(name: str) -> dict[str, Setting]:
+    """Return the metadata of a dataclass field without a default that mirrors the key `name`."""
+    return {_SETTING: Setting(name)}
+
+
+class Key(NamedTuple):
+    """A key: the field of the configuration group that holds it, and how its text is read and shown."""
+
+    group: str
+    field: str
+    read: Callable[[str], Any]
+    show: Callable[[Any], Any] = _same
+    change: Change = Change.NEVER
+    is_private: bool = False
+
+
+def keys_of(config: type, group: str) -> dict[str, Key]:
+    """Return the keys that the fields of a configuration class mirror, by name."""
+    hints = get_type_hints(config)
+    found = {}
+    for one in fields(config):
+        said: Setting | None = one.metadata.get(_SETTING)
+        if said is not None and said.name is not None:
+            read = said.read or _reader(hints[one.name])
+            found[said.name] = Key(group, one.name, read, said.show, said.change, said.is_private)
+    return found
+
+
+def check_ranges(config: Any) -> None:
+    """Raise ConfigInvalid for a field outside of its limits."""
+    for one in fields(config):
+        said: Setting | None = one.metadata.get(_SETTING)
+        value = getattr(config, one.name)
+        if said is not None and said.limits is not None and value is not None:
+            has_other_unit = said.show is not _same
+            name = one.name if said.name is None or has_other_unit else said.name
+            check_range(name, value, *said.limits)
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raise ConfigInvalid for a value outside of low to high."""
+    if not low <= value <= high:
+        raise ConfigInvalid(f"{name} is {value}; it must be from {low} to {high}")
+
+
+# -- texts of keys ----------------------------------------------------------------------------
+
+
+def read_text(value: str) -> str:
+    """Return a text without blanks around it. Raises ValueError for an empty one."""
+    if not value.strip():
+        raise ValueError("a value is missing")
+    return value.strip()
+
+
+def read_integer(value: str) -> int:
+    """Return a whole number. Raises ValueError."""
+    try:
+        return int(value.strip())
+    except ValueError:
+        raise ValueError("a whole number is expected") from None
+
+
+def read_boolean(value: str) -> bool:
+    """Return a truth value. Raises ValueError."""
+    word = value.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("true or false is expected")
+    return word == "true"
+
+
+def read_path(value: str) -> Path:
+    """Return a path; ~ is the home directory. Raises ValueError for an empty one."""
+    return Path(read_text(value)).expanduser()
+
+
+def read_percent(value: str) -> int:
+    """Return a ratio from 0 to 1, as in RocketMQ's system properties, in percent. Raises ValueError."""
+    try:
+        return round(100 * float(value))
+    except ValueError:
+        raise ValueError("a number from 0 to 1 is expected") from None
+
+
+_READERS: Final[dict[type, Callable[[str], Any]]] = {
+    bool: read_boolean,
+    int: read_integer,
+    str: read_text,
+    Path: read_path,
+}
+
+
+def _reader(hint: Any) -> Callable[[str], Any]:
+    """Return the reader for the type of a field."""
+    kind: type = next((one for one in get_args(hint) if one is not NoneType), hint)
+    return _member_reader(kind) if issubclass(kind, Enum) else _READERS[kind]
+
+
+def _member_reader(kind: type[Enum]) -> Callable[[str], Enum]:
+    def read(value: str) -> Enum:
+        try:
+            return kind[value.strip()]
+        except KeyError:
+            raise ValueError(f"one of {', '.join(kind.__members__)} is expected") from None
+
+    return read
