@@ -17,8 +17,7 @@ from rocketpy.client.broker_api import BrokerApi, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.lookup import view_by_offset
 from rocketpy.client.namespace import wrap, wrap_queue
-from rocketpy.client.routing import publish_route
-from rocketpy.client.routing.routes import MASTER_ID, member_to_read
+from rocketpy.client.routing.routes import MASTER_ID, member_to_read, publish_route
 from rocketpy.config import check_number
 from rocketpy.errors import (
     BrokerError,

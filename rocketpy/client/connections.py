@@ -31,7 +31,7 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.remoting.acl import Signer
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
-from rocketpy.transport import Channel, ChannelOptions, connect
+from rocketpy.transport import Channel, ChannelOptions, ClientOnlyEndpoint, connect
 
 log = logging.getLogger("rocketpy.client")
 
@@ -157,23 +157,17 @@ class PeerConnection:
         )
 
 
-class _ClientEndpoint:
+class _ClientEndpoint(ClientOnlyEndpoint):
     """The endpoint of a connection's channel."""
-
-    __slots__ = ("_connection", "handle")
 
     def __init__(self, connection: PeerConnection) -> None:
         self._connection = connection
-        self.handle = connection.handle
 
-    def channel_opened(self, channel: Channel) -> None:
-        """Nothing: the connection sets its channel when TLS is done too."""
-
-    def end_of_buffer(self) -> None:
-        """Nothing is gathered."""
+    def handle(self, channel: Channel, request: Command) -> Command | bytes | None:
+        return self._connection.handle(channel, request)
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """Part with the channel, so that the next send makes a new one."""
+        """Forget the channel, so that the next request opens a new one."""
         if self._connection.channel is channel:
             self._connection.channel = None
             self._connection.last_error = error

@@ -1,8 +1,7 @@
-"""ClientInstance: what producers and consumers of one process and event loop share.
+"""ClientInstance: what the producers and consumers of one event loop share.
 
-Connections (one a broker), the routes of topics, heartbeats and the name servers. It learns a topic's
-route when one is first wanted, asks again for all of them every 30 s, closes connections to brokers that
-no route names any more, and tells brokers when a group leaves.
+It holds one connection to each broker, caches routes, and sends heartbeats. A route is fetched on first use
+and refreshed every 30 s; connections to brokers that are in no route any more are closed.
 
 Source: RocketMQ 4.6 MQClientInstance, MQClientManager.
 """
@@ -26,18 +25,25 @@ from weakref import WeakKeyDictionary
 
 from rocketpy.client.connections import ConnectionPool, PeerConnection
 from rocketpy.client.embedded_lease import Lease, is_embedded, lease
-from rocketpy.client.heartbeats import HeartbeatResponses
 from rocketpy.client.name_servers import NameServers, split_addresses
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import MASTER_ID, member_to_read
 from rocketpy.config import CODECS, ClientConfig, Credentials
-from rocketpy.errors import ClientClosed, ConfigInvalid, ConnectionLost, RocketError, RouteNotFound
+from rocketpy.errors import (
+    BrokerError,
+    ClientClosed,
+    ConfigInvalid,
+    ConnectionLost,
+    RocketError,
+    RouteNotFound,
+)
 from rocketpy.message.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.protocol.bodies import BrokerData, ConsumerData, HeartbeatData, ProducerData, TopicRouteData
-from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import UnregisterClientRequestHeader
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import Health
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, local_address
 
@@ -51,10 +57,10 @@ P = TypeVar("P")
 
 
 class KnownTopic:
-    """A topic that somebody asked for.
+    """The cached route of a topic.
 
-    route: as the name server last told it; None while it knows none. asked_at: loop time of its last
-    answer. error: why that was no route. changed: called after each change of the route.
+    route: from the last response of a name server that had one. asked_at: loop time of the last response.
+    error: why that response had no route. changed: called after each change of the route.
     """
 
     __slots__ = ("asked_at", "changed", "error", "name", "route", "waiting")
@@ -69,10 +75,10 @@ class KnownTopic:
 
 
 class ClientInstance:
-    """One client towards name servers and brokers. Get it by `acquire`, give it back by `release`.
+    """The client of one event loop and configuration; `acquire` and `release` count its users.
 
-    on_fork: called in a forked child with the reason why this client is of no use there. thread: in which its
-    event loop runs, as far as known.
+    on_fork: called in a forked child with the error of every later use. thread: the id of the thread in which
+    the event loop last ran.
     """
 
     def __init__(self, config: ClientConfig) -> None:
@@ -99,7 +105,8 @@ class ClientInstance:
         self.thread = threading.get_ident()
         self._closed = False
         self._parts: dict[object, object] = {}
-        self._heartbeats = HeartbeatResponses()
+        self._refused_heartbeats: dict[str, BrokerError] = {}
+        self._limited_log = RateLimitedLog(log)
         self._registered: set[tuple[str, tuple[str, ...]]] = set()
         self._pid = os.getpid()
         self.on_fork: list[Callable[[RocketError], None]] = []
@@ -108,10 +115,10 @@ class ClientInstance:
 
     @classmethod
     async def acquire(cls, config: ClientConfig, *, wait: bool = True) -> ClientInstance:
-        """The instance of this event loop for these settings, started.
+        """Return the started instance of this event loop for this configuration.
 
-        wait: for the answer of a name server, at most `request_timeout_ms`. Raises ConfigInvalid, and
-        TransportError when none answers.
+        wait: until a name server responds, at most `request_timeout_ms`. Raises ConfigInvalid, and
+        TransportError when no name server responds.
         """
         config = replace(
             config,
@@ -134,7 +141,7 @@ class ClientInstance:
         return client
 
     async def release(self) -> None:
-        """Give it back; the last one closes connections and ends the background work."""
+        """End one use; the last one closes the connections and cancels the background tasks."""
         self._users -= 1
         if self._users or self._closed or self.is_forked_copy:
             return
@@ -172,9 +179,9 @@ class ClientInstance:
             local = (await servers.reach()).local_address
         else:
             local = await local_address(Address.parse(servers.addresses[0])) or ""
-            servers.current.when_open(lambda _: None)  # `health` shows how that ended
+            servers.current.when_open(lambda _: None)  # `health` shows the outcome
         if self.client_id:
-            return  # another user was first
+            return  # another user has started it
         self.address = _ip_of(local)
         self.client_id = _client_id(self.address, self.config.instance_name, is_certain=bool(local))
         self.tasks.spawn(self._every(self.config.route_refresh_ms, self._refresh), "route refresh")
@@ -182,29 +189,29 @@ class ClientInstance:
 
     @property
     def is_forked_copy(self) -> bool:
-        """Whether this is a copy in a forked child of the process it belongs to.
+        """Whether this object was copied into a forked child.
 
-        Its connections are the parent's: closing them here would take them out of the parent's event loop.
+        The connections belong to the parent: closing them would remove them from the parent's event loop.
         """
         return self._pid != os.getpid()
 
     def abandon(self) -> None:
-        """In a forked child: refuse everything, with a clear error, and touch nothing of the parent's."""
+        """In a forked child: fail every later request, without touching the parent's connections."""
         reason = ClientClosed(
             f"this client was made in process {self._pid}, before a fork; "
             f"make a new one in process {os.getpid()}"
         )
         self.connections.abandon(reason)
-        for tell in self.on_fork:
-            tell(reason)
+        for callback in self.on_fork:
+            callback(reason)
 
     def check_loop(self) -> None:
-        """See to it that the caller is in this client's event loop. Raises ClientClosed.
+        """Raise ClientClosed unless the caller runs in the event loop of this client.
 
-        Elsewhere its futures cannot be waited for: a send would fail, and be stored all the same.
+        In another loop a send would be stored, yet fail when its future is awaited.
         """
         if self.is_forked_copy:
-            return  # the error after a fork says more
+            return  # requests fail with the more specific error of `abandon`
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
@@ -212,14 +219,14 @@ class ClientInstance:
         if running is not self._loop:
             state = " (which is closed)" if self._loop.is_closed() else ""
             raise ClientClosed(
-                f"this client belongs to the event loop that started it{state}, and was used in "
+                f"this client belongs to the event loop that started it{state}, but was used in "
                 f"{'another one' if running is not None else 'a thread without one'}; "
-                "make one for each loop, or use rocketpy.sync"
+                "create a client in each loop, or use rocketpy.sync"
             )
-        self.thread = threading.get_ident()  # a loop may go on in another thread
+        self.thread = threading.get_ident()  # a loop may continue in another thread
 
     def now_ms(self) -> float:
-        """The event loop's steady clock, in ms."""
+        """Return the event loop's monotonic time in ms."""
         return self._loop.time() * 1000
 
     async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
@@ -228,7 +235,7 @@ class ClientInstance:
             await work()
 
     def health(self) -> Health:
-        """How the client is doing, from what it knows; asks nobody."""
+        """Return the state of the client; sends no request."""
         problems = []
         if self.tasks.failure is not None:
             problems.append(str(self.tasks.failure))
@@ -242,7 +249,11 @@ class ClientInstance:
             for broker in brokers.values()
             if broker.channel is None and broker.last_error is not None
         ]
-        problems += self._heartbeats.problems(brokers)
+        problems += [
+            f"a heartbeat was refused: {error}"
+            for address, error in self._refused_heartbeats.items()
+            if address in brokers
+        ]
         return Health(
             ok=not problems and not self._closed,
             problems=tuple(problems),
@@ -254,23 +265,23 @@ class ClientInstance:
     # -- routes -------------------------------------------------------------------------------
 
     def topic(self, name: str) -> KnownTopic:
-        """What is known of a topic; from now on its route is kept fresh."""
+        """Return the cache entry of a topic; its route is refreshed from now on."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = KnownTopic(name)
         return topic
 
     def request_route(self, topic: KnownTopic, then: Then) -> None:
-        """Ask a name server for the topic's route, then call `then(None)` or `then(error)`.
+        """Fetch the route of a topic, then call `then(None)` or `then(error)`.
 
-        Those who ask meanwhile share the answer and are called in their order, with nothing in between.
+        Concurrent calls share one request. Their callbacks run in the order of the calls, without a gap.
         """
         topic.waiting.append(then)
         if len(topic.waiting) == 1:
-            self.tasks.spawn(self._ask(topic), f"route of {topic.name}")
+            self.tasks.spawn(self._fetch_route(topic), f"route of {topic.name}")
 
     async def route(self, name: str, *, fresh: bool = False) -> TopicRouteData:
-        """The route of a topic, asked for when it is not known or when `fresh`.
+        """Return the route of a topic, fetched when it is not cached or when `fresh`.
 
         Raises RouteNotFound, TransportError, BrokerError.
         """
@@ -279,35 +290,30 @@ class ClientInstance:
         if topic.route is None or fresh:
             future: asyncio.Future[RocketError | None] = asyncio.get_running_loop().create_future()
             self.request_route(topic, lambda error: None if future.done() else future.set_result(error))
-            error = await future  # by now somebody else may be asking, which has its own error
+            error = await future  # `topic.error` may belong to a later request by now
         if topic.route is None or (fresh and error is not None):
             raise error or RouteNotFound(f"no route for topic {name}")
         return topic.route
 
-    async def _ask(self, topic: KnownTopic) -> None:
-        topic.error = ClientClosed(f"stopped asking for the route of {topic.name}")
+    async def _fetch_route(self, topic: KnownTopic) -> None:
+        topic.error = ClientClosed(f"the client was closed while it fetched the route of {topic.name}")
         try:
-            if self._name_servers is None:
-                raise ClientClosed("the client was not started")
-            route = await self._name_servers.route(topic.name)
+            route = await self._require_name_servers().route(topic.name)
             topic.error = None
-            self._learn(topic, route)
+            if route != topic.route:
+                topic.route = route
+                for changed in topic.changed:
+                    changed()
         except RocketError as error:
-            topic.error = error.with_traceback(None)  # callers see where they asked, not where this task was
+            topic.error = error.with_traceback(None)  # callers see their own frames, not those of this task
         finally:
             topic.asked_at = asyncio.get_running_loop().time()
             waiting, topic.waiting = topic.waiting, []
             for then in waiting:
                 then(topic.error)
 
-    def _learn(self, topic: KnownTopic, route: TopicRouteData) -> None:
-        if route != topic.route:
-            topic.route = route
-            for changed in topic.changed:
-                changed()
-
     async def _refresh(self) -> None:
-        """Ask for every topic again. What is known stays when nobody answers, as in RocketMQ."""
+        """Fetch every route again. A cached route stays when no name server responds, as in RocketMQ."""
         for topic in list(self._topics.values()):
             if topic.changed or topic.route is not None:
                 with contextlib.suppress(RocketError):
@@ -319,25 +325,17 @@ class ClientInstance:
         for broker in self._broker_connections():
             busy = broker.channel is not None and broker.channel.in_flight > 0
             if wanted and broker.address not in wanted and not busy and self.connections.drop(broker.address):
-                log.info("no route names broker %s any more; its connection is closed", broker.address)
+                log.info("broker %s is in no route any more; closed its connection", broker.address)
 
     # -- brokers ------------------------------------------------------------------------------
-
-    async def broker_address(self, topic: str, broker_name: str) -> str:
-        """The address of a broker's master, or of a slave where there is none.
-
-        Raises RouteNotFound and what asking for a route raises.
-        """
-        address, _ = await self.find_broker(topic, broker_name)
-        return address
 
     async def find_broker(
         self, topic: str, broker_name: str, broker_id: int = MASTER_ID, *, only: bool = False
     ) -> tuple[str, int]:
-        """Address and broker id of the wished member of a broker; another one where that is away.
+        """Return address and broker id of a member of a broker group, or of another member in its absence.
 
-        only: no other one will do. The master comes before slaves, and those in order of their ids.
-        Raises RouteNotFound and what asking for a route raises.
+        only: raise instead of returning another member. The master is preferred to slaves, and a slave with a
+        lower id to one with a higher. Raises RouteNotFound, and what `route` raises.
         """
         for fresh in (False, True):
             route = await self.route(topic, fresh=fresh)
@@ -352,30 +350,26 @@ class ClientInstance:
         which = f" with id {broker_id}" if only else ""
         raise RouteNotFound(f"the route of topic {topic} has no broker {broker_name}{which}")
 
-    def address_of_broker(self, topic: str, broker_name: str) -> str | None:
-        """The same from what is known already, or None."""
+    def cached_address(self, topic: str, broker_name: str, broker_id: int | None = None) -> str | None:
+        """The address of a broker from the cached route of a topic; None when that names no such broker.
+
+        broker_id: of the wanted member; None for the one that `find_broker` prefers.
+        """
         route = self.topic(topic).route
         for data in route.broker_datas if route is not None else ():
             if data.broker_name == broker_name and data.broker_addrs:
-                return data.broker_addrs[member_to_read(data.broker_addrs)]
-        return None
-
-    def address_of_member(self, topic: str, broker_name: str, broker_id: int) -> str | None:
-        """The address of one member of a broker, from what is known already; None where it is not."""
-        route = self.topic(topic).route
-        for data in route.broker_datas if route is not None else ():
-            if data.broker_name == broker_name:
-                return data.broker_addrs.get(broker_id)
+                wanted = member_to_read(data.broker_addrs) if broker_id is None else broker_id
+                return data.broker_addrs.get(wanted)
         return None
 
     def address_of(self, host: str, port: int) -> str:
-        """How to reach the broker with this store host: as a route writes it (tls://…), else by TCP.
+        """Return the address of the broker with this store host: as in a route (tls://…), else by TCP.
 
-        A broker at memory:// stores port 0; it is found when it is the only one that routes name.
+        A broker at memory:// stores port 0; it is found when it is the only such broker in the routes.
         """
         known = []
         for address in self._addresses():
-            with contextlib.suppress(ConfigInvalid):  # one that cannot be read is not the one looked for
+            with contextlib.suppress(ConfigInvalid):  # skip malformed addresses
                 known.append(Address.parse(address))
         found = [address for address in known if (address.host, address.port) == (host, port)]
         if not found and port == 0:
@@ -383,23 +377,21 @@ class ClientInstance:
         return str(found[0]) if len(found) == 1 else str(Address("tcp", host, port))
 
     async def brokers(self) -> list[BrokerData]:
-        """Every broker that a name server knows. Raises TransportError, BrokerError, ClientClosed."""
-        if self._name_servers is None:
-            raise ClientClosed("the client was not started")
-        return await self._name_servers.brokers()
+        """Return every broker that a name server knows. Raises TransportError, BrokerError, ClientClosed."""
+        return await self._require_name_servers().brokers()
 
     def broker_name(self, address: str) -> str | None:
-        """The name of the broker at an address, if some route tells it."""
+        """Return the name of the broker at an address; None when no route has the address."""
         known = self._known_brokers()
         return next((data.broker_name for data in known if address in data.broker_addrs.values()), None)
 
     def master_address(self, broker_name: str) -> str | None:
-        """The address of a broker's master, if the route of any topic tells it."""
+        """Return the address of a broker's master; None when no route has it."""
         named = (data for data in self._known_brokers() if data.broker_name == broker_name)
         return next(filter(None, (data.broker_addrs.get(MASTER_ID) for data in named)), None)
 
     async def request(self, address: str, command: Command, timeout_ms: float) -> Command:
-        """Put a question to a broker that may be put twice, should the connection turn out to be dead.
+        """Send an idempotent request to a broker; repeat it once when the connection turns out to be lost.
 
         Returns the response whatever its code. Raises TransportError.
         """
@@ -414,16 +406,16 @@ class ClientInstance:
             )
 
     def shared(self, make: Callable[[ClientInstance], P]) -> P:
-        """This client's one object of a class, made when first wanted: what its producers share."""
+        """Return the one object that this factory made for the client, created on first use."""
         if make not in self._parts:
             self._parts[make] = make(self)
         return cast(P, self._parts[make])
 
     async def ensure_registered(self, topic: str, timeout_ms: float | None = None) -> None:
-        """See to it that every master which may ask this client something about a topic knows it.
+        """Send heartbeats to the masters that may call this client back about a topic.
 
-        That is those of the topic and those of their clusters' reply topics. Does its work once a topic and
-        set of producer groups; what fails is left to the next heartbeat.
+        These are the masters of the topic and of the reply topics of their clusters. Runs once for a topic
+        and set of producer groups; the next heartbeat makes up for failures.
         """
         done = (topic, tuple(sorted(self._producers)))
         if done in self._registered:
@@ -443,11 +435,11 @@ class ClientInstance:
                 self._registered.add(done)
 
     def add_producer(self, group: str) -> None:
-        """Put a producer group into the heartbeats."""
+        """Add a producer group to the heartbeats."""
         self._producers[group] += 1
 
     async def remove_producer(self, group: str) -> None:
-        """Take it out; brokers are told when no other producer of this client has the group."""
+        """Remove a producer group; unregister it at the brokers when no other producer has it."""
         self._producers[group] -= 1
         if self._producers[group] > 0:
             return
@@ -455,10 +447,10 @@ class ClientInstance:
         await self._unregister(UnregisterClientRequestHeader(client_id=self.client_id, producer_group=group))
 
     def add_consumer(self, group: str, describe: Callable[[], ConsumerData]) -> None:
-        """Put a consumer group into the heartbeats. describe: what they say of it, asked each time.
+        """Add a consumer group to the heartbeats. describe: returns its data for each heartbeat.
 
-        Raises ConfigInvalid when the group has a consumer in this client: brokers tell members apart by the
-        client's id alone.
+        Raises ConfigInvalid when this client has a consumer of the group: brokers tell members apart by the
+        client id alone.
         """
         if group in self._consumers:
             raise ConfigInvalid(
@@ -468,27 +460,28 @@ class ClientInstance:
         self._consumers[group] = describe
 
     async def remove_consumer(self, group: str) -> None:
-        """Take it out, and tell the brokers."""
+        """Remove a consumer group, and unregister it at the brokers."""
         if self._consumers.pop(group, None) is not None:
             await self._unregister(
                 UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=group)
             )
 
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
-        await self._tell(
-            [connection for connection in self._broker_connections() if connection.channel is not None],
-            lambda: Command.request(RequestCode.UNREGISTER_CLIENT, header),
-            _UNREGISTER_TIMEOUT_MS,
+        connected = [broker for broker in self._broker_connections() if broker.channel is not None]
+        await self._broadcast(
+            connected, lambda: Command.request(RequestCode.UNREGISTER_CLIENT, header), _UNREGISTER_TIMEOUT_MS
         )
 
     async def heartbeat(self) -> None:
-        """Tell the brokers that we know which groups live here; slaves hear of consumers only."""
+        """Send a heartbeat to each known master; also to slaves when the client has consumers."""
         if self._producers or self._consumers:
-            connections = [
-                self.connections.get(address) for address in self._addresses(masters_only=not self._consumers)
-            ]
+            targets = [self.connections.get(address) for address in self._heartbeat_addresses()]
             timeout_ms = self.config.request_timeout_ms
-            await self._tell(connections, self._heartbeat_command, timeout_ms, self._heartbeats.heard)
+            for address, response in await self._broadcast(targets, self._heartbeat_command, timeout_ms):
+                self._record_heartbeat_response(address, response)
+
+    def _heartbeat_addresses(self) -> list[str]:
+        return self._addresses(masters_only=not self._consumers)
 
     def _heartbeat_command(self) -> Command:
         body = HeartbeatData(
@@ -498,37 +491,43 @@ class ClientInstance:
         )
         return Command.request(RequestCode.HEART_BEAT, body=body.encode())
 
-    def _send_first_heartbeat(self, connection: PeerConnection) -> None:
-        """Send a heartbeat as the first thing on a new connection to a broker."""
-        if (
-            (self._producers or self._consumers)
-            and connection.channel is not None
-            and connection.address in self._addresses(masters_only=not self._consumers)
-        ):
-            answer = connection.put(self._heartbeat_command(), self.config.request_timeout_ms)
-            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    async def _tell(
-        self,
-        connections: list[PeerConnection],
-        make: Callable[[], Command],
-        timeout_ms: float,
-        heard: Callable[[str, Command], None] = lambda _address, _answer: None,
-    ) -> None:
-        """Send to each and wait; whoever does not answer is logged. heard: told of each answer."""
-        answers = await asyncio.gather(
-            *(connection.request(make(), timeout_ms) for connection in connections), return_exceptions=True
+    def _record_heartbeat_response(self, address: str, response: Command) -> None:
+        """Log a rejection, and keep it for `health`."""
+        if response.code == ResponseCode.SUCCESS:
+            self._refused_heartbeats.pop(address, None)
+            return
+        self._refused_heartbeats[address] = error = BrokerError(
+            response.code, response.remark, f"broker {address}"
         )
-        for connection, answer in zip(connections, answers, strict=True):
-            if isinstance(answer, RocketError):
-                log.info("broker %s: %s", connection.address, answer)
-            elif isinstance(answer, BaseException):
-                raise answer
+        self._limited_log.warning(str(error), "a heartbeat was refused: %s", error)
+
+    def _send_first_heartbeat(self, connection: PeerConnection) -> None:
+        """Send a heartbeat as the first request on a new connection to a broker."""
+        has_groups = bool(self._producers or self._consumers)
+        is_open = connection.channel is not None
+        if has_groups and is_open and connection.address in self._heartbeat_addresses():
+            future = connection.put(self._heartbeat_command(), self.config.request_timeout_ms)
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _broadcast(
+        self, targets: list[PeerConnection], make: Callable[[], Command], timeout_ms: float
+    ) -> list[tuple[str, Command]]:
+        """Send a request to each; return the responses by address, and log the errors."""
+        results = await asyncio.gather(
+            *(target.request(make(), timeout_ms) for target in targets), return_exceptions=True
+        )
+        responses: list[tuple[str, Command]] = []
+        for target, result in zip(targets, results, strict=True):
+            if isinstance(result, RocketError):
+                log.info("broker %s: %s", target.address, result)
+            elif isinstance(result, BaseException):
+                raise result
             else:
-                heard(connection.address, answer)
+                responses.append((target.address, result))
+        return responses
 
     def _addresses(self, *, masters_only: bool = False) -> list[str]:
-        """Addresses of the brokers that some route names."""
+        """Return the addresses of all brokers in the cached routes, sorted."""
         found = {
             address
             for data in self._known_brokers()
@@ -538,10 +537,15 @@ class ClientInstance:
         return sorted(found)
 
     def _known_brokers(self) -> Iterator[BrokerData]:
-        """The brokers in the routes of all topics, some more than once."""
+        """Yield the brokers in all cached routes, some more than once."""
         for topic in self._topics.values():
             if topic.route is not None:
                 yield from topic.route.broker_datas
+
+    def _require_name_servers(self) -> NameServers:
+        if self._name_servers is None:
+            raise ClientClosed("the client was not started")
+        return self._name_servers
 
     def _broker_connections(self) -> list[PeerConnection]:
         name_servers = self.connections.name_servers
@@ -552,11 +556,11 @@ _instances: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ClientConfig, Clie
     WeakKeyDictionary()
 )
 _client_ids: set[str] = set()
-"""Those in use by this process."""
+"""Client ids in use by this process."""
 
 
 def _forget_parent() -> None:
-    """In a forked child: connections, background tasks and their event loops are the parent's."""
+    """In a forked child: abandon all clients, whose connections and event loops belong to the parent."""
     for clients in list(_instances.values()):
         for client in clients.values():
             client.abandon()
@@ -574,9 +578,9 @@ def _problem(what: str, connection: PeerConnection) -> str:
 
 
 def _client_id(address: bytes, instance_name: str, *, is_certain: bool) -> str:
-    """``ip@pid`` or ``ip@name``; a second client of that name in this process gets ``#2``.
+    """Return ``ip@pid`` or ``ip@name``; a second client with that name in this process gets ``#2``.
 
-    is_certain: whether the IP address is known. Otherwise a random part tells clients of two machines apart.
+    is_certain: whether the IP address is known. Otherwise a random part makes the id unique.
     """
     name = f"{ipaddress.ip_address(address)}@{instance_name or os.getpid()}"
     if not is_certain:
@@ -588,7 +592,7 @@ def _client_id(address: bytes, instance_name: str, *, is_certain: bool) -> str:
 
 
 def _ip_of(socket_name: str) -> bytes:
-    """The address in ``host:port``; loopback where there is none, as with memory://."""
+    """Return the IP address in ``host:port``; loopback when there is none, as with memory://."""
     host = socket_name.rpartition(":")[0].strip("[]").partition("%")[0]
     try:
         return ipaddress.ip_address(host).packed

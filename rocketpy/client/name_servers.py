@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from rocketpy.client.connections import ConnectionPool, PeerConnection
-from rocketpy.client.routing import check_route
+from rocketpy.client.routing.routes import check_route
 from rocketpy.errors import (
     BrokerError,
     ConfigInvalid,

@@ -13,7 +13,7 @@ from typing import Final
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap, wrap_queue
-from rocketpy.client.routing import subscribe_queues
+from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.arguments import check_integer, check_timeout
 from rocketpy.consumer.config import LitePullConfig

@@ -85,7 +85,7 @@ class Observers:
         client, receivers = self._client, self.listeners.receivers
         if client is None or not receivers.all:
             return
-        address = client.address_of_broker(queue.topic, queue.broker_name)
+        address = client.cached_address(queue.topic, queue.broker_name)
         shown = unwrap_queue(client.config.namespace, queue)
         receivers.received(
             ReceiveEvent(shown, self._group, client.client_id, started_ns, time.time_ns(), address, end)

@@ -14,7 +14,7 @@ from typing import Final
 from rocketpy.client.lifecycle import BoundToClient
 from rocketpy.client.lookup import view_by_offset
 from rocketpy.client.namespace import wrap, wrap_queue
-from rocketpy.client.routing import subscribe_queues
+from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.arguments import check_integer, check_timeout
 from rocketpy.consumer.fetch.broker_api import ConsumerApi, PullResponse
@@ -115,7 +115,7 @@ class PullConsumer(BoundToClient):
             end = error
             raise
         finally:
-            address = client.address_of_broker(name.topic, name.broker_name)
+            address = client.cached_address(name.topic, name.broker_name)
             self._receivers.received(
                 ReceiveEvent(queue, self.group, client.client_id, started_ns, time.time_ns(), address, end)
             )

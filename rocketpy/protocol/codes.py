@@ -181,3 +181,17 @@ def name_of(table: type[IntEnum], code: int) -> str:
     """The name of `code` in `table`, or its digits when the table has no such code: for texts and logs."""
     member = table._value2member_map_.get(code)
     return str(code) if member is None else str(member.name)
+
+
+_LANGUAGE_NAMES: Final = {member.value: member.name for member in LanguageCode}
+_LANGUAGE_NUMBERS: Final = {name: number for number, name in _LANGUAGE_NAMES.items()}
+
+
+def language_name(number: int) -> str:
+    """Return the name of a language number; one that this version does not know is OTHER."""
+    return _LANGUAGE_NAMES.get(number, LanguageCode.OTHER.name)
+
+
+def language_number(name: str) -> int:
+    """Return the number of a language name; one that this version does not know is OTHER's."""
+    return _LANGUAGE_NUMBERS.get(name, LanguageCode.OTHER.value)

@@ -1,8 +1,7 @@
 """Transports: how bytes reach a peer. The only place that touches sockets."""
 
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
-from rocketpy.transport.channel import Channel, Endpoint
-from rocketpy.transport.client_endpoint import ClientOnlyEndpoint
+from rocketpy.transport.channel import Channel, ClientOnlyEndpoint, Endpoint
 from rocketpy.transport.connect import (
     Server,
     check_scheme,

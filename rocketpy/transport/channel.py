@@ -59,6 +59,23 @@ class Endpoint(Protocol):
         """The connection is gone; error is None when either side closed it in order."""
 
 
+class ClientOnlyEndpoint:
+    """The endpoint of a connection on which only this end sends requests; does nothing on other events."""
+
+    def channel_opened(self, channel: Channel) -> None:
+        """Do nothing."""
+
+    def handle(self, channel: Channel, request: Command) -> Command | bytes | None:
+        """Reject the request."""
+        return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="this end only sends requests")
+
+    def end_of_buffer(self) -> None:
+        """Do nothing."""
+
+    def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        """Do nothing."""
+
+
 class _Turns:
     """Gives turns to the channels of one event loop whose requests wait, in the order they came."""
 

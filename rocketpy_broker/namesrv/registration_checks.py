@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from rocketpy.client.routing import QUEUES_MAX
+from rocketpy.client.routing.routes import QUEUES_MAX
 from rocketpy.errors import ConfigInvalid, UsageError
 from rocketpy.protocol.bodies import TopicConfig
 from rocketpy.transport import Address

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rocketpy.client.routing.selection import select_queue
+from rocketpy.client.routing.routes import select_queue
 from rocketpy.protocol.bodies import MessageQueue
 
 

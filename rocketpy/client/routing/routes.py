@@ -1,11 +1,11 @@
-"""From a name server's route to queues.
+"""From a name server's route to queues, and which of them is next. Pure values.
 
 Source: RocketMQ 4.6 MQClientInstance topicRouteData2TopicPublishInfo and ..SubscribeInfo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -111,6 +111,21 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
         if data.perm & PERM_READ
         for queue_id in range(data.read_queue_nums)
     )
+
+
+def select_queue(queues: Sequence[MessageQueue], turn: int, avoid_broker: str | None = None) -> MessageQueue:
+    """The queue whose turn it is, on another broker than `avoid_broker` where there is one.
+
+    queues: not empty. turn: any number; the caller adds one each time.
+    Source: RocketMQ 4.6 TopicPublishInfo selectOneMessageQueue.
+    """
+    count = len(queues)
+    if avoid_broker is not None:
+        for step in range(count):
+            queue = queues[(turn + step) % count]
+            if queue.broker_name != avoid_broker:
+                return queue
+    return queues[turn % count]
 
 
 def member_to_read(addresses: Mapping[int, str]) -> int:

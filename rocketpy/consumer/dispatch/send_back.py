@@ -16,7 +16,7 @@ from typing import Final
 from rocketpy.client.broker_api import broker_error, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap, wrap
-from rocketpy.client.routing import publish_route
+from rocketpy.client.routing.routes import publish_route
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.hooks import SettleEvent, SettleListener
 from rocketpy.message.message import DEFAULT_TOPIC, RETRY_TOPIC_PREFIX, MessageExt

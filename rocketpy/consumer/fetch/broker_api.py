@@ -107,7 +107,7 @@ class ConsumerApi(BrokerApi):
         fields: of a PullMessageRequestHeader, as they travel. None where that broker is not known or not
         connected at the moment; `pull` sees to both.
         """
-        address = self.client.address_of_member(queue.topic, queue.broker_name, broker_id)
+        address = self.client.cached_address(queue.topic, queue.broker_name, broker_id)
         link = self.client.connections.get(address) if address is not None else None
         if link is None or not link.is_open:
             return None
@@ -125,7 +125,7 @@ class ConsumerApi(BrokerApi):
         if not names:
             raise RouteNotFound(f"the route of topic {topic} has no broker")
         name = random.choice(names)
-        address = await self.client.broker_address(topic, name)
+        address, _ = await self.client.find_broker(topic, name)
         header = GetConsumerListByGroupRequestHeader(consumer_group=self.group)
         response = await self.request(
             address, name, Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
@@ -136,7 +136,7 @@ class ConsumerApi(BrokerApi):
         """Have the topic's brokers look at a filter. Raises BrokerError, which says what is wrong with it."""
         route = await self.client.route(subscription.topic)
         for data in route.broker_datas:
-            address = await self.client.broker_address(subscription.topic, data.broker_name)
+            address, _ = await self.client.find_broker(subscription.topic, data.broker_name)
             body = CheckClientRequestBody(
                 client_id=self.client.client_id, group=self.group, subscription_data=subscription
             )
@@ -151,7 +151,7 @@ class ConsumerApi(BrokerApi):
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id
         )
-        address = await self.client.broker_address(queue.topic, queue.broker_name)
+        address, _ = await self.client.find_broker(queue.topic, queue.broker_name)
         command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header)
         response = await self.client.request(address, command, _OFFSET_TIMEOUT_MS)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
@@ -167,7 +167,7 @@ class ConsumerApi(BrokerApi):
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
-        address = await self.client.broker_address(queue.topic, queue.broker_name)
+        address, _ = await self.client.find_broker(queue.topic, queue.broker_name)
         command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
         if wait:
             await self.request(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)

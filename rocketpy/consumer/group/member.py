@@ -17,7 +17,7 @@ from typing import Final
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap, wrap
-from rocketpy.client.routing import subscribe_queues
+from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.consumer.config import ConsumeFrom, MemberConfig, MessageModel
 from rocketpy.consumer.dispatch.concurrent import ConsumeService
 from rocketpy.consumer.dispatch.send_back import retry_topic

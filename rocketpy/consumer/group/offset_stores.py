@@ -54,7 +54,7 @@ class BrokerOffsets:
 
     async def _write(self, queue: MessageQueue, offset: int, *, wait: bool) -> None:
         try:
-            address = await self._api.client.broker_address(queue.topic, queue.broker_name)
+            address, _ = await self._api.client.find_broker(queue.topic, queue.broker_name)
             if not wait and self._sent.get(queue) == (offset, address):
                 return
             self._sent[queue] = (offset, await self._api.commit(queue, offset, wait=wait))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rocketpy.client.connections import PeerConnection
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
-from rocketpy.client.routing import PublishRoute, borrow_route, publish_route
+from rocketpy.client.routing.routes import PublishRoute, borrow_route, publish_route
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.message.message import RETRY_TOPIC_PREFIX, check_topic
 from rocketpy.producer.send.request_template import SendTemplate

@@ -29,7 +29,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rocketpy.client.routing import PublishRoute, select_queue
+from rocketpy.client.routing.routes import PublishRoute, select_queue
 from rocketpy.config import RetryConfig
 from rocketpy.errors import (
     BrokerError,

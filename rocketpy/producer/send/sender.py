@@ -18,7 +18,8 @@ from typing import Any
 
 from rocketpy.client.connections import PeerConnection
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.routing import BrokerLatencies, select_queue
+from rocketpy.client.routing.latency import BrokerLatencies
+from rocketpy.client.routing.routes import select_queue
 from rocketpy.config import ProducerConfig
 from rocketpy.errors import (
     BrokerError,

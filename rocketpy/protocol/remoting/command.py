@@ -21,8 +21,15 @@ from rocketpy.protocol.headers import Header
 from rocketpy.protocol.remoting import header_binary as codec_rocketmq
 from rocketpy.protocol.remoting import header_json as codec_json
 from rocketpy.protocol.remoting import header_msgpack as codec_msgpack
-from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ, Frame, encode_frame
-from rocketpy.protocol.remoting.header_base import WireHeader, WrittenHeader
+from rocketpy.protocol.remoting.frame import (
+    CODEC_JSON,
+    CODEC_MSGPACK,
+    CODEC_ROCKETMQ,
+    Frame,
+    WireHeader,
+    WrittenHeader,
+    encode_frame,
+)
 
 FLAG_RESPONSE = 0x1
 FLAG_ONEWAY = 0x2

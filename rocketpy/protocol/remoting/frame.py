@@ -15,7 +15,7 @@ between ends that announced it. Source: RemotingCommand, NettyDecoder.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
 
@@ -28,6 +28,17 @@ CODECS = frozenset((CODEC_JSON, CODEC_ROCKETMQ, CODEC_MSGPACK))
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_HEADER_BYTES = 1024 * 1024
+
+MAX_EXT_FIELDS = 256
+"""More than this in one header is refused; RocketMQ's own have at most 14."""
+
+WireHeader: TypeAlias = tuple[int, int, int, str, int, str | None, bytes | dict[str, str] | None]
+"""The parts of a decoded header: code, opaque, flag, language name, version, remark, ext fields.
+
+A plain tuple, since every command of every connection passes through here. Ext fields from the JSON codec are
+still JSON text; None when there are none."""
+WrittenHeader: TypeAlias = tuple[int, int, int, str, int, str | None, dict[str, str] | None]
+"""The same parts of a header to encode."""
 
 _HTTP = frozenset((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"))
 _TLS = frozenset((b"\x15\x03", b"\x16\x03"))

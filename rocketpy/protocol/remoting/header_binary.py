@@ -3,7 +3,7 @@
 | field         | size | meaning                                            |
 |---------------|------|----------------------------------------------------|
 | code          | 2    | signed                                             |
-| language      | 1    | see `rocketpy.protocol.remoting.header_base`                  |
+| language      | 1    | a number of `rocketpy.protocol.codes.LanguageCode`  |
 | version       | 2    | signed                                             |
 | opaque        | 4    | signed                                             |
 | flag          | 4    | signed                                             |
@@ -20,13 +20,8 @@ from __future__ import annotations
 import struct
 
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
-from rocketpy.protocol.remoting.header_base import (
-    MAX_EXT_FIELDS,
-    WireHeader,
-    WrittenHeader,
-    language_name,
-    language_number,
-)
+from rocketpy.protocol.codes import language_name, language_number
+from rocketpy.protocol.remoting.frame import MAX_EXT_FIELDS, WireHeader, WrittenHeader
 
 _FIXED = struct.Struct(">hBhiii")
 _INT = struct.Struct(">i")

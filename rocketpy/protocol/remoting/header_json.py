@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import msgspec
 
 from rocketpy.errors import RemoteProtocolError
-from rocketpy.protocol.remoting.header_base import MAX_EXT_FIELDS, WireHeader, WrittenHeader, language_name
+from rocketpy.protocol.codes import language_name
+from rocketpy.protocol.remoting.frame import MAX_EXT_FIELDS, WireHeader, WrittenHeader
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 

@@ -13,13 +13,8 @@ from typing import Any, cast
 import msgpack
 
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
-from rocketpy.protocol.remoting.header_base import (
-    MAX_EXT_FIELDS,
-    WireHeader,
-    WrittenHeader,
-    language_name,
-    language_number,
-)
+from rocketpy.protocol.codes import language_name, language_number
+from rocketpy.protocol.remoting.frame import MAX_EXT_FIELDS, WireHeader, WrittenHeader
 
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 

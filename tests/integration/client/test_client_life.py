@@ -74,7 +74,7 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
         refused_at = sender._batch_support._rejected_at.copy()
         sender._batch_support._rejected_at.clear()  # as if the broker were asked while the batch is held
         sends = [producer.send_nowait(MESSAGE, timeout_ms=60_000) for _ in range(3)]
-        await until(lambda: bool(sender._held))
+        await until(lambda: bool(sender._blocked))
         sender._batch_support._rejected_at.update(refused_at)
         written = channel.write
 
@@ -89,7 +89,7 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
         channel.resume_writing()
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*sends)
-        assert not sender._held
+        assert not sender._blocked
         await client.release()
 
 

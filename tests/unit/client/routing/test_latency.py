@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketpy.client.routing import BrokerLatencies
+from rocketpy.client.routing.latency import BrokerLatencies
 from rocketpy.config import LatencyConfig
 from rocketpy.message import MessageQueue
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rocketpy.client.routing import borrow_route, publish_route, select_queue, subscribe_queues
-from rocketpy.client.routing.routes import member_to_read
+from rocketpy.client.routing.routes import (
+    borrow_route,
+    member_to_read,
+    publish_route,
+    select_queue,
+    subscribe_queues,
+)
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from tests import golden_data

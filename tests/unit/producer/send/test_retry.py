@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rocketpy.client.routing import PublishRoute
+from rocketpy.client.routing.routes import PublishRoute
 from rocketpy.config import RetryConfig
 from rocketpy.errors import (
     BrokerError,
