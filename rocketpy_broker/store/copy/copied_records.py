@@ -6,13 +6,10 @@ from typing import NamedTuple
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged, TopicInvalid, TornTail
 from rocketpy.protocol.message.record import BLANK_MAGIC, MIN_BLANK_BYTES, RecordView, peek, read_start
-from rocketpy_broker.store.copy.plain_records import PlainRecords
-from rocketpy_broker.store.log.messages import DispatchRequest
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest
+from rocketpy_broker.store.log.plain_records import PlainRecords
 from rocketpy_broker.store.log.queue_table import check_topic
 from rocketpy_broker.store.message_store import MessageStore
-
-# Prepared (4) and rolled back (12) messages are in no queue.
-_NOT_IN_QUEUE = 0x4
 
 
 class ParsedRecords(NamedTuple):
@@ -31,7 +28,7 @@ class ParsedRecords(NamedTuple):
     def hand_over(self, store: MessageStore) -> None:
         """Let them be dispatched, once they are written, and their queues go on behind them."""
         for cursor, _, _, _, queue_offset, sys_flag, _ in self.requests:
-            if not sys_flag & _NOT_IN_QUEUE:
+            if not sys_flag & NOT_IN_QUEUE:
                 cursor.next_offset = queue_offset + 1
         if self.requests:
             store.dispatcher.add(self.requests)
@@ -51,18 +48,15 @@ class RecordParser:
         Raises StoreDamaged.
         """
         requests: list[DispatchRequest] = []
+        add = None if only_check else requests.append
         position = end = timestamp = 0
         try:
             while True:
                 room = self._files.file_bytes - (base + position) % self._files.file_bytes
                 stop = min(len(data), position + room)
-                if only_check:
-                    plain, time = self._plain.skip(data, position, stop, base)
-                    timestamp = time or timestamp
-                else:
-                    plain = self._plain.take(data, position, stop, base, requests)
+                plain, time = self._plain.parse(data, position, stop, base, add)
                 if plain > position:
-                    position = end = plain
+                    position, end, timestamp = plain, plain, time
                 size = self._size(data, position, base + position)
                 if not size or len(data) - position < size:
                     break
@@ -79,8 +73,6 @@ class RecordParser:
             )
             self._store.failure = failure
             raise failure from error
-        if requests:
-            timestamp = requests[-1][3]
         return ParsedRecords(requests, end, position + (size or MIN_BLANK_BYTES) - end, timestamp)
 
     def _size(self, data: bytes, position: int, place: int) -> int:

@@ -18,17 +18,18 @@ from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.message.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find
 from rocketpy.protocol.message.record import RecordView
+from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.index.index_file import IndexFile
 from rocketpy_broker.store.index.index_hash import positive_hash
 from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
 from rocketpy_broker.store.log.log_files import LogFiles
 from rocketpy_broker.store.log.message_log import RecordScan
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.queue.consume_queue import BLANK_SIZE, ConsumeQueue
 
 _PROBLEMS_MAX = 1000
-_NOT_IN_QUEUE = 0x4
-_ROLLBACK = 0xC
+_ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 
 _Unit = tuple[int, int, int]
 """Physical offset, size and tags code."""
@@ -101,7 +102,7 @@ def _check_all(
     entries: list[tuple[int, int]] = []
     for view in scan:
         report.records += 1
-        if not view.sys_flag & _NOT_IN_QUEUE:
+        if not view.sys_flag & NOT_IN_QUEUE:
             unit = (view.physical_offset, view.size, tags_code_of(view))
             _check_place(view, unit, in_queues[view.topic, view.queue_id], report)
         if view.sys_flag & _ROLLBACK != _ROLLBACK and index is not None:

@@ -40,7 +40,7 @@ from rocketpy_broker.store.log.log_scan import BulkReader, LogScan, LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan
-from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, AppendReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.log.preallocation import Preallocator
 from rocketpy_broker.store.log.queue_table import QueueTable
 from rocketpy_broker.store.log.record_rules import (
@@ -57,8 +57,6 @@ from rocketpy_broker.store.log.tail_check import check_end, cut
 
 logger = logging.getLogger("rocketpy_broker.store.commit_log")
 
-# Prepared (4) and rolled back (12) have this bit, none (0) and committed (8) do not.
-_NOT_IN_QUEUE: Final = 0x4
 _BLANK_START: Final = Struct(">iI")
 """The bytes of a blank record that mean something; the rest of the file is zeros already."""
 _READ_BYTES: Final = 1024
@@ -220,7 +218,7 @@ class CommitLog:
             self._roll(size)
         position = self._position
         now = self._clock()
-        queue_offset = 0 if sys_flag & _NOT_IN_QUEUE else cursor.next_offset
+        queue_offset = 0 if sys_flag & NOT_IN_QUEUE else cursor.next_offset
         self._run.append(
             encode_record(
                 topic,
@@ -240,7 +238,7 @@ class CommitLog:
             )
         )
         self._requests.append((cursor, position, size, now, queue_offset, sys_flag, properties))
-        if not sys_flag & _NOT_IN_QUEUE:
+        if not sys_flag & NOT_IN_QUEUE:
             cursor.next_offset = queue_offset + 1
         self._position = position + size
         return _new_receipt(AppendReceipt, (position, size, queue_offset, now))
@@ -359,7 +357,7 @@ class CommitLog:
     def _undo(self, parts: list[tuple[MappedFile, bytes, bool]]) -> None:
         """Take back the run's offsets, then wipe what may have reached the files."""
         for request in reversed(self._requests):
-            if not request[5] & _NOT_IN_QUEUE:
+            if not request[5] & NOT_IN_QUEUE:
                 request[0].next_offset = request[4]
         self._run = []
         self._requests = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Generator, Iterator
+from typing import Final
 
 from rocketpy.errors import RecordCorrupt, TopicInvalid, TornTail
 from rocketpy.protocol.message.record import (
@@ -43,16 +43,11 @@ class LogTail:
             self.offset, self._newer = self._newer, boundary
 
 
-class BulkReader(Protocol):
-    """Reads the plain records of a buffer faster than `LogScan`; `BulkScan` in recovery is one."""
+BulkReader = Callable[[bytes, int, int], tuple[int, int]]
+"""Takes plain records from a window, with (window, position, physical offset of the window's first byte).
 
-    last_store_timestamp: int
-
-    def take(self, window: bytes, at: int, base: int) -> int:
-        """Take records from `window[at:]` on; return where the first record starts that was not taken.
-
-        base: physical offset of the window's first byte. Raises DiskFull, StoreError.
-        """
+Returns the position of the first record that it did not take, and the last one's store timestamp.
+"""
 
 
 class LogScan:
@@ -118,15 +113,14 @@ class LogScan:
 
     def _take(self, file: MappedFile, window: bytes, position: int, base: int) -> int:
         """Let `bulk` take what it can of the window; returns the position of the rest."""
-        bulk = self._bulk
-        if bulk is None or not window:
+        if self._bulk is None or not window:
             return position
-        stop = base + bulk.take(window, position - base, file.start + base)
-        if stop > position:
-            self.end = file.start + stop
-            self.last_store_timestamp = bulk.last_store_timestamp
+        taken, timestamp = self._bulk(window, position - base, file.start + base)
+        if base + taken > position:
+            self.end = file.start + base + taken
+            self.last_store_timestamp = timestamp
             self.tail.advance(self.end)
-        return stop
+        return base + taken
 
     def _stop_at(self, file: MappedFile, position: int, reason: str) -> bool:
         self.stop = RecordCorrupt(file.start + position, reason)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.log.queue_table import QueueCursor
+
+NOT_IN_QUEUE: Final = MessageSysFlag.TRANSACTION_PREPARED
+"""Prepared (4) and rolled-back (12) messages have this bit and enter no queue."""
 
 
 class MessageInner(msgspec.Struct, gc=False):

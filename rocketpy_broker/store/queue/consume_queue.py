@@ -74,7 +74,7 @@ class ConsumeQueue:
         self.max_physical_offset = -1
         """Commit log offset just behind the newest record here; records below it are here already."""
         self.put_bytes = 0
-        """Bytes in the commit log of all records put one by one or in runs; recovery's do not count."""
+        """Bytes in the commit log of all records put since the queue object was made."""
         self._pending: list[bytes] = []
         self._pending_max = self._write_at = max(1, pending_bytes_max // UNIT_BYTES)
 
@@ -111,6 +111,8 @@ class ConsumeQueue:
         """
         first, last = numbers[0], numbers[-1]
         follows = first == self.next_offset and last - first == len(numbers) - 1
+        if offsets[-1] + sizes[-1] <= self.max_physical_offset:
+            return False
         if not follows or offsets[0] + sizes[0] <= self.max_physical_offset:
             added = list(map(self.put, offsets, sizes, tags_codes, numbers))  # each of them
             return any(added)
@@ -121,20 +123,6 @@ class ConsumeQueue:
         if len(self._pending) >= self._write_at:
             self._try_write_out()
         return True
-
-    def put_many(self, units: list[bytes], queue_offset: int) -> None:
-        """`put` for many units in a row, the first of them number `queue_offset`: recovery's way."""
-        if queue_offset != self.next_offset:
-            for number, unit in enumerate(units, queue_offset):
-                offset, size, tags_code = UNIT.unpack(unit)
-                self.put(offset, size, tags_code, number)
-            return
-        self._pending += units
-        self.next_offset += len(units)
-        offset, size, _ = UNIT.unpack(units[-1])
-        self.max_physical_offset = offset + size
-        if len(self._pending) >= self._pending_max:
-            self.write_out()
 
     def _jump(self, queue_offset: int) -> bool:
         """Make a unit that is not the next one the next one, if it may be."""

@@ -24,7 +24,7 @@ from rocketpy_broker.store.files.disk import Disk, lacks_descriptors
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.log.messages import DispatchRequest
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest
 from rocketpy_broker.store.log.queue_table import QueueCursor, QueueTable, check_topic
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.property_fields import PropertyFields, index_fields
@@ -37,8 +37,6 @@ ArrivalListener = Callable[[str, int, int], None]
 
 _DELAY = PROPERTY_DELAY_TIME_LEVEL.encode()
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
-# Prepared (4) and rolled back (12) messages are in no queue.
-_NOT_IN_QUEUE = 0x4
 _TAG_CODES_MAX = 4096
 CHECKSUM_BYTES_MAX: Final = 256 << 20
 """Bytes of consume queues, the newest, whose checksums a start verifies: 13 million messages."""
@@ -290,7 +288,7 @@ class Dispatcher:
         failure: StoreError | None = None
         for cursor, offset, size, timestamp, queue_offset, sys_flag, properties in requests:
             tags, keys, unique_key = fields(properties)
-            if not sys_flag & _NOT_IN_QUEUE:
+            if not sys_flag & NOT_IN_QUEUE:
                 queue = by_cursor.get(cursor) or self._bind(cursor)
                 code = tag_codes.get(tags)
                 if code is None or cursor.topic == SCHEDULE_TOPIC:
@@ -316,7 +314,7 @@ class Dispatcher:
         """`put` for a long run, column by column, in half the time; False when not all are like most."""
         cursors, offsets, sizes, timestamps, queue_offsets, flags, properties = zip(*requests, strict=True)
         distinct = dict.fromkeys(cursors)
-        if any(flag & _NOT_IN_QUEUE for flag in set(flags)) or any(
+        if any(flag & NOT_IN_QUEUE for flag in set(flags)) or any(
             cursor.topic == SCHEDULE_TOPIC for cursor in distinct
         ):
             return False

@@ -20,7 +20,9 @@ Differs: 4.6.0 never looks behind damage, and indexes nothing before the file th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from rocketpy.errors import RecordCorrupt
 from rocketpy.protocol.message.record import RecordView, peek
@@ -30,16 +32,13 @@ from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.log_scan import LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.message_log import MessageLog, RecordScan
-from rocketpy_broker.store.log.messages import DispatchRequest
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest
 from rocketpy_broker.store.log.queue_table import QueueTable
 from rocketpy_broker.store.log.recovery_report import RecoveryReport
 from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import CHECKSUM_BYTES_MAX, ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum
 from rocketpy_broker.store.recovery.bulk_scan import BulkScan
-
-_BATCH = 4096
-_NOT_IN_QUEUE = 0x4
 
 
 class _QueueIncomplete(Exception):
@@ -199,43 +198,22 @@ class Recovery:
     def _scan_once(
         self, start: int, index_from: int, report: RecoveryReport, *, gaps_allowed: bool
     ) -> RecordScan:
-        batch: list[DispatchRequest] = []
-
-        def put_batch() -> None:
-            if batch:
-                self._put(batch, index_from)
-                batch.clear()
-
-        check_crc = self._config.check_crc
-        bulk = BulkScan(self._dispatcher, self._index, index_from, check_crc=check_crc, before=put_batch)
+        bulk = BulkScan(self._queues, self._put, index_from, check_crc=self._config.check_crc)
         dispatched = self._queues.max_physical_offset()
-        scan = self._log.scan(start, dispatched, check_crc=check_crc, bulk=bulk)
+        scan = self._log.scan(start, dispatched, check_crc=self._config.check_crc, bulk=bulk.take)
         report.scanned_from = start
-        records = rebuilt = 0
-        try:
-            for view in scan:
-                bulk.flush()
-                request, needed = self._request(view, gaps_allowed=gaps_allowed)
-                records += 1
-                rebuilt += needed
-                if needed or view.physical_offset >= index_from:
-                    batch.append(request)
-                if not view.sys_flag & _NOT_IN_QUEUE:
-                    bulk.learn(request[0], self._queues.get_or_add(view.topic, view.queue_id))
-                if len(batch) >= _BATCH:
-                    put_batch()
-            bulk.flush()
-            put_batch()
-        finally:
-            self._indexed_until = max(self._indexed_until, bulk.indexed_until)
-        report.records, report.rebuilt = bulk.records + records, bulk.rebuilt + rebuilt
+        for view in scan:
+            request, needed = self._request(view, gaps_allowed=gaps_allowed)
+            bulk.add(request, needed=needed)
+            if not view.sys_flag & NOT_IN_QUEUE:
+                bulk.learn(request[0])
+        bulk.flush()
+        report.records, report.rebuilt = bulk.records, bulk.rebuilt
         return scan
 
     def _put(self, batch: list[DispatchRequest], index_from: int) -> None:
         """Dispatch; records below `index_from` are not indexed."""
-        split = 0
-        while split < len(batch) and batch[split][1] < index_from:
-            split += 1
+        split = bisect_left(batch, index_from, key=itemgetter(1))
         self._dispatcher.put(batch[:split], indexed=False)
         if split < len(batch):
             self._dispatcher.put(batch[split:])
@@ -248,7 +226,7 @@ class Recovery:
             cursor, view.physical_offset, view.size, view.store_timestamp, view.queue_offset,
             view.sys_flag, view.properties,
         )  # fmt: skip
-        if view.sys_flag & _NOT_IN_QUEUE:
+        if view.sys_flag & NOT_IN_QUEUE:
             return request, False
         queue = self._queues.queues.get((view.topic, view.queue_id))
         if queue is not None and view.physical_offset + view.size <= queue.max_physical_offset:

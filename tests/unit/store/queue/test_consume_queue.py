@@ -192,26 +192,6 @@ def test_a_run_of_units_is_put_as_each_of_them_would_be(
     single.files.close()
 
 
-@pytest.mark.parametrize("count", [0, 5])
-@pytest.mark.parametrize("start", [3, 5, 8])
-def test_units_that_were_packed_are_put_as_each_of_them_would_be(
-    tmp_path: Path, count: int, start: int
-) -> None:
-    """A queue that is rebuilt would number its messages from another one on."""
-    packed, single = (queue_of(tmp_path / name, count) for name in ("packed", "single"))
-    units = [(2000 + 100 * number, 91 + number, 7 * number) for number in range(6)]
-    packed.put_many([UNIT.pack(*unit) for unit in units], start)
-    for number, unit in enumerate(units, start):
-        single.put(*unit, number)
-    assert list(packed.units()) == list(single.units())
-    assert (packed.next_offset, packed.max_physical_offset) == (
-        single.next_offset,
-        single.max_physical_offset,
-    )
-    packed.files.close()
-    single.files.close()
-
-
 @pytest.mark.parametrize(("dispatched", "rewritten"), [(0, 45), (1000, 45), (3500, 20), (9999, 0)])
 def test_units_of_doubtful_records_are_written_again(tmp_path: Path, dispatched: int, rewritten: int) -> None:
     """After power loss a queue would lack units that the page cache showed to the recovery."""

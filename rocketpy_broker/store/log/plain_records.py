@@ -1,0 +1,84 @@
+"""The fast path through a buffer of records, for recovery and for slaves.
+
+A record is plain when its hosts are IPv4, its queue is known and its properties hold no NUL. At anything
+else, also at a damaged record, the loop stops; the caller checks that record field by field. One loop takes
+a third of the time of `record.peek` for each record: see the recovery row of `tests.bench.store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
+from rocketpy.protocol.message.record import MESSAGE_MAGIC
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy_broker.store.log.messages import DispatchRequest
+from rocketpy_broker.store.log.queue_table import QueueCursor
+
+# size, magic, crc, queue id, queue offset, physical offset, sysFlag, store timestamp, body length
+_HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
+_HEAD_BYTES: Final = _HEAD.size
+_CRC_MASK: Final = 0x7FFFFFFF
+_IPV6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
+
+
+class PlainRecords:
+    """Parses plain records of the queues that it knows."""
+
+    def __init__(self) -> None:
+        self._cursors: dict[tuple[bytes, int], QueueCursor] = {}
+
+    def learn(self, cursor: QueueCursor) -> None:
+        """Know a queue from now on; a record of it was checked field by field."""
+        topic = cursor.topic_bytes
+        self._cursors[bytes([len(topic)]) + topic, cursor.queue_id] = cursor
+
+    def parse(
+        self,
+        data: bytes,
+        at: int,
+        stop: int,
+        base: int,
+        add: Callable[[DispatchRequest], bool | None] | None,
+        *,
+        check_crc: bool = True,
+    ) -> tuple[int, int]:
+        """Parse whole records in `data[at:stop]`.
+
+        base: physical offset of the data's first byte. add: called with each record's request; returns True
+        to stop in front of that record. None: records of any queue are checked as far as the CRC covers them.
+        Returns the position of the first record that was not parsed, and the store timestamp of the last one
+        that was, or 0.
+        """
+        unpack, cursor_of = _HEAD.unpack_from, self._cursors.get
+        last, timestamp = stop - _HEAD_BYTES, 0
+        while at <= last:
+            size, magic, crc, queue_id, queue_offset, offset, sys_flag, time, body_bytes = unpack(data, at)
+            end = at + size
+            body_at = at + _HEAD_BYTES
+            topic_at = body_at + body_bytes
+            if (
+                magic != MESSAGE_MAGIC
+                or offset != base + at
+                or sys_flag & _IPV6
+                or body_bytes < 0
+                or not topic_at < end <= stop
+                or (check_crc and crc32(data[body_at:topic_at]) & _CRC_MASK != crc)
+            ):
+                break
+            if add is not None:
+                properties_at = topic_at + data[topic_at] + 3
+                cursor = cursor_of((data[topic_at : properties_at - 2], queue_id))
+                if cursor is None or properties_at > end:
+                    break
+                length = data[properties_at - 2] << 8 | data[properties_at - 1]
+                properties = data[properties_at:end]
+                if length != len(properties) or length > MAX_PROPERTIES_BYTES or b"\0" in properties:
+                    break
+                if add((cursor, offset, size, time, queue_offset, sys_flag, properties)):
+                    break
+            at, timestamp = end, time
+        return at, timestamp
