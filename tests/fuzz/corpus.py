@@ -8,12 +8,12 @@ from typing import Any
 
 from rocketpy.errors import RocketError
 from rocketpy.protocol import fastjson
-from rocketpy.protocol.bodies import REQUEST_BODIES, RESPONSE_BODIES
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.message import record
 from rocketpy.protocol.remoting.command import decode_command, encode_command
 from rocketpy.protocol.remoting.frame import CODEC_MSGPACK, Frame, FrameDecoder
 from tests import golden_data
+from tests.protocol_tables import REQUEST_BODIES, RESPONSE_BODIES
 
 JSON_TOKENS = (
     b"{", b"}", b"[", b"]", b'"', b"'", b":", b",", b"{{", b'{"a":', b"null", b"true", b"-1", b"1e400",

@@ -25,7 +25,7 @@ from rocketpy.errors import (
 )
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import RegisterBrokerBody
-from rocketpy.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS, Header
+from rocketpy.protocol.headers import Header
 from rocketpy.protocol.message import properties, record, trace
 from rocketpy.protocol.message.batch import decode_batch, encode_batch
 from rocketpy.protocol.message.compression import MAX_INFLATED_BYTES, inflate
@@ -46,6 +46,7 @@ from tests.fuzz import corpus
 from tests.fuzz import file_targets as files
 from tests.fuzz import replica_targets as replicas
 from tests.fuzz.mutation import Mutator
+from tests.protocol_tables import REQUEST_HEADERS, RESPONSE_HEADERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,11 @@ import pytest
 
 from rocketpy.errors import RecordCorrupt, RemoteProtocolError
 from rocketpy.protocol import fastjson
-from rocketpy.protocol.bodies import (
-    REQUEST_BODIES,
-    RESPONSE_BODIES,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-)
-from rocketpy.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS
+from rocketpy.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
 from rocketpy.protocol.message import message_id, properties, record
 from rocketpy.protocol.message.batch import decode_batch, encode_batch
 from rocketpy.protocol.message.compression import compress, inflate
+from tests.protocol_tables import REQUEST_BODIES, REQUEST_HEADERS, RESPONSE_BODIES, RESPONSE_HEADERS
 
 CASES = int(os.environ.get("HOSTILE_CASES", "2000"))
 MEMORY_LIMIT_BYTES = 24 << 20

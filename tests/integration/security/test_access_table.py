@@ -21,7 +21,6 @@ from rocketpy.protocol.bodies import (
     SubscriptionData,
 )
 from rocketpy.protocol.codes import RequestCode, name_of
-from rocketpy.protocol.headers import HEADERLESS_REQUESTS, REQUEST_HEADERS
 from rocketpy.protocol.message.message_id import message_id
 from rocketpy_broker.security.permissions import (
     ADD_WRITE_PERM_OF_BROKER,
@@ -31,6 +30,7 @@ from rocketpy_broker.security.permissions import (
 )
 from rocketpy_broker.security.required_permissions import has_rule
 from tests.integration.access_place import Sent, Servers, Thread, is_refused
+from tests.protocol_tables import HEADERLESS_REQUESTS, REQUEST_HEADERS
 
 NOTHING_NEEDED: Final = {
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "names that every broker has",

@@ -12,8 +12,6 @@ import pytest
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
-    REQUEST_BODIES,
-    RESPONSE_BODIES,
     Body,
     BrokerData,
     ConsumeStats,
@@ -33,6 +31,7 @@ from rocketpy.protocol.bodies import (
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.message.checksum import crc32
 from tests.golden_data import RecordedFrame, frames, scenarios, vectors
+from tests.protocol_tables import REQUEST_BODIES, RESPONSE_BODIES
 
 JSON_BODIES = [("remoting", name) for name in scenarios()] + [
     ("ha", name) for name in scenarios("ha") if name.startswith("remoting")

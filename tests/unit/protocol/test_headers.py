@@ -9,9 +9,6 @@ import pytest
 
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import (
-    HEADERLESS_REQUESTS,
-    REQUEST_HEADERS,
-    RESPONSE_HEADERS,
     GetMaxOffsetRequestHeader,
     Header,
     PullMessageRequestHeader,
@@ -21,6 +18,7 @@ from rocketpy.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from tests.golden_data import catalog, frames, scenarios, vectors
+from tests.protocol_tables import HEADERLESS_REQUESTS, REQUEST_HEADERS, RESPONSE_HEADERS
 
 OF_THE_COMMAND = {"AccessKey", "Signature"}
 SEND_CODES = {10, 310, 320, 324, 325}
