@@ -146,7 +146,7 @@ class DLedgerReplication:
             answers,
             self._tasks,
             appended=lambda: self._store.appended_offset,
-            push=self.peer.turn,
+            push=self.peer.process_ready,
             timeout_ms=self._config.dledger.commit_wait_ms,
         )
         return self._waiters

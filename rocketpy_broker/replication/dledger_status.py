@@ -22,7 +22,7 @@ from rocketpy_broker.replication.dledger.core.messages import (
     read_response,
     to_request,
 )
-from rocketpy_broker.replication.dledger.handshake import introduce
+from rocketpy_broker.replication.dledger.handshake import authenticate
 from rocketpy_broker.replication.ha_status import ask_runtime_info, find_places
 
 _TIMEOUT_MS: Final = 3000
@@ -121,7 +121,7 @@ async def _ask_peer(
         secret, self_id = key
         try:
             if secret:
-                await introduce(channel, secret, group, self_id, peer)
+                await authenticate(channel, secret, group, self_id, peer)
             request = to_request(MetadataRequest(group=group, remote_id=peer))
             answer = read_response(await channel.request(request, _TIMEOUT_MS), RaftRequestCode.METADATA)
         finally:

@@ -82,13 +82,13 @@ class _Writer:
         for offset in [offset for offset in self.acknowledged if offset < begin]:
             self.expired[offset] = self.acknowledged.pop(offset)
 
-    def place(self, body_bytes: int) -> int:
+    def next_entry_pos(self, body_bytes: int) -> int:
         """Where the next entry goes."""
-        return self.view.place(body_bytes)
+        return self.view.next_entry_pos(body_bytes)
 
     def append(self, body: bytes) -> Entry:
         """Append an entry."""
-        entry = Entry.of(self.view.end_index + 1, self.clock.now, self.view.place(len(body)), body)
+        entry = Entry.of(self.view.end_index + 1, self.clock.now, self.view.next_entry_pos(len(body)), body)
         self.view.append(entry)
         return entry
 
@@ -146,7 +146,7 @@ class _Writer:
         """Lose the lead with entries that the group does not take, and win it again."""
         self._append()
         self.store.follow()
-        self.view.keep_until(self.store.log.committed_index)
+        self.view.truncate_after(self.store.log.committed_index)
         self._waiting.clear()
         self._store_entries()
         self.store.lead(self)

@@ -183,13 +183,13 @@ def _go_on(writer: LedgerWriter, image: RecordingDisk, held: list[Entry], random
 
 
 def _append(view: LedgerView, body: bytes) -> None:
-    view.append(Entry.of(view.end_index + 1, 1 << 20, view.place(len(body)), body))
+    view.append(Entry.of(view.end_index + 1, 1 << 20, view.next_entry_pos(len(body)), body))
 
 
 def _to_sector_end(view: LedgerView) -> bytes:
     """A body with which an entry ends where a sector does: next to bytes that no write touches."""
-    size = -(view.place(0) + HEADER_BYTES) % SECTOR
-    if view.place(size) != view.place(0):  # in the next file
+    size = -(view.next_entry_pos(0) + HEADER_BYTES) % SECTOR
+    if view.next_entry_pos(size) != view.next_entry_pos(0):  # in the next file
         size = SECTOR - HEADER_BYTES
     return b"." * size
 

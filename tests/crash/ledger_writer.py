@@ -62,7 +62,7 @@ class LedgerWriter:
             self.files.adopt_preallocated(self.files.preallocate_ahead())
         elif chance < 0.95:
             self.restart(clean=self.random.random() < 0.5)
-        if view.has_changes:
+        if view.has_unwritten:
             self._write()
 
     def _append(self, count: int) -> None:
@@ -70,11 +70,11 @@ class LedgerWriter:
             body = b"entry %d " % len(self.bodies) + b"." * self.random.choice((0, 9, 70, 200, 700))
             self.bodies[body] = None
             view = self.view
-            view.append(Entry.of(view.end_index + 1, self._term, view.place(len(body)), body))
+            view.append(Entry.of(view.end_index + 1, self._term, view.next_entry_pos(len(body)), body))
 
     def _cut(self) -> None:
         self._term += 1
-        self.view.keep_until(self.random.randint(self.view.begin_index, self.view.end_index - 1))
+        self.view.truncate_after(self.random.randint(self.view.begin_index, self.view.end_index - 1))
         self._append(self.random.randrange(3))
 
     def _reset(self) -> None:
@@ -153,6 +153,6 @@ def common(one: Entries, other: Entries) -> Entries:
 
 def _after(before: Entries, write: Write) -> Entries:
     kept = [] if write.is_reset else before
-    if write.keep_until is not None:
-        kept = [entry for entry in kept if entry.index <= write.keep_until]
+    if write.truncate_after is not None:
+        kept = [entry for entry in kept if entry.index <= write.truncate_after]
     return [*kept, *write.entries]

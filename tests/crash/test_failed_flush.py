@@ -91,7 +91,7 @@ def append(files: LedgerFiles, *sizes: int, term: int = 0) -> None:
     view = LedgerView(files, _FILE_BYTES)
     for size in sizes:
         body = b"%d" % term * (size - HEADER_BYTES)
-        view.append(Entry.of(view.end_index + 1, term, view.place(len(body)), body))
+        view.append(Entry.of(view.end_index + 1, term, view.next_entry_pos(len(body)), body))
     files.apply(view.take())
     files.flush()
 
@@ -114,7 +114,7 @@ def go_on_and_lose_power(disk: RecordingDisk, *sizes: int) -> None:
 
 def cut_to(index: int) -> Write:
     """A cut behind an entry."""
-    return Write(is_reset=False, keep_until=index, entries=())
+    return Write(is_reset=False, truncate_after=index, entries=())
 
 
 def test_entries_that_were_cut_do_not_keep_a_peer_from_starting(disk: RecordingDisk) -> None:

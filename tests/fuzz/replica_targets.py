@@ -23,7 +23,13 @@ from rocketpy_broker.replication.dledger.core.codes import (
     VoteResult,
 )
 from rocketpy_broker.replication.dledger.core.entry import Entry, next_pos
-from rocketpy_broker.replication.dledger.core.events import Answered, Asked, Call, Propose, Tick
+from rocketpy_broker.replication.dledger.core.events import (
+    Propose,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
+    Tick,
+)
 from rocketpy_broker.replication.dledger.core.messages import (
     GetEntriesRequest,
     HeartBeatRequest,
@@ -280,7 +286,7 @@ class _PeerRun:
         self.now_ms = 0.0
         checkpoint = self.disk.checkpoint
         self.node = RaftNode(settings, self.disk, self.disk.state, checkpoint, draw.random, self.now_ms)
-        self.calls: list[Call] = []
+        self.calls: list[SendRequest] = []
         self.committed = -1
         self.tokens = 0
 
@@ -292,7 +298,7 @@ class _PeerRun:
             self._answered(command)
         else:
             self.tokens += 1
-            self.node.step(Asked(self.tokens, read_request(command)), self.now_ms)
+            self.node.step(RequestReceived(self.tokens, read_request(command)), self.now_ms)
         if self.tokens % 3 == 1:
             self.node.step(Propose(self.tokens, _BODY), self.now_ms)
         self.settle()
@@ -306,14 +312,14 @@ class _PeerRun:
             message = read_response(command, to_request(call.message).code)
         except RemoteProtocolError:
             message = None
-        self.node.step(Answered(call.number, message), self.now_ms)
+        self.node.step(ResponseReceived(call.number, message), self.now_ms)
 
     def settle(self) -> None:
         """Store and send what is ready, as a shell does; look at what is stored."""
         while ready := self.node.take_ready():
             self.disk.write(ready.term_state, ready.write)
             self.disk.flush()
-            self.calls += ready.calls
+            self.calls += ready.requests
             assert ready.committed_index >= self.committed, "the committed index went back"
             self.committed = ready.committed_index
             self.node.advance(self.now_ms)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
 from rocketpy_broker.replication.dledger.core.entry import Entry, next_pos
-from rocketpy_broker.replication.dledger.core.events import Outcome
+from rocketpy_broker.replication.dledger.core.events import ProposalResult
 from rocketpy_broker.replication.dledger.core.node import RaftNode
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from tests.sim.raft_disk import RaftDisk
@@ -37,7 +37,7 @@ class Checker:
         self.known: set[bytes] = {b"no-op"}
         self.acked: dict[int, bytes] = {}
         self.acked_index = -1
-        self.outcomes: dict[int, RaftResponseCode] = {}
+        self.results: dict[int, RaftResponseCode] = {}
         self.history = History()
         self.served_count = 0
         self.committed: dict[int, Entry] = {}
@@ -48,24 +48,24 @@ class Checker:
         self._seen: dict[tuple[int, int], bytes] = {}
         self._looked: dict[str, tuple[int, list[Entry]]] = {}
 
-    def sent(self, ticket: int, body: bytes) -> None:
+    def sent(self, proposal_id: int, body: bytes) -> None:
         """A client asks for this."""
-        self.bodies[ticket] = body
+        self.bodies[proposal_id] = body
         self.known.add(body)
-        self.history.called(ticket, body)
+        self.history.called(proposal_id, body)
 
-    def ended(self, outcome: Outcome, find: Find) -> None:
+    def ended(self, result: ProposalResult, find: Find) -> None:
         """A client was answered. find: the entries of the peer that answered it."""
-        check(outcome.ticket not in self.outcomes, f"ticket {outcome.ticket} was answered twice")
-        self.outcomes[outcome.ticket] = outcome.code
-        self.history.ended(outcome, find)
-        if outcome.code is not RaftResponseCode.SUCCESS:
+        check(result.proposal_id not in self.results, f"proposal {result.proposal_id} was answered twice")
+        self.results[result.proposal_id] = result.code
+        self.history.ended(result, find)
+        if result.code is not RaftResponseCode.SUCCESS:
             return
-        body = self.bodies[outcome.ticket]
-        check(self.acked.setdefault(outcome.index, body) == body, f"I3: {outcome.index} acknowledged for two")
-        self.acked_index = max(self.acked_index, outcome.index)
-        entry = self.committed.get(outcome.index)
-        check(entry is not None and entry.body == body, f"I1: {outcome.index} acknowledged, not committed")
+        body = self.bodies[result.proposal_id]
+        check(self.acked.setdefault(result.index, body) == body, f"I3: {result.index} acknowledged for two")
+        self.acked_index = max(self.acked_index, result.index)
+        entry = self.committed.get(result.index)
+        check(entry is not None and entry.body == body, f"I1: {result.index} acknowledged, not committed")
 
     def served(self, entry: Entry) -> None:
         """A client was given an entry that it asked for."""
@@ -80,15 +80,15 @@ class Checker:
         self._look_at_commit(name, life, node)
 
     def _look_at_member(self, name: str, node: RaftNode) -> None:
-        member = node.member
-        check(member.term >= self._terms.get(name, -1), f"I6: {name}'s term fell to {member.term}")
-        self._terms[name] = member.term
-        if member.role is Role.LEADER:
-            leader = self._leaders.setdefault(member.term, name)
-            check(leader == name, f"I6: {leader} and {name} lead term {member.term}")
-        if member.voted_for is not None:
-            voted = self._votes.setdefault((name, member.term), member.voted_for)
-            check(voted == member.voted_for, f"I6: {name} voted twice in term {member.term}")
+        state = node.state
+        check(state.term >= self._terms.get(name, -1), f"I6: {name}'s term fell to {state.term}")
+        self._terms[name] = state.term
+        if state.role is Role.LEADER:
+            leader = self._leaders.setdefault(state.term, name)
+            check(leader == name, f"I6: {leader} and {name} lead term {state.term}")
+        if state.voted_for is not None:
+            voted = self._votes.setdefault((name, state.term), state.voted_for)
+            check(voted == state.voted_for, f"I6: {name} voted twice in term {state.term}")
 
     def _look_at_entries(self, name: str, disk: RaftDisk) -> None:
         entries = disk.entries
@@ -112,7 +112,7 @@ class Checker:
 
     def _look_at_commit(self, name: str, life: int, node: RaftNode) -> None:
         before, mark = self._marks.get(name, (0, -1))
-        committed = node.member.committed_index
+        committed = node.state.committed_index
         if life == before:
             check(committed >= mark, f"I6: {name}'s commit fell from {mark} to {committed}")
         else:

@@ -51,8 +51,8 @@ class RaftDisk:
         self.version += 1
         if write.is_reset:
             self.entries = []
-        if write.keep_until is not None:
-            self.entries = [entry for entry in self.entries if entry.index <= write.keep_until]
+        if write.truncate_after is not None:
+            self.entries = [entry for entry in self.entries if entry.index <= write.truncate_after]
         self.entries += write.entries
 
     def flush(self) -> None:

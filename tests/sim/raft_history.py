@@ -13,7 +13,7 @@ from random import Random
 
 from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
 from rocketpy_broker.replication.dledger.core.entry import Entry
-from rocketpy_broker.replication.dledger.core.events import Outcome
+from rocketpy_broker.replication.dledger.core.events import ProposalResult
 from tests.sim.linearizable import UNKNOWN, Appended, Operation, misplaced_append, unlinearizable_key
 
 REFUSED = (RaftResponseCode.NOT_LEADER, RaftResponseCode.LEADER_PENDING_FULL)
@@ -32,27 +32,27 @@ class History:
         self._refused: set[int] = set()
         self._reads: list[Operation] = []
 
-    def body(self, ticket: int, random: Random) -> bytes:
+    def body(self, proposal_id: int, random: Random) -> bytes:
         """Draw what a client asks for."""
         kind, key = random.choice((b"entry", b"write", b"read")), random.randrange(KEYS)
-        return b"%s %d %d " % (kind, ticket, key) + b"." * random.randrange(0, 300)
+        return b"%s %d %d " % (kind, proposal_id, key) + b"." * random.randrange(0, 300)
 
-    def called(self, ticket: int, body: bytes) -> None:
+    def called(self, proposal_id: int, body: bytes) -> None:
         """A client asks."""
-        self._called[ticket] = next(self._moments), body.split(b" ")[:3]
+        self._called[proposal_id] = next(self._moments), body.split(b" ")[:3]
 
-    def ended(self, outcome: Outcome, find: Find) -> None:
+    def ended(self, result: ProposalResult, find: Find) -> None:
         """A client is answered. find: the entries of the peer that answers."""
-        ticket = outcome.ticket
-        if outcome.code in REFUSED:
-            self._refused.add(ticket)
-        if outcome.code is not RaftResponseCode.SUCCESS:
+        proposal_id = result.proposal_id
+        if result.code in REFUSED:
+            self._refused.add(proposal_id)
+        if result.code is not RaftResponseCode.SUCCESS:
             return
-        called, (kind, *words) = self._called[ticket]
-        self._answered[ticket] = moment = next(self._moments)
+        called, (kind, *words) = self._called[proposal_id]
+        self._answered[proposal_id] = moment = next(self._moments)
         if kind == b"read":
             key = int(words[1])
-            is_whole, value = _value(find, outcome.index, key)
+            is_whole, value = _value(find, result.index, key)
             if is_whole:  # else the older entries were deleted, and the client learned nothing
                 self._reads.append(Operation("read", key, value, called, moment))
 
@@ -60,12 +60,15 @@ class History:
         """Say what is wrong with the history. committed: the log as it turned out to be."""
         log = []
         for index, entry in committed.items():
-            _, ticket, *_ = [*entry.body.split(b" "), b""]
-            if not ticket.isdigit() or int(ticket) not in self._called:
+            _, proposal_id, *_ = [*entry.body.split(b" "), b""]
+            if not proposal_id.isdigit() or int(proposal_id) not in self._called:
                 continue
-            if int(ticket) in self._refused:
+            if int(proposal_id) in self._refused:
                 return f"{entry.body!r:.40} was refused, and is entry {index}"
-            called, answered = self._called[int(ticket)][0], self._answered.get(int(ticket), UNKNOWN)
+            called, answered = (
+                self._called[int(proposal_id)][0],
+                self._answered.get(int(proposal_id), UNKNOWN),
+            )
             log.append(Appended(index, called, answered))
         misplaced = misplaced_append(log)
         if misplaced is not None:
@@ -75,9 +78,9 @@ class History:
 
     def _writes(self) -> list[Operation]:
         return [
-            Operation("write", int(words[2]), ticket, called, self._answered.get(ticket, UNKNOWN))
-            for ticket, (called, words) in self._called.items()
-            if words[0] == b"write" and ticket not in self._refused
+            Operation("write", int(words[2]), proposal_id, called, self._answered.get(proposal_id, UNKNOWN))
+            for proposal_id, (called, words) in self._called.items()
+            if words[0] == b"write" and proposal_id not in self._refused
         ]
 
 
@@ -88,6 +91,6 @@ def _value(find: Find, index: int, key: int) -> tuple[bool, int | None]:
         if entry is None:
             return False, None
         match entry.body.split(b" ", 3):
-            case [b"write", ticket, of, *_] if int(of) == key:
-                return True, int(ticket)
+            case [b"write", proposal_id, of, *_] if int(of) == key:
+                return True, int(proposal_id)
     return True, None

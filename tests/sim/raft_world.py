@@ -15,13 +15,13 @@ from random import Random
 from typing import Any
 
 from rocketpy_broker.replication.dledger.core.events import (
-    Answered,
-    Asked,
-    Call,
     Event,
     Expire,
     Propose,
     Ready,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
     Tick,
 )
 from rocketpy_broker.replication.dledger.core.messages import (
@@ -103,8 +103,8 @@ class World:
         """Scenarios: the only peers for which time passes."""
         self._queue: list[tuple[float, int, str, int, Event]] = []
         self._count = itertools.count()
-        self._tokens: dict[int, tuple[str, int, int]] = {}
-        self._tickets = itertools.count()
+        self._request_ids: dict[int, tuple[str, int, int]] = {}
+        self._proposal_ids = itertools.count()
         for peer in self.peers.values():
             peer.skew = 1.0 + (self.random.random() - 0.5) * 0.1 if faults else 1.0
             peer.skew_ms = (self.random.random() - 0.5) * 7_200_000 if faults else 0.0
@@ -140,7 +140,7 @@ class World:
     def leader(self) -> Peer | None:
         """Whoever leads the newest term."""
         leading = [peer for peer in self.running() if peer.node and peer.node.role is Role.LEADER]
-        return max(leading, key=lambda peer: peer.node.member.term if peer.node else -2, default=None)
+        return max(leading, key=lambda peer: peer.node.state.term if peer.node else -2, default=None)
 
     def running(self) -> Iterator[Peer]:
         """Every peer that is up."""
@@ -169,12 +169,12 @@ class World:
         peer = self.peers[name] if name else (self.random.choice(leading) if leading else None)
         if peer is None:
             return None
-        ticket = next(self._tickets)
-        body = body or self.checker.history.body(ticket, self.random)
-        self.checker.sent(ticket, body)
-        self.asked[ticket] = peer.name, peer.life
-        peer.inbox.append(Propose(ticket, body))
-        return ticket
+        proposal_id = next(self._proposal_ids)
+        body = body or self.checker.history.body(proposal_id, self.random)
+        self.checker.sent(proposal_id, body)
+        self.asked[proposal_id] = peer.name, peer.life
+        peer.inbox.append(Propose(proposal_id, body))
+        return proposal_id
 
     def _get(self) -> None:
         """A client asks some peer for an entry near its end."""
@@ -182,7 +182,7 @@ class World:
         if peer.node is not None:
             index = peer.node.view.end_index - self.random.randrange(3)
             message = GetEntriesRequest(group="g", remote_id=peer.name, begin_index=index)
-            peer.inbox.append(Asked(next(self._count), message))
+            peer.inbox.append(RequestReceived(next(self._count), message))
 
     def _turn(self, peer: Peer) -> None:
         node = peer.node
@@ -198,7 +198,7 @@ class World:
             node.step(event, self.clock(peer))
         # Half of the flushes end in the same tick; the others are cut short by a crash, if there is one.
         while peer.flushing is None and (ready := node.take_ready()):
-            self._send(peer, ready.early_calls)
+            self._send(peer, ready.requests_before_write)
             peer.disk.write(ready.term_state, ready.write)
             peer.flushing, is_idle = ready, False
             if self.random.random() < 0.5:
@@ -213,45 +213,47 @@ class World:
         if node is None:
             return
         if self.random.random() < 0.05:
-            peer.disk.checkpoint = peer.disk.checkpoint._replace(committed_index=node.member.committed_index)
-        self._send(peer, ready.late_calls)
-        for answer in ready.answers:
-            if answer.token in self._tokens:
-                self._return(peer, answer.token, answer.message)
+            peer.disk.checkpoint = peer.disk.checkpoint._replace(committed_index=node.state.committed_index)
+        self._send(peer, ready.requests_after_write)
+        for response in ready.responses:
+            if response.request_id in self._request_ids:
+                self._return(peer, response.request_id, response.message)
         self.checker.look(peer.name, peer.life, node, peer.disk)
-        for answer in ready.answers:
-            if isinstance(answer.message, GetEntriesResponse):
-                for entry in answer.message.entries:
+        for response in ready.responses:
+            if isinstance(response.message, GetEntriesResponse):
+                for entry in response.message.entries:
                     self.checker.served(entry)
-        for outcome in ready.outcomes:
-            self.checker.ended(outcome, node.view.find)
+        for result in ready.results:
+            self.checker.ended(result, node.view.find)
         node.advance(self.clock(peer))
 
     # -- the network --------------------------------------------------------------------------
 
-    def _send(self, peer: Peer, calls: Sequence[Call]) -> None:
-        for call in calls:
-            self.trace.append(f"{self.now:.0f} {peer.name}>{call.peer} {_describe(call.message)}")
-            self._carry(peer, call.peer, call.number, call.message)
+    def _send(self, peer: Peer, requests: Sequence[SendRequest]) -> None:
+        for request in requests:
+            self.trace.append(f"{self.now:.0f} {peer.name}>{request.peer} {_describe(request.message)}")
+            self._carry(peer, request.peer, request.number, request.message)
 
     def _carry(self, sender: Peer, receiver: str, number: int, message: RaftMessage) -> None:
         life = sender.life
-        self._post(self.now + CALL_TIMEOUT_MS, sender.name, life, Answered(number, None))
+        self._post(self.now + CALL_TIMEOUT_MS, sender.name, life, ResponseReceived(number, None))
         for _ in range(2 if self.random.random() < self.faults.duplicate else 1):
             if not self._gets_through(sender.name, receiver):
                 continue
-            token = next(self._count)
-            self._tokens[token] = sender.name, life, number
-            self._post(self._delay(), receiver, self.peers[receiver].life, Asked(token, message))
+            request_id = next(self._count)
+            self._request_ids[request_id] = sender.name, life, number
+            self._post(
+                self._delay(), receiver, self.peers[receiver].life, RequestReceived(request_id, message)
+            )
 
     def push(self, receiver: str, message: RaftMessage) -> None:
         """Let a message arrive that nobody sent now."""
-        self.peers[receiver].inbox.append(Asked(next(self._count), message))
+        self.peers[receiver].inbox.append(RequestReceived(next(self._count), message))
 
-    def _return(self, responder: Peer, token: int, message: RaftMessage) -> None:
-        name, life, number = self._tokens.pop(token)
+    def _return(self, responder: Peer, request_id: int, message: RaftMessage) -> None:
+        name, life, number = self._request_ids.pop(request_id)
         if self._gets_through(responder.name, name):
-            self._post(self._delay(), name, life, Answered(number, message))
+            self._post(self._delay(), name, life, ResponseReceived(number, message))
 
     def _gets_through(self, sender: str, receiver: str) -> bool:
         return (sender, receiver) not in self.cut and self.random.random() >= self.faults.drop
@@ -284,7 +286,7 @@ class World:
 
     def _expire(self, peer: Peer, node: RaftNode) -> None:
         """Retention, while the peer is up."""
-        oldest, newest = node.view.begin_index, min(node.view.durable_index, node.member.committed_index)
+        oldest, newest = node.view.begin_index, min(node.view.durable_index, node.state.committed_index)
         if peer.flushing is None and 0 <= oldest < newest:
             begin = self.random.randint(oldest, newest)
             node.step(Expire(begin), self.clock(peer))
@@ -315,11 +317,11 @@ class World:
 
     def untold(self) -> list[int]:
         """Tickets whose peer is still up, but has not said what became of them."""
-        outcomes = self.checker.outcomes
+        results = self.checker.results
         return [
-            ticket
-            for ticket, (name, life) in self.asked.items()
-            if ticket not in outcomes and self.peers[name].life == life
+            proposal_id
+            for proposal_id, (name, life) in self.asked.items()
+            if proposal_id not in results and self.peers[name].life == life
         ]
 
     def _is_settled(self) -> bool:
@@ -329,9 +331,9 @@ class World:
         nodes = [peer.node for peer in self.peers.values() if peer.node is not None]
         end = min(node.view.end_index for node in nodes)
         return (
-            all(node.member.leader_id == leader.name for node in nodes)
+            all(node.state.leader_id == leader.name for node in nodes)
             and end >= self.checker.acked_index
-            and min(node.member.committed_index for node in nodes) >= self.checker.acked_index
+            and min(node.state.committed_index for node in nodes) >= self.checker.acked_index
         )
 
 

@@ -5,7 +5,7 @@ r"""Plays a text of `tests/scenarios` in a world without faults. One command a l
 | ``group SIZE [no-op]`` | makes the group; with `no-op`, leaders begin their terms with an entry |
 | ``holds PEER term T TERM:BODY …`` | starts that peer anew, in that term and with that ledger |
 | ``elect PEER`` | lets time pass for that peer only, until it leads |
-| ``stand PEER`` | lets time pass for that peer only, for 20 s |
+| ``campaign PEER`` | lets time pass for that peer only, for 20 s |
 | ``run PEER`` | lets time pass for that peer only, for 3 s: a leader pushes, nobody else stands |
 | ``run-until PEER INDEX`` | lets messages travel until that peer holds an entry |
 | ``append PEER BODY`` | a client appends |
@@ -61,7 +61,7 @@ class _Script:
             pos = entries[-1].end_pos if entries else 0
             entries.append(Entry.of(index, int(of), pos, body.encode()))
             self.world.checker.known.add(body.encode())
-        disk.write(TermState(int(term)), Write(is_reset=True, keep_until=None, entries=tuple(entries)))
+        disk.write(TermState(int(term)), Write(is_reset=True, truncate_after=None, entries=tuple(entries)))
         disk.flush()
         self.world.start(name)
 
@@ -74,7 +74,7 @@ class _Script:
                 return
         raise Violation(f"{name} was not elected")
 
-    def stand(self, name: str) -> None:
+    def campaign(self, name: str) -> None:
         self._pass(name, 20_000)
 
     def run(self, name: str) -> None:
@@ -128,7 +128,7 @@ class _Script:
     def expect(self, name: str, *words: str) -> None:
         peer = self.world.peers[name]
         held = [f"{entry.term}:{entry.body.decode()}" for entry in peer.disk.entries]
-        committed = peer.node.member.committed_index if peer.node is not None else -1
+        committed = peer.node.state.committed_index if peer.node is not None else -1
         seen = " ".join([*held, "| committed", str(committed)])
         if seen != " ".join(words):
             raise Violation(f"{name} holds {seen}")
@@ -136,9 +136,9 @@ class _Script:
     def expect_not_leading(self, name: str) -> None:
         node = self.world.peers[name].node
         if node is not None and node.role is Role.LEADER:
-            raise Violation(f"{name} leads term {node.member.term}")
+            raise Violation(f"{name} leads term {node.state.term}")
 
     def expect_leading(self, name: str, term: str) -> None:
         node = self.world.peers[name].node
-        if node is None or node.role is not Role.LEADER or node.member.term != int(term):
+        if node is None or node.role is not Role.LEADER or node.state.term != int(term):
             raise Violation(f"{name} does not lead term {term}")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
 from rocketpy_broker.replication.dledger.core.entry import Entry
-from rocketpy_broker.replication.dledger.core.events import Outcome
+from rocketpy_broker.replication.dledger.core.events import ProposalResult
 from rocketpy_broker.replication.dledger.core.leader import Leader
 from tests.sim import raft_check
 from tests.sim.linearizable import UNKNOWN, Appended, Operation, misplaced_append, unlinearizable_key
@@ -156,7 +156,7 @@ def test_a_refused_append_that_is_in_the_log_is_found() -> None:
     """A producer that was refused sends again: consumers would see the message twice."""
     history = History()
     history.called(1, b"entry 1 0 ")
-    history.ended(Outcome(1, RaftResponseCode.NOT_LEADER), lambda _: None)
+    history.ended(ProposalResult(1, RaftResponseCode.NOT_LEADER), lambda _: None)
     failure = history.failure({0: Entry.of(0, 0, 0, b"entry 1 0 ")})
     assert failure is not None
     assert "refused" in failure
@@ -165,18 +165,18 @@ def test_a_refused_append_that_is_in_the_log_is_found() -> None:
 _propose = Leader.propose
 
 
-def _read_without_log(self: Leader, ticket: int, body: bytes, now_ms: float) -> None:
+def _read_without_log(self: Leader, proposal_id: int, body: bytes, now_ms: float) -> None:
     """Reads by whoever thinks that it leads, from what it knows to be committed."""
     if body.startswith(b"read"):
-        index = self._member.committed_index + 1
-        self._outbox.outcomes.append(Outcome(ticket, RaftResponseCode.SUCCESS, index))
+        index = self._state.committed_index + 1
+        self._outbox.results.append(ProposalResult(proposal_id, RaftResponseCode.SUCCESS, index))
     else:
-        _propose(self, ticket, body, now_ms)
+        _propose(self, proposal_id, body, now_ms)
 
 
-def _history_only(self: Checker, outcome: Outcome, find: Callable[[int], Entry | None]) -> None:
-    self.outcomes[outcome.ticket] = outcome.code
-    self.history.ended(outcome, find)
+def _history_only(self: Checker, result: ProposalResult, find: Callable[[int], Entry | None]) -> None:
+    self.results[result.proposal_id] = result.code
+    self.history.ended(result, find)
 
 
 @pytest.mark.planted

@@ -45,8 +45,8 @@ class PeerRefused(RocketError):
     """The other end does not show that it belongs to the group."""
 
 
-class Introduction(NamedTuple):
-    """What both ends have said before either proves anything.
+class HandshakeContext(NamedTuple):
+    """What both ends have context before either proves anything.
 
     caller, callee: ids of who connected and of who was connected to.
     """
@@ -58,7 +58,7 @@ class Introduction(NamedTuple):
     callee_nonce: str
 
     @classmethod
-    def read(cls, request: Command) -> Introduction:
+    def read(cls, request: Command) -> HandshakeContext:
         """What a HELLO says, with a new nonce for the answer. Raises RemoteProtocolError."""
         fields = request.ext_fields()
         group, caller, callee, nonce = (fields.get(name, "") for name in _FIELDS)
@@ -72,14 +72,14 @@ def new_nonce() -> str:
     return secrets.token_hex(_NONCE_BYTES)
 
 
-def proof(secret: str, side: str, said: Introduction) -> str:
+def proof(secret: str, side: str, context: HandshakeContext) -> str:
     """Return what only who knows the secret can say. side: "caller" or "callee", whoever says it."""
     # The length of each part is there, too: no two introductions have the same text.
-    text = "".join(f"{len(part)}:{part}" for part in (side, *said))
+    text = "".join(f"{len(part)}:{part}" for part in (side, *context))
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-async def introduce(channel: Channel, secret: str, group: str, self_id: str, peer: str) -> None:
+async def authenticate(channel: Channel, secret: str, group: str, self_id: str, peer: str) -> None:
     """Show a peer that was connected to who this one is, and see that it knows the secret, too.
 
     Raises PeerRefused, ConnectionLost; the channel must not be used then.
@@ -87,27 +87,27 @@ async def introduce(channel: Channel, secret: str, group: str, self_id: str, pee
     nonce = new_nonce()
     hello = Command.request(HandshakeCode.HELLO)
     hello.ext = dict(zip(_FIELDS, (group, self_id, peer, nonce), strict=True))
-    answer = await _ask(channel, hello)
-    said = Introduction(group, self_id, peer, nonce, answer.get("nonce", ""))
+    response = await _request(channel, hello)
+    context = HandshakeContext(group, self_id, peer, nonce, response.get("nonce", ""))
     prove = Command.request(HandshakeCode.PROVE)
-    prove.ext = {"proof": proof(secret, "caller", said)}
-    answer = await _ask(channel, prove)
-    expected = proof(secret, "callee", said)
-    if not hmac.compare_digest(answer.get("proof", "").encode(), expected.encode()):
+    prove.ext = {"proof": proof(secret, "caller", context)}
+    response = await _request(channel, prove)
+    expected = proof(secret, "callee", context)
+    if not hmac.compare_digest(response.get("proof", "").encode(), expected.encode()):
         raise PeerRefused(f"peer {peer} does not know the secret of this group (dLegerSecret)")
 
 
-async def _ask(channel: Channel, request: Command) -> dict[str, str]:
+async def _request(channel: Channel, request: Command) -> dict[str, str]:
     try:
-        answer = await channel.request(request, _TIMEOUT_MS)
+        response = await channel.request(request, _TIMEOUT_MS)
     except RequestTimeout:
         raise PeerRefused(
             f"it does not answer the handshake that dLegerSecret asks for within {_TIMEOUT_MS} ms"
         ) from None
-    if answer.code != ResponseCode.SUCCESS:
-        if answer.code == ResponseCode.NO_PERMISSION:
-            raise PeerRefused(f"it refuses the handshake that dLegerSecret asks for: {answer.remark}")
+    if response.code != ResponseCode.SUCCESS:
+        if response.code == ResponseCode.NO_PERMISSION:
+            raise PeerRefused(f"it refuses the handshake that dLegerSecret asks for: {response.remark}")
         raise PeerRefused(
             "it does not know the handshake that dLegerSecret asks for: it is RocketMQ's, or has no secret"
         )
-    return answer.ext_fields()
+    return response.ext_fields()

@@ -76,7 +76,7 @@ _new_receipt = tuple.__new__
 class Appender(Protocol):
     """The peer of this broker, while it leads."""
 
-    def place(self, body_bytes: int) -> int:
+    def next_entry_pos(self, body_bytes: int) -> int:
         """Return where the next entry will lie, with a body of so many bytes."""
 
     def append(self, body: bytes) -> Entry:
@@ -261,7 +261,7 @@ class LedgerLog:
             raise MessageTooLarge(f"{size} bytes do not fit into a file of {self.files.file_bytes}")
         if b"\0" in properties:
             raise MessageInvalid(NUL_IN_PROPERTIES)
-        pos = leader.place(size)
+        pos = leader.next_entry_pos(size)
         now = self._clock()
         queue_offset = 0 if sys_flag & _NOT_IN_QUEUE else cursor.next_offset
         record = encode_record(

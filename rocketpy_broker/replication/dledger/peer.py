@@ -24,7 +24,7 @@ from rocketpy.errors import DiskFull, InvariantError, NotEnoughReplicas, NotLead
 from rocketpy.runtime.tasks import Tasks, close_all
 from rocketpy.transport import Address, Channel, ChannelOptions, Server, serve
 from rocketpy_broker.replication.dledger.core.entry import Entry
-from rocketpy_broker.replication.dledger.core.events import Answered, Event, Expire, Ready, Tick
+from rocketpy_broker.replication.dledger.core.events import Event, Expire, Ready, ResponseReceived, Tick
 from rocketpy_broker.replication.dledger.core.log_view import StoredLedger, Write
 from rocketpy_broker.replication.dledger.core.messages import RaftMessage
 from rocketpy_broker.replication.dledger.core.node import RaftNode
@@ -32,9 +32,9 @@ from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint, TermState
 from rocketpy_broker.replication.dledger.disk_thread import DiskThread
-from rocketpy_broker.replication.dledger.gate import PeerGate
-from rocketpy_broker.replication.dledger.handshake import introduce
-from rocketpy_broker.replication.dledger.peer_transport import PeerLinks, RaftPort
+from rocketpy_broker.replication.dledger.gate import PeerAuthenticator
+from rocketpy_broker.replication.dledger.handshake import authenticate
+from rocketpy_broker.replication.dledger.peer_transport import RaftClient, RaftEndpoint
 from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
 from rocketpy_broker.store.files.disk import Disk
 from rocketpy_broker.store.log.flush import Flushable, FlushPlan, flush_failure, flush_now
@@ -46,12 +46,12 @@ _TICK_S: Final = 0.01
 _CHECKPOINT_S: Final = 3.0
 _FLUSH_S: Final = 0.01
 """How often a ledger that nobody waits for is flushed."""
-_QUICK_S: Final = 0.003
+_INLINE_FLUSH_S_MAX: Final = 0.003
 """A flush that takes no longer than this may hold up the loop."""
-_SLOW_FACTOR: Final = 20
+_INLINE_FLUSH_PAUSE_FACTOR: Final = 20
 """After one that took longer, so many times as long none may."""
-_THOROUGH_S: Final = 1.0
-_ROOM_RETRY_S: Final = 0.5
+_THOROUGH_FLUSH_S: Final = 1.0
+_DISK_FULL_RETRY_S: Final = 0.5
 
 
 class Ledger(StoredLedger, Flushable, Protocol):
@@ -154,18 +154,18 @@ class Peer:
         self._server: Server | None = None
         self._thread: DiskThread | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._turning: asyncio.Handle | None = None
+        self._process_handle: asyncio.Handle | None = None
         self._is_storing = False
-        self._tasks = Tasks(f"peer {settings.self_id}", self._fail_by)
-        gate = PeerGate(settings, names, self._tasks) if settings.secret or names else None
-        self._port = RaftPort(self._step, self.turn, gate)
-        self._saving: asyncio.Task[None] | None = None
-        self._rooming: asyncio.Task[None] | None = None
+        self._tasks = Tasks(f"peer {settings.self_id}", self._fail_with)
+        gate = PeerAuthenticator(settings, names, self._tasks) if settings.secret or names else None
+        self._endpoint = RaftEndpoint(self._step, self.process_ready, gate)
+        self._checkpoint_task: asyncio.Task[None] | None = None
+        self._preallocation_task: asyncio.Task[None] | None = None
         self._is_flushing = False
         self._stalled: Ready | None = None
         """What could not be written because the disk is full."""
         self._thorough_at = self._slow_until = 0.0
-        self._told = (PeerState(Role.CANDIDATE, -1, None), -1)
+        self._notified = (PeerState(Role.CANDIDATE, -1, None), -1)
         self._saved = LedgerCheckpoint()
         self._is_unflushed = False
         self._wants_push = False
@@ -189,27 +189,32 @@ class Peer:
         known = LedgerCheckpoint(max(self._saved.committed_index, self._known_committed()), ledger.end_index)
         self._node = RaftNode(settings, ledger, state, known, random.random, self._now_ms())
         others = {peer: Address.parse(settings.peers[peer]) for peer in settings.others}
-        self._links = PeerLinks(
-            others, self._connect_options, self._answered, self.turn, self._tasks, self._introduce
+        self._client = RaftClient(
+            others,
+            self._connect_options,
+            self._on_response,
+            self.process_ready,
+            self._tasks,
+            self._authenticate,
         )
         self._is_running = True
-        self._server = await serve(self._listen, self._port, self._listen_options, self._tasks.fail_with)
+        self._server = await serve(self._listen, self._endpoint, self._listen_options, self._tasks.fail_with)
         self._tick()
         self._timers["checkpoint"] = loop.call_later(_CHECKPOINT_S, self._tasks.run, self._save_checkpoint)
         if not self._flushes:
             log.warning("peer %s acknowledges entries before they are flushed", settings.self_id)
-            self._timers["flush"] = loop.call_later(_FLUSH_S, self._tasks.run, self._flush_now_and_then)
+            self._timers["flush"] = loop.call_later(_FLUSH_S, self._tasks.run, self._flush_periodically)
 
-    async def _introduce(self, channel: Channel, peer: str) -> None:
+    async def _authenticate(self, channel: Channel, peer: str) -> None:
         settings = self.settings
         if settings.secret:
-            await introduce(channel, settings.secret, settings.group, settings.self_id, peer)
+            await authenticate(channel, settings.secret, settings.group, settings.self_id, peer)
 
     async def close(self) -> None:
         """Take part no more; what is being stored is stored. Ledger and files are left to their owner."""
         self._stop()
-        links = None if self._server is None else self._links
-        await close_all(links, self._server, self._thread, self._tasks.wait, self._save_last_checkpoint)
+        client = None if self._server is None else self._client
+        await close_all(client, self._server, self._thread, self._tasks.wait, self._save_last_checkpoint)
 
     async def _save_last_checkpoint(self) -> None:
         if self._server is not None and self.failure is None:
@@ -220,11 +225,11 @@ class Peer:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        if self._turning is not None:
-            self._turning.cancel()
-            self._turning = None
+        if self._process_handle is not None:
+            self._process_handle.cancel()
+            self._process_handle = None
 
-    def _fail_by(self, error: BaseException) -> None:
+    def _fail_with(self, error: BaseException) -> None:
         """Stop for good; an error that nobody expects is a broken invariant."""
         if isinstance(error, StoreError | InvariantError):
             self._fail(error)
@@ -240,7 +245,7 @@ class Peer:
         self.failure = error
         log.critical("peer %s stops: %s", self.settings.self_id, error, exc_info=error)
         self._stop()
-        self._links.close()
+        self._client.close()
         if self._server is not None:
             self._tasks.spawn(self._server.close(), "close after a failure")
         self._listener.failed(error)
@@ -250,15 +255,15 @@ class Peer:
     @property
     def state(self) -> PeerState:
         """Role, term and leader now."""
-        member = self._node.member
-        return PeerState(member.role, member.term, member.leader_id)
+        raft = self._node.state
+        return PeerState(raft.role, raft.term, raft.leader_id)
 
     @property
     def committed_index(self) -> int:
         """The group has the entries up to here, and this peer can read them; -1: none."""
-        member = self._node.member
-        if member.role is Role.LEADER:  # it cuts nothing, so what is in its files stays
-            return max(self._readable, min(member.committed_index, self._ledger.end_index))
+        raft = self._node.state
+        if raft.role is Role.LEADER:  # it cuts nothing, so what is in its files stays
+            return max(self._readable, min(raft.committed_index, self._ledger.end_index))
         return self._readable
 
     @property
@@ -310,12 +315,12 @@ class Peer:
         if entry is None:
             raise NotEnoughReplicas(f"{self.settings.pending_max} entries wait for a majority")
         self._wants_push = True
-        self._turn_soon()
+        self._process_soon()
         return entry
 
-    def place(self, body_bytes: int) -> int:
+    def next_entry_pos(self, body_bytes: int) -> int:
         """Return where the next entry will lie, with a body of so many bytes."""
-        return self._node.view.place(body_bytes)
+        return self._node.view.next_entry_pos(body_bytes)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -325,13 +330,13 @@ class Peer:
     def _tick(self) -> None:
         self._timers["tick"] = self._loop.call_later(_TICK_S, self._tasks.run, self._tick)
         self._step(Tick())
-        self.turn()
+        self.process_ready()
 
-    def _answered(self, call: int, message: RaftMessage | None) -> None:
-        self._step(Answered(call, message))
+    def _on_response(self, number: int, message: RaftMessage | None) -> None:
+        self._step(ResponseReceived(number, message))
         self._wants_push = True
         if message is None:  # an answer ends with its socket buffer, and that with a turn
-            self._turn_soon()
+            self._process_soon()
 
     def _step(self, event: Event) -> None:
         if not self._is_running:
@@ -339,29 +344,29 @@ class Peer:
         try:
             self._node.step(event, self._now_ms())
         except Exception as error:  # noqa: BLE001 - whatever it is, the peer must not go on
-            self._fail_by(error)
+            self._fail_with(error)
 
     # -- doing what is ready ------------------------------------------------------------------
 
-    def _turn_soon(self) -> None:
-        if self._turning is None and self._is_running:
-            self._turning = self._loop.call_soon(self._tasks.run, self.turn)
+    def _process_soon(self) -> None:
+        if self._process_handle is None and self._is_running:
+            self._process_handle = self._loop.call_soon(self._tasks.run, self.process_ready)
 
-    def turn(self) -> None:
+    def process_ready(self) -> None:
         """Send, store and answer what is ready now, not only when the loop's turn ends."""
-        if self._turning is not None:
-            self._turning.cancel()
-            self._turning = None
+        if self._process_handle is not None:
+            self._process_handle.cancel()
+            self._process_handle = None
         if not self._is_running:
             return
         try:
             if self._stalled is None:  # else what others say is heard all the same
-                self._do_ready()
-            self._tell()
+                self._process_all_ready()
+            self._notify_listener()
         except Exception as error:  # noqa: BLE001 - whatever it is, the peer must not go on
-            self._fail_by(error)
+            self._fail_with(error)
 
-    def _do_ready(self) -> None:
+    def _process_all_ready(self) -> None:
         if self._wants_push:
             self._wants_push = False
             self._node.push(self._now_ms())
@@ -370,19 +375,19 @@ class Peer:
             if not ready:
                 self._readable = ready.committed_index
                 break
-            self._begin(ready)
+            self._start_ready(ready)
 
-    def _begin(self, ready: Ready) -> None:
+    def _start_ready(self, ready: Ready) -> None:
         """Let go what may leave early, and see to the rest."""
         if ready.term_state is not None and ready.write:
             # In this order: a ledger from a later term than the vote is damaged.
             rest = dataclasses.replace(ready, term_state=None)
-            self._store(ready.term_state, None, lambda: self._begin(rest))
+            self._store(ready.term_state, None, lambda: self._start_ready(rest))
             return
-        if ready.calls:
-            for call in ready.early_calls:
-                self._links.send(call)
-            self._links.flush()  # others begin before this peer's own disk does
+        if ready.requests:
+            for request in ready.requests_before_write:
+                self._client.send(request)
+            self._client.flush()  # others begin before this peer's own disk does
         self._write(ready)
 
     def _write(self, ready: Ready) -> None:
@@ -394,15 +399,15 @@ class Peer:
                 self._stall(ready, error)
                 return
             self._is_unflushed = True
-            self._see_to_room()
+            self._preallocate_if_needed()
         self._readable = ready.committed_index
         plan = self._plan_flush() if self._flushes and ready.write else None
-        if ready.term_state is None and (plan is None or self._flush_here(plan, ready.write)):
-            self._finish(ready)
+        if ready.term_state is None and (plan is None or self._flush_inline(plan, ready.write)):
+            self._finish_ready(ready)
         else:
-            self._store(ready.term_state, plan, lambda: self._finish(ready))
+            self._store(ready.term_state, plan, lambda: self._finish_ready(ready))
 
-    def _flush_here(self, plan: FlushPlan, write: Write) -> bool:
+    def _flush_inline(self, plan: FlushPlan, write: Write) -> bool:
         """Flush a lone entry in the loop's thread, while the disk is quick; False: not done.
 
         Two changes of threads take longer than such a flush, and a client waits for them. Raises FlushFailed.
@@ -413,8 +418,8 @@ class Peer:
             return False
         flush_now(self._ledger, plan)
         took = time.monotonic() - begin
-        if took > _QUICK_S:
-            self._slow_until = begin + _SLOW_FACTOR * took
+        if took > _INLINE_FLUSH_S_MAX:
+            self._slow_until = begin + _INLINE_FLUSH_PAUSE_FACTOR * took
         return True
 
     def _store(self, state: TermState | None, plan: FlushPlan | None, then: Callable[[], None]) -> None:
@@ -428,33 +433,35 @@ class Peer:
 
         def stored(error: BaseException | None) -> None:
             self._is_storing = False
-            if self._ended(plan, error) and self._is_running:
+            if self._on_flush_done(plan, error) and self._is_running:
                 try:
                     then()
                 except Exception as failure:  # noqa: BLE001 - whatever it is, the peer must not go on
-                    self._fail_by(failure)
+                    self._fail_with(failure)
                 else:
-                    self.turn()
+                    self.process_ready()
 
         self._is_storing = True
-        self._in_thread(store, stored)
+        self._run_on_disk_thread(store, stored)
 
-    def _ended(self, plan: FlushPlan | None, error: BaseException | None) -> bool:
+    def _on_flush_done(self, plan: FlushPlan | None, error: BaseException | None) -> bool:
         """Take note of what was done in the thread; False: it failed, and the peer with it."""
         if plan is not None:
             self._ledger.finish_flush(plan, None if error is None else flush_failure(error))
         if error is not None:
-            self._fail_by(error)
+            self._fail_with(error)
         return error is None
 
-    def _in_thread(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+    def _run_on_disk_thread(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
         if self._thread is None:
             self._thread = DiskThread(f"dledger-{self.settings.self_id}")
         self._thread.run(work, lambda error: self._tasks.run(done, error))
 
     def _plan_flush(self) -> FlushPlan:
         now = self._loop.time()
-        thorough = now - self._thorough_at > _THOROUGH_S
+        thorough = now - self._thorough_at > _THOROUGH_FLUSH_S
         if thorough:
             self._thorough_at = now
         self._is_unflushed = False
@@ -466,41 +473,43 @@ class Peer:
             log.error("peer %s waits for room on its disk: %s", self.settings.self_id, error)
         self.disk_full = error
         self._stalled = ready
-        self._timers["stall"] = self._loop.call_later(_ROOM_RETRY_S, self._tasks.run, self._try_again)
+        self._timers["stall"] = self._loop.call_later(
+            _DISK_FULL_RETRY_S, self._tasks.run, self._retry_stalled
+        )
 
-    def _try_again(self) -> None:
+    def _retry_stalled(self) -> None:
         ready, self._stalled = self._stalled, None
         if ready is None:
             return
         try:
             self._write(ready)
         except Exception as error:  # noqa: BLE001 - whatever it is, the peer must not go on
-            self._fail_by(error)
+            self._fail_with(error)
             return
         if self._stalled is None:
             self.disk_full = None
-            self.turn()
+            self.process_ready()
 
-    def _finish(self, ready: Ready) -> None:
-        for call in ready.late_calls:
-            self._links.send(call)
-        for answer in ready.answers:
-            self._port.answer(answer)
-        self._port.flush()
+    def _finish_ready(self, ready: Ready) -> None:
+        for request in ready.requests_after_write:
+            self._client.send(request)
+        for response in ready.responses:
+            self._endpoint.respond(response)
+        self._endpoint.flush()
         self._node.advance(self._now_ms())
 
-    def _tell(self) -> None:
+    def _notify_listener(self) -> None:
         """Tell the owner what has changed; not what was told before."""
         state, committed = self.state, self.committed_index
-        told_state, told_committed = self._told
-        self._told = state, committed
+        notified_state, notified_committed = self._notified
+        self._notified = state, committed
         # The role first: what another leader has committed is no answer to what this one has taken.
-        if state != told_state:
-            if state.leader_id is not None and state.leader_id != told_state.leader_id:
+        if state != notified_state:
+            if state.leader_id is not None and state.leader_id != notified_state.leader_id:
                 self._leader_changes += 1
             log.info("peer %s is %s of term %d", self.settings.self_id, state.role.value, state.term)
             self._listener.changed(state)
-        if committed != told_committed:
+        if committed != notified_committed:
             self._listener.committed(committed)
 
     # -- now and then -------------------------------------------------------------------------
@@ -510,8 +519,10 @@ class Peer:
         self._timers["checkpoint"] = self._loop.call_later(
             _CHECKPOINT_S, self._tasks.run, self._save_checkpoint
         )
-        if self._checkpoint() != self._saved and (self._saving is None or self._saving.done()):
-            self._saving = self._tasks.spawn(self._save(self._checkpoint()), "checkpoint")
+        if self._checkpoint() != self._saved and (
+            self._checkpoint_task is None or self._checkpoint_task.done()
+        ):
+            self._checkpoint_task = self._tasks.spawn(self._save(self._checkpoint()), "checkpoint")
 
     def _checkpoint(self) -> LedgerCheckpoint:
         return LedgerCheckpoint(self.committed_index, self._ledger.end_index)
@@ -524,29 +535,29 @@ class Peer:
         else:
             self._saved = checkpoint
 
-    def _flush_now_and_then(self) -> None:
+    def _flush_periodically(self) -> None:
         """Without `flush` only: nothing waits for it, so it must not hold up what is ready."""
-        self._timers["flush"] = self._loop.call_later(_FLUSH_S, self._tasks.run, self._flush_now_and_then)
+        self._timers["flush"] = self._loop.call_later(_FLUSH_S, self._tasks.run, self._flush_periodically)
         if self._is_unflushed and not self._is_flushing:
             plan = self._plan_flush()
 
             def flushed(error: BaseException | None) -> None:
                 self._is_flushing = False
-                self._ended(plan, error)
+                self._on_flush_done(plan, error)
 
             self._is_flushing = True
-            self._in_thread(lambda: self._ledger.run_flush(plan), flushed)
+            self._run_on_disk_thread(lambda: self._ledger.run_flush(plan), flushed)
 
-    def _see_to_room(self) -> None:
-        if self._rooming is None and self._ledger.needs_preallocation():
-            self._rooming = self._tasks.spawn(self._make_room(), "room ahead")
+    def _preallocate_if_needed(self) -> None:
+        if self._preallocation_task is None and self._ledger.needs_preallocation():
+            self._preallocation_task = self._tasks.spawn(self._preallocate(), "room ahead")
 
-    async def _make_room(self) -> None:
+    async def _preallocate(self) -> None:
         try:
             while self._is_running and self._ledger.needs_preallocation():
                 self._ledger.adopt_preallocated(await asyncio.to_thread(self._ledger.preallocate_ahead))
         except StoreError as error:
             log.error("no room ahead of the ledger: %s", error)
-            await asyncio.sleep(_ROOM_RETRY_S)
+            await asyncio.sleep(_DISK_FULL_RETRY_S)
         finally:
-            self._rooming = None
+            self._preallocation_task = None

@@ -15,7 +15,7 @@ from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, Endpoint, connect
-from rocketpy_broker.replication.dledger.core.events import Answer, Asked, Call
+from rocketpy_broker.replication.dledger.core.events import RequestReceived, SendRequest, SendResponse
 from rocketpy_broker.replication.dledger.core.messages import (
     RaftMessage,
     read_request,
@@ -23,65 +23,65 @@ from rocketpy_broker.replication.dledger.core.messages import (
     to_request,
     to_response,
 )
-from rocketpy_broker.replication.dledger.gate import PeerGate
+from rocketpy_broker.replication.dledger.gate import PeerAuthenticator
 
 log = logging.getLogger("rocketpy.broker.dledger")
 _unread: Final = RateLimitedLog(log)
 
-CALL_TIMEOUT_MS: Final = 3000
+REQUEST_TIMEOUT_MS: Final = 3000
 _RETRY_S: Final = 0.2
 """After a connection that failed, calls fail for so long without another try."""
 
-OnAnswer = Callable[[int, RaftMessage | None], None]
+OnResponse = Callable[[int, RaftMessage | None], None]
 """Told the number of a call and its answer; None: there was none."""
 
 
-class PeerLinks:
-    """Connections to the other peers, each opened by the first call.
+class RaftClient:
+    """Sends requests to the other peers. Each connection is opened by the first request.
 
-    addresses: by id. poke: called once a socket buffer, when its answers are told. tasks: of the peer.
-    opened: called with a new connection and the id of the peer before anything is asked there; an error that
-    it raises ends the connection.
+    addresses: by peer id. on_buffer_end: called after each received buffer. tasks: of the peer. opened:
+    called with each new connection and the peer's id before any request; if it raises, the
+    connection is closed.
     """
 
     def __init__(
         self,
         addresses: Mapping[str, Address],
         options: ChannelOptions,
-        on_answer: OnAnswer,
-        poke: Callable[[], None],
+        on_response: OnResponse,
+        on_buffer_end: Callable[[], None],
         tasks: Tasks,
         opened: Callable[[Channel, str], Awaitable[None]] | None = None,
     ) -> None:
-        end = _AnsweredEnd(poke)
-        self._links = {
-            peer: _Link(peer, address, options, on_answer, end, tasks, opened)
+        end = _ResponseEndpoint(on_buffer_end)
+        self._connections = {
+            peer: _RaftConnection(peer, address, options, on_response, end, tasks, opened)
             for peer, address in addresses.items()
         }
 
-    def send(self, call: Call) -> None:
+    def send(self, request: SendRequest) -> None:
         """Ask a peer. Its answer, or None, is told later, and never from within this call."""
-        self._links[call.peer].send(call)
+        self._connections[request.peer].send(request)
 
     def flush(self) -> None:
         """Let what was sent leave now, not only when the loop's turn ends."""
-        for link in self._links.values():
-            link.flush()
+        for connection in self._connections.values():
+            connection.flush()
 
     def close(self) -> None:
         """Disconnect; what is on its way is told to have failed."""
-        for link in self._links.values():
-            link.close()
+        for connection in self._connections.values():
+            connection.close()
 
 
-class _AnsweredEnd(ClientOnlyEndpoint):
-    """The Endpoint of a connection to a peer. poke: called once a socket buffer."""
+class _ResponseEndpoint(ClientOnlyEndpoint):
+    """The Endpoint of a connection to a peer. on_buffer_end: called once a socket buffer."""
 
-    def __init__(self, poke: Callable[[], None]) -> None:
-        self.end_of_buffer = poke  # type: ignore[method-assign]
+    def __init__(self, on_buffer_end: Callable[[], None]) -> None:
+        self.end_of_buffer = on_buffer_end  # type: ignore[method-assign]
 
 
-class _Link:
+class _RaftConnection:
     """One peer. Calls that come while the connection is made wait for it."""
 
     def __init__(
@@ -89,7 +89,7 @@ class _Link:
         peer: str,
         address: Address,
         options: ChannelOptions,
-        on_answer: OnAnswer,
+        on_response: OnResponse,
         end: Endpoint,
         tasks: Tasks,
         opened: Callable[[Channel, str], Awaitable[None]] | None,
@@ -98,26 +98,26 @@ class _Link:
         self._peer = peer
         self._address = address
         self._options = options
-        self._on_answer = on_answer
+        self._on_response = on_response
         self._end = end
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._waiting: list[Call] = []
+        self._waiting: list[SendRequest] = []
         self._retry_at = 0.0
         self._failures = 0
         self._problem = ""
         """Why the last connection failed; one that fails the same way again is no news."""
 
-    def send(self, call: Call) -> None:
+    def send(self, request: SendRequest) -> None:
         channel = self._channel
         if channel is not None and not channel.is_closed:
-            self._write(channel, call)
+            self._write(channel, request)
         elif self._connecting is None and self._loop.time() < self._retry_at:
-            self._loop.call_soon(self._tasks.run, self._on_answer, call.number, None)
+            self._loop.call_soon(self._tasks.run, self._on_response, request.number, None)
         else:
-            self._waiting.append(call)
+            self._waiting.append(request)
             if self._connecting is None:
                 self._connecting = self._tasks.spawn(self._connect(), f"connect to peer {self._peer}")
 
@@ -125,10 +125,10 @@ class _Link:
         if self._channel is not None:
             self._channel.flush()
 
-    def _write(self, channel: Channel, call: Call) -> None:
-        command = to_request(call.message)
-        waiter = _Waiter(call.number, command.code, self._on_answer, channel)
-        command.opaque = channel.expect(waiter, self._loop.time() * 1000 + CALL_TIMEOUT_MS)
+    def _write(self, channel: Channel, request: SendRequest) -> None:
+        command = to_request(request.message)
+        waiter = _ResponseWaiter(request.number, command.code, self._on_response, channel)
+        command.opaque = channel.expect(waiter, self._loop.time() * 1000 + REQUEST_TIMEOUT_MS)
         channel.write(encode_command(command))
 
     async def _connect(self) -> None:
@@ -160,11 +160,11 @@ class _Link:
 
     def _send_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for call in waiting:
+        for request in waiting:
             if self._channel is not None and not self._channel.is_closed:
-                self._write(self._channel, call)
+                self._write(self._channel, request)
             else:
-                self._on_answer(call.number, None)
+                self._on_response(request.number, None)
 
     def close(self) -> None:
         if self._connecting is not None:
@@ -173,21 +173,21 @@ class _Link:
             self._channel.abort()
 
 
-class _Waiter:
+class _ResponseWaiter:
     """Waits for the answer to one call.
 
     A peer that says nothing at all for the time of a call hangs, and may for hours: what is pushed again and
     again must not pile up here, so it is disconnected.
     """
 
-    __slots__ = ("_channel", "_code", "_heard", "_number", "_on_answer")
+    __slots__ = ("_channel", "_code", "_last_received", "_number", "_on_response")
 
-    def __init__(self, number: int, code: int, on_answer: OnAnswer, channel: Channel) -> None:
+    def __init__(self, number: int, code: int, on_response: OnResponse, channel: Channel) -> None:
         self._number = number
         self._code = code
-        self._on_answer = on_answer
+        self._on_response = on_response
         self._channel = channel
-        self._heard = channel.last_received
+        self._last_received = channel.last_received
 
     def done(self) -> bool:
         return False
@@ -197,67 +197,71 @@ class _Waiter:
             message = read_response(result, self._code)
         except RocketError as error:
             _unread.warning(str(error), "an answer to request %d is not understood: %s", self._code, error)
-            self._on_answer(self._number, None)
+            self._on_response(self._number, None)
         else:
-            self._on_answer(self._number, message)
+            self._on_response(self._number, message)
 
     def set_exception(self, exception: RocketError, /) -> None:
         log.debug("no answer to request %d: %s", self._code, exception)
-        if isinstance(exception, RequestTimeout) and self._channel.last_received == self._heard:
+        if isinstance(exception, RequestTimeout) and self._channel.last_received == self._last_received:
             self._channel.abort()
-        self._on_answer(self._number, None)
+        self._on_response(self._number, None)
 
 
-class RaftPort:
+class RaftEndpoint:
     """The Endpoint of a peer's own port.
 
-    step: takes an event; poke: called once a socket buffer; gate: says who may ask, None: everybody.
+    step: receives each request; on_buffer_end: called after each received buffer; authenticator: None accepts
+    every connection.
     """
 
     def __init__(
-        self, step: Callable[[Asked], None], poke: Callable[[], None], gate: PeerGate | None = None
+        self,
+        step: Callable[[RequestReceived], None],
+        on_buffer_end: Callable[[], None],
+        authenticator: PeerAuthenticator | None = None,
     ) -> None:
         self._step = step
-        self._gate = gate
-        self.end_of_buffer = poke
-        self._asked: dict[int, tuple[Channel, Command]] = {}
-        self._tokens = 0
-        self._answered: set[Channel] = set()
+        self._authenticator = authenticator
+        self.end_of_buffer = on_buffer_end
+        self._open_requests: dict[int, tuple[Channel, Command]] = {}
+        self._request_id = 0
+        self._unflushed: set[Channel] = set()
 
     def channel_opened(self, channel: Channel) -> None:
         """Part of Endpoint."""
-        if self._gate is not None:
-            self._gate.opened(channel)
+        if self._authenticator is not None:
+            self._authenticator.opened(channel)
 
     def handle(self, channel: Channel, request: Command) -> Command | None:
         """Part of Endpoint. What is no request of DLedger's is answered with SYSTEM_ERROR."""
-        gate = self._gate
-        if gate is not None and (answer := gate.handshake(channel, request)) is not None:
-            return answer
+        authenticator = self._authenticator
+        if authenticator is not None and (response := authenticator.handshake(channel, request)) is not None:
+            return response
         message = read_request(request)
-        if gate is not None:
-            gate.check(channel, message)
-        token = self._tokens
-        self._tokens += 1
+        if authenticator is not None:
+            authenticator.check(channel, message)
+        request_id = self._request_id
+        self._request_id += 1
         if not request.is_oneway:
-            self._asked[token] = channel, request
-        self._step(Asked(token, message))
+            self._open_requests[request_id] = channel, request
+        self._step(RequestReceived(request_id, message))
         return None
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         """Part of Endpoint. Answers to it are dropped when they come."""
-        if self._gate is not None:
-            self._gate.closed(channel)
+        if self._authenticator is not None:
+            self._authenticator.closed(channel)
 
-    def answer(self, answer: Answer) -> None:
+    def respond(self, response: SendResponse) -> None:
         """Answer a request."""
-        asked = self._asked.pop(answer.token, None)
-        if asked is not None:
-            channel, request = asked
-            channel.reply(to_response(request, answer.message))
-            self._answered.add(channel)
+        opened = self._open_requests.pop(response.request_id, None)
+        if opened is not None:
+            channel, request = opened
+            channel.reply(to_response(request, response.message))
+            self._unflushed.add(channel)
 
     def flush(self) -> None:
         """Let answers leave now, not only when the loop's turn ends."""
-        while self._answered:
-            self._answered.pop().flush()
+        while self._unflushed:
+            self._unflushed.pop().flush()

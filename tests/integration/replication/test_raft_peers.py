@@ -14,9 +14,9 @@ from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel, ChannelOptions, serve
 from rocketpy_broker.replication.dledger import peer as peer_module
-from rocketpy_broker.replication.dledger import peer_transport as links
+from rocketpy_broker.replication.dledger import peer_transport
 from rocketpy_broker.replication.dledger.core.codes import RaftRequestCode, RaftResponseCode
-from rocketpy_broker.replication.dledger.core.events import Call
+from rocketpy_broker.replication.dledger.core.events import SendRequest
 from rocketpy_broker.replication.dledger.core.messages import (
     AppendEntryRequest,
     AppendEntryResponse,
@@ -28,7 +28,7 @@ from rocketpy_broker.replication.dledger.core.messages import (
 )
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.peer import PeerState
-from rocketpy_broker.replication.dledger.peer_transport import PeerLinks
+from rocketpy_broker.replication.dledger.peer_transport import RaftClient
 from rocketpy_broker.store.log.flush import FlushPlan
 from tests.integration.raft_group import Group, Member, group
 from tests.integration.raw_client import RawClient
@@ -376,21 +376,21 @@ class HangingEnd:
 
 async def test_a_peer_that_hangs_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a leader pushes to it again and again would fill the leader's memory, for as long as it hangs."""
-    monkeypatch.setattr(links, "CALL_TIMEOUT_MS", 50)
+    monkeypatch.setattr(peer_transport, "REQUEST_TIMEOUT_MS", 50)
     end, failed = HangingEnd(), list[int]()
     server = await serve("127.0.0.1:0", end)
-    peers = PeerLinks(
+    peers = RaftClient(
         {"n1": server.address},
         ChannelOptions(),
         lambda call, _: failed.append(call),
         lambda: None,
         Tasks("a peer"),
     )
-    peers.send(Call(1, "n1", MetadataRequest(group="g")))
-    peers.send(Call(2, "n1", MetadataRequest(group="g")))
+    peers.send(SendRequest(1, "n1", MetadataRequest(group="g")))
+    peers.send(SendRequest(2, "n1", MetadataRequest(group="g")))
     await until(lambda: not server.channels and end.opened == 1)
     await until(lambda: sorted(failed) == [1, 2])
-    peers.send(Call(3, "n1", MetadataRequest(group="g")))
+    peers.send(SendRequest(3, "n1", MetadataRequest(group="g")))
     await until(lambda: end.opened == 2)
     peers.close()
     await server.close()

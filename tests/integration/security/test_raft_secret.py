@@ -26,9 +26,9 @@ from rocketpy_broker.replication.dledger.core.messages import (
 )
 from rocketpy_broker.replication.dledger.handshake import (
     HandshakeCode,
-    Introduction,
+    HandshakeContext,
     PeerRefused,
-    introduce,
+    authenticate,
     proof,
 )
 from rocketpy_broker.replication.dledger_status import ask_peers
@@ -128,7 +128,7 @@ async def proven(client: RawClient, side: str = "caller", key: str = KNOWN) -> t
     """Introduce a client as n0; the request that was the proof, and its answer."""
     said = await ask(client, hello())
     proves = Command.request(HandshakeCode.PROVE)
-    introduction = Introduction("g", "n0", "n1", "n", said.ext_fields()["nonce"])
+    introduction = HandshakeContext("g", "n0", "n1", "n", said.ext_fields()["nonce"])
     proves.ext = {"proof": proof(key, side, introduction)}
     return proves, await ask(client, proves)
 
@@ -191,7 +191,7 @@ async def test_a_peer_that_was_connected_to_has_to_know_the_secret_too() -> None
     server = await serve("127.0.0.1:0", Liar())
     channel = await connect(server.address, ClientOnlyEndpoint())
     with pytest.raises(PeerRefused, match="peer n1 does not know the secret"):
-        await introduce(channel, KNOWN, "g", "n0", "n1")
+        await authenticate(channel, KNOWN, "g", "n0", "n1")
     channel.close()
     await server.close()
 

@@ -24,23 +24,23 @@ from rocketpy_broker.replication.dledger.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from rocketpy_broker.replication.dledger.core.raft_state import Member, Role
+from rocketpy_broker.replication.dledger.core.raft_state import RaftState, Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 
 
-class Verdict(enum.Enum):
+class ElectionResult(enum.Enum):
     """How a round of votes ended."""
 
     PASSED = "this peer leads"
-    ASK_AT_ONCE = "ask again now: some had to take on the term first"
-    ASK_AGAIN = "ask again in this term"
-    ASK_IN_NEXT_TERM = "ask in a higher term"
+    REVOTE_IMMEDIATELY = "ask again now: some had to take on the term first"
+    WAIT_TO_REVOTE = "ask again in this term"
+    WAIT_TO_VOTE_NEXT = "ask in a higher term"
 
 
 _NEWER_LEDGER = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
 
 
-def judge(results: Counter[VoteResult], quorum: int, *, is_over: bool) -> Verdict | None:
+def tally_votes(results: Counter[VoteResult], quorum: int, *, is_over: bool) -> ElectionResult | None:
     """Say how a round ended; None: it goes on. results: how often each was heard, this peer's own among them.
 
     is_over: everybody has answered, or it has taken too long.
@@ -51,16 +51,16 @@ def judge(results: Counter[VoteResult], quorum: int, *, is_over: bool) -> Verdic
     if not (is_over or has_leader or ready_soon >= quorum):
         return None
     if has_leader:
-        return Verdict.ASK_IN_NEXT_TERM
+        return ElectionResult.WAIT_TO_VOTE_NEXT
     if accepted >= quorum:
-        return Verdict.PASSED
+        return ElectionResult.PASSED
     if ready_soon >= quorum:
-        return Verdict.ASK_AT_ONCE
+        return ElectionResult.REVOTE_IMMEDIATELY
     if results.total() - results[VoteResult.UNKNOWN] < quorum:
-        return Verdict.ASK_AGAIN  # a peer that is cut off does not drive the term up
+        return ElectionResult.WAIT_TO_REVOTE  # a peer that is cut off does not drive the term up
     if accepted + sum(results[result] for result in _NEWER_LEDGER) >= quorum:
-        return Verdict.ASK_AGAIN
-    return Verdict.ASK_IN_NEXT_TERM
+        return ElectionResult.WAIT_TO_REVOTE
+    return ElectionResult.WAIT_TO_VOTE_NEXT
 
 
 class _Round:
@@ -73,66 +73,66 @@ class _Round:
         """Whether it can only find out that there is a leader."""
         self.open: set[int] = set()
         self.results: Counter[VoteResult] = Counter()
-        self.beats: Counter[int] = Counter()
+        self.codes: Counter[int] = Counter()
 
 
-class Elector:
+class LeaderElector:
     """One peer's part in it. chance: returns numbers from 0 up to 1, evenly spread."""
 
     def __init__(
         self,
         settings: RaftSettings,
-        member: Member,
+        state: RaftState,
         view: LedgerView,
         outbox: Outbox,
-        chance: Callable[[], float],
+        rng: Callable[[], float],
         now_ms: float,
     ) -> None:
         self._settings = settings
-        self._member = member
+        self._state = state
         self._view = view
         self._outbox = outbox
-        self._chance = chance
-        self._must_raise = True
-        self._must_probe = member.term >= 0
-        self._ballot: _Round | None = None
-        self._beat: _Round | None = None
-        self._vote_cost_ms = 0.0
-        self._ask_at_ms = now_ms
-        self._heard_ms = now_ms
-        self._beat_at_ms = now_ms
-        self._answered_ms = now_ms
+        self._rng = rng
+        self._increment_term_next = True
+        self._probe_next = state.term >= 0
+        self._vote_round: _Round | None = None
+        self._heartbeat_round: _Round | None = None
+        self._last_round_ms = 0.0
+        self._next_election_ms = now_ms
+        self._last_leader_contact_ms = now_ms
+        self._next_heartbeat_ms = now_ms
+        self._last_quorum_ms = now_ms
 
     # -- being asked --------------------------------------------------------------------------
 
-    def on_vote(self, token: int, request: VoteRequest, now_ms: float) -> None:
+    def on_vote(self, request_id: int, request: VoteRequest, now_ms: float) -> None:
         """Answer a candidate. The vote is durable before the answer leaves: both are in one Ready."""
-        member = self._member
-        answer = VoteResponse(
+        state = self._state
+        response = VoteResponse(
             group=request.group,
             leader_id=request.leader_id,
             local_id=request.local_id,
             remote_id=request.remote_id,
-            term=member.term,
-            vote_result=self._vote(request),
+            term=state.term,
+            vote_result=self._decide_vote(request),
         )
-        if answer.vote_result is VoteResult.REJECT_TERM_NOT_READY:
-            self._step_down(request.term, now_ms)
-        elif answer.vote_result is VoteResult.ACCEPT and request.leader_id is not None:
-            member.vote(request.leader_id)
-        self._outbox.answer(token, answer)
+        if response.vote_result is VoteResult.REJECT_TERM_NOT_READY:
+            self._defer_to_newer_term(request.term, now_ms)
+        elif response.vote_result is VoteResult.ACCEPT and request.leader_id is not None:
+            state.vote(request.leader_id)
+        self._outbox.respond(request_id, response)
 
-    def _vote(self, request: VoteRequest) -> VoteResult:
-        member, view = self._member, self._view
+    def _decide_vote(self, request: VoteRequest) -> VoteResult:
+        state, view = self._state, self._view
         if request.leader_id not in self._settings.peers:
             return VoteResult.REJECT_UNKNOWN_LEADER
-        if request.leader_id == member.self_id:
+        if request.leader_id == state.self_id:
             return VoteResult.REJECT_UNEXPECTED_LEADER
-        if request.term != member.term:
-            is_old = request.term < member.term
+        if request.term != state.term:
+            is_old = request.term < state.term
             return VoteResult.REJECT_EXPIRED_VOTE_TERM if is_old else VoteResult.REJECT_TERM_NOT_READY
-        if member.voted_for not in (None, request.leader_id):
-            has_leader = member.leader_id is not None
+        if state.voted_for not in (None, request.leader_id):
+            has_leader = state.leader_id is not None
             return VoteResult.REJECT_ALREADY_HAS_LEADER if has_leader else VoteResult.REJECT_ALREADY_VOTED
         if request.ledger_end_term < view.end_term:
             return VoteResult.REJECT_EXPIRED_LEDGER_TERM
@@ -140,187 +140,187 @@ class Elector:
             return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
         return VoteResult.ACCEPT
 
-    def on_heartbeat(self, token: int, request: HeartBeatRequest, now_ms: float) -> None:
+    def on_heartbeat(self, request_id: int, request: HeartBeatRequest, now_ms: float) -> None:
         """Answer a leader."""
-        self._outbox.answer(token, self._hear_leader(request, now_ms))
+        self._outbox.respond(request_id, self._answer_heartbeat(request, now_ms))
 
-    def _hear_leader(self, request: HeartBeatRequest, now_ms: float) -> HeartBeatResponse:
-        member, leader = self._member, request.leader_id
+    def _answer_heartbeat(self, request: HeartBeatRequest, now_ms: float) -> HeartBeatResponse:
+        state, leader = self._state, request.leader_id
         if leader is None or leader not in self._settings.peers:
-            return HeartBeatResponse(code=RaftResponseCode.UNKNOWN_MEMBER, term=member.term)
-        if leader == member.self_id:
-            return HeartBeatResponse(code=RaftResponseCode.UNEXPECTED_MEMBER, term=member.term)
-        code = self.recognise(leader, request.term, now_ms)
+            return HeartBeatResponse(code=RaftResponseCode.UNKNOWN_MEMBER, term=state.term)
+        if leader == state.self_id:
+            return HeartBeatResponse(code=RaftResponseCode.UNEXPECTED_MEMBER, term=state.term)
+        code = self.accept_leader(leader, request.term, now_ms)
         if code is not RaftResponseCode.SUCCESS:
-            return HeartBeatResponse(code=code, term=member.term)
-        self._heard_ms = now_ms
+            return HeartBeatResponse(code=code, term=state.term)
+        self._last_leader_contact_ms = now_ms
         return HeartBeatResponse()
 
-    def recognise(self, leader: str, term: int, now_ms: float) -> RaftResponseCode:
+    def accept_leader(self, leader: str, term: int, now_ms: float) -> RaftResponseCode:
         """Follow whoever says that it leads `term`, unless that is over. Returns SUCCESS or what is wrong."""
-        member = self._member
-        if term < member.term:
+        state = self._state
+        if term < state.term:
             return RaftResponseCode.EXPIRED_TERM
-        member.enter_term(term)
-        if member.leader_id is None:
-            member.follow(leader)
-            self._ballot = self._beat = None
-            self._must_raise = self._must_probe = False
-            self._heard_ms = now_ms
-        return (
-            RaftResponseCode.SUCCESS if member.leader_id == leader else RaftResponseCode.INCONSISTENT_LEADER
-        )
+        state.enter_term(term)
+        if state.leader_id is None:
+            state.become_follower(leader)
+            self._vote_round = self._heartbeat_round = None
+            self._increment_term_next = self._probe_next = False
+            self._last_leader_contact_ms = now_ms
+        return RaftResponseCode.SUCCESS if state.leader_id == leader else RaftResponseCode.INCONSISTENT_LEADER
 
-    def _step_down(self, term: int, now_ms: float) -> None:
+    def _defer_to_newer_term(self, term: int, now_ms: float) -> None:
         # Who waits for its turn keeps it: else a peer that asks often, and in vain, holds up the others.
-        keeps_turn = self._member.role is Role.CANDIDATE and self._ballot is None
-        self._member.enter_term(term)
-        self._must_raise = self._must_probe = False
-        self._ballot = self._beat = None
-        ask_at_ms = now_ms + self._interval_ms()
-        self._ask_at_ms = min(self._ask_at_ms, ask_at_ms) if keeps_turn else ask_at_ms
+        keeps_turn = self._state.role is Role.CANDIDATE and self._vote_round is None
+        self._state.enter_term(term)
+        self._increment_term_next = self._probe_next = False
+        self._vote_round = self._heartbeat_round = None
+        ask_at_ms = now_ms + self._election_wait_ms()
+        self._next_election_ms = min(self._next_election_ms, ask_at_ms) if keeps_turn else ask_at_ms
 
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:
         """Do what is due in this role."""
-        match self._member.role:
+        match self._state.role:
             case Role.LEADER:
                 self._tick_leader(now_ms)
             case Role.FOLLOWER:
-                if now_ms - self._heard_ms > self._settings.silence_ms:
-                    self._member.stand()
-                    self._ask_at_ms = now_ms
+                if now_ms - self._last_leader_contact_ms > self._settings.silence_ms:
+                    self._state.become_candidate()
+                    self._next_election_ms = now_ms
             case Role.CANDIDATE:
                 self._tick_candidate(now_ms)
 
-    def give_up(self, highest_term: int, now_ms: float) -> None:
+    def step_down(self, highest_term: int, now_ms: float) -> None:
         """Lead no more. highest_term: the newest that was heard of."""
-        self._member.stand(highest_term)
-        self._must_raise = True
-        self._beat = None
-        self._ask_at_ms = now_ms + self._interval_ms()
+        self._state.become_candidate(highest_term)
+        self._increment_term_next = True
+        self._heartbeat_round = None
+        self._next_election_ms = now_ms + self._election_wait_ms()
 
-    def _interval_ms(self) -> float:
+    def _election_wait_ms(self) -> float:
         low, high = self._settings.vote_interval_ms_min, self._settings.vote_interval_ms_max
-        return self._vote_cost_ms + low + self._chance() * (high - low)
+        return self._last_round_ms + low + self._rng() * (high - low)
 
     # -- standing -----------------------------------------------------------------------------
 
     def _tick_candidate(self, now_ms: float) -> None:
-        if self._ballot is None:
-            if now_ms >= self._ask_at_ms:
-                self._ask(now_ms)
-        elif now_ms - self._ballot.began_ms > self._settings.vote_wait_ms:
-            self._conclude(self._ballot, now_ms, is_over=True)
+        if self._vote_round is None:
+            if now_ms >= self._next_election_ms:
+                self._start_election(now_ms)
+        elif now_ms - self._vote_round.began_ms > self._settings.vote_wait_ms:
+            self._finish_election(self._vote_round, now_ms, is_over=True)
 
-    def _ask(self, now_ms: float) -> None:
-        member = self._member
-        if self._must_raise and not self._must_probe:
-            member.raise_term()
-            self._must_raise = False
-        ballot = self._ballot = _Round(member.term, now_ms, is_probe=self._must_probe)
-        if ballot.is_probe:
-            ballot.results[VoteResult.REJECT_ALREADY_VOTED] += 1
-        elif member.voted_for in (None, member.self_id):
-            member.vote(member.self_id)
-            ballot.results[VoteResult.ACCEPT] += 1
+    def _start_election(self, now_ms: float) -> None:
+        state = self._state
+        if self._increment_term_next and not self._probe_next:
+            state.increment_term()
+            self._increment_term_next = False
+        vote_round = self._vote_round = _Round(state.term, now_ms, is_probe=self._probe_next)
+        if vote_round.is_probe:
+            vote_round.results[VoteResult.REJECT_ALREADY_VOTED] += 1
+        elif state.voted_for in (None, state.self_id):
+            state.vote(state.self_id)
+            vote_round.results[VoteResult.ACCEPT] += 1
         else:
-            ballot.results[VoteResult.REJECT_ALREADY_VOTED] += 1
+            vote_round.results[VoteResult.REJECT_ALREADY_VOTED] += 1
         for peer in self._settings.others:
             request = VoteRequest(
                 group=self._settings.group,
-                leader_id=member.self_id,
+                leader_id=state.self_id,
                 ledger_end_index=self._view.end_index,
                 ledger_end_term=self._view.end_term,
                 remote_id=peer,
-                term=member.term,
+                term=state.term,
             )
-            ballot.open.add(self._outbox.call(peer, request))
-        self._conclude(ballot, now_ms, is_over=not ballot.open)
+            vote_round.open.add(self._outbox.request(peer, request))
+        self._finish_election(vote_round, now_ms, is_over=not vote_round.open)
 
-    def on_vote_answer(self, call: int, answer: VoteResponse | None, now_ms: float) -> None:
+    def on_vote_response(self, number: int, response: VoteResponse | None, now_ms: float) -> None:
         """Count an answer to a question of this peer's; None: there was none."""
-        ballot = self._ballot
-        if ballot is None or call not in ballot.open:
+        vote_round = self._vote_round
+        if vote_round is None or number not in vote_round.open:
             return
-        ballot.open.discard(call)
-        result = answer.vote_result if answer is not None else VoteResult.UNKNOWN
-        ballot.results[result] += 1
-        if answer is not None and result in (
+        vote_round.open.discard(number)
+        result = response.vote_result if response is not None else VoteResult.UNKNOWN
+        vote_round.results[result] += 1
+        if response is not None and result in (
             VoteResult.REJECT_EXPIRED_VOTE_TERM,
             VoteResult.REJECT_TERM_SMALL_THAN_LEDGER,
         ):
-            self._member.highest_term = max(self._member.highest_term, answer.term)
-        self._conclude(ballot, now_ms, is_over=not ballot.open)
+            self._state.highest_term = max(self._state.highest_term, response.term)
+        self._finish_election(vote_round, now_ms, is_over=not vote_round.open)
 
-    def _conclude(self, ballot: _Round, now_ms: float, *, is_over: bool) -> None:
-        verdict = judge(ballot.results, self._settings.quorum, is_over=is_over)
-        if verdict is None:
+    def _finish_election(self, vote_round: _Round, now_ms: float, *, is_over: bool) -> None:
+        outcome = tally_votes(vote_round.results, self._settings.quorum, is_over=is_over)
+        if outcome is None:
             return
-        self._ballot = None
-        self._vote_cost_ms = now_ms - ballot.began_ms
-        self._ask_at_ms = now_ms + self._interval_ms()
-        if self._member.highest_term > ballot.term:
-            verdict = Verdict.ASK_IN_NEXT_TERM
-        elif ballot.results[VoteResult.REJECT_ALREADY_HAS_LEADER]:
-            self._ask_at_ms += self._settings.silence_ms
-        if ballot.is_probe:
-            self._must_probe = (
-                ballot.results.total() - ballot.results[VoteResult.UNKNOWN] < self._settings.quorum
+        self._vote_round = None
+        self._last_round_ms = now_ms - vote_round.began_ms
+        self._next_election_ms = now_ms + self._election_wait_ms()
+        if self._state.highest_term > vote_round.term:
+            outcome = ElectionResult.WAIT_TO_VOTE_NEXT
+        elif vote_round.results[VoteResult.REJECT_ALREADY_HAS_LEADER]:
+            self._next_election_ms += self._settings.silence_ms
+        if vote_round.is_probe:
+            self._probe_next = (
+                vote_round.results.total() - vote_round.results[VoteResult.UNKNOWN] < self._settings.quorum
             )
             return
-        self._must_raise = verdict is Verdict.ASK_IN_NEXT_TERM
-        if verdict is Verdict.ASK_AT_ONCE:
-            self._ask_at_ms = now_ms
-        elif verdict is Verdict.PASSED:
-            self._member.lead()
-            self._must_raise = True  # should it ever stand again
-            self._answered_ms = now_ms
+        self._increment_term_next = outcome is ElectionResult.WAIT_TO_VOTE_NEXT
+        if outcome is ElectionResult.REVOTE_IMMEDIATELY:
+            self._next_election_ms = now_ms
+        elif outcome is ElectionResult.PASSED:
+            self._state.become_leader()
+            self._increment_term_next = True  # should it ever stand again
+            self._last_quorum_ms = now_ms
             self._send_heartbeats(now_ms)
 
     # -- leading ------------------------------------------------------------------------------
 
     def _tick_leader(self, now_ms: float) -> None:
-        if now_ms - self._answered_ms > self._settings.silence_ms:
-            self.give_up(self._member.term, now_ms)
-        elif now_ms >= self._beat_at_ms:
+        if now_ms - self._last_quorum_ms > self._settings.silence_ms:
+            self.step_down(self._state.term, now_ms)
+        elif now_ms >= self._next_heartbeat_ms:
             self._send_heartbeats(now_ms)
 
     def _send_heartbeats(self, now_ms: float) -> None:
-        member = self._member
-        beat = self._beat = _Round(member.term, now_ms)
-        self._beat_at_ms = now_ms + self._settings.heartbeat_ms
-        beat.beats[RaftResponseCode.SUCCESS] += 1
+        state = self._state
+        heartbeat_round = self._heartbeat_round = _Round(state.term, now_ms)
+        self._next_heartbeat_ms = now_ms + self._settings.heartbeat_ms
+        heartbeat_round.codes[RaftResponseCode.SUCCESS] += 1
         for peer in self._settings.others:
             request = HeartBeatRequest(
                 group=self._settings.group,
-                leader_id=member.self_id,
-                local_id=member.self_id,
+                leader_id=state.self_id,
+                local_id=state.self_id,
                 remote_id=peer,
-                term=member.term,
+                term=state.term,
             )
-            beat.open.add(self._outbox.call(peer, request))
-        self._count_beats(beat, now_ms)
+            heartbeat_round.open.add(self._outbox.request(peer, request))
+        self._count_heartbeats(heartbeat_round, now_ms)
 
-    def on_heartbeat_answer(self, call: int, answer: HeartBeatResponse, now_ms: float) -> None:
+    def on_heartbeat_response(self, number: int, response: HeartBeatResponse, now_ms: float) -> None:
         """Count an answer to a heartbeat."""
-        beat = self._beat
-        if beat is None or call not in beat.open:
+        heartbeat_round = self._heartbeat_round
+        if heartbeat_round is None or number not in heartbeat_round.open:
             return
-        beat.open.discard(call)
-        if answer.code == RaftResponseCode.EXPIRED_TERM and answer.term > self._member.term:
-            self.give_up(answer.term, now_ms)
-        elif answer.code == RaftResponseCode.INCONSISTENT_LEADER:
-            self.give_up(self._member.term, now_ms)
+        heartbeat_round.open.discard(number)
+        if response.code == RaftResponseCode.EXPIRED_TERM and response.term > self._state.term:
+            self.step_down(response.term, now_ms)
+        elif response.code == RaftResponseCode.INCONSISTENT_LEADER:
+            self.step_down(self._state.term, now_ms)
         else:
-            beat.beats[answer.code] += 1
-            self._count_beats(beat, now_ms)
+            heartbeat_round.codes[response.code] += 1
+            self._count_heartbeats(heartbeat_round, now_ms)
 
-    def _count_beats(self, beat: _Round, now_ms: float) -> None:
-        agreed = beat.beats[RaftResponseCode.SUCCESS]
+    def _count_heartbeats(self, heartbeat_round: _Round, now_ms: float) -> None:
+        agreed = heartbeat_round.codes[RaftResponseCode.SUCCESS]
         if agreed >= self._settings.quorum:
-            self._answered_ms = now_ms
-        elif agreed + beat.beats[RaftResponseCode.TERM_NOT_READY] >= self._settings.quorum:
+            self._last_quorum_ms = now_ms
+        elif agreed + heartbeat_round.codes[RaftResponseCode.TERM_NOT_READY] >= self._settings.quorum:
             # Java peers that have to take on the term first.
-            self._beat_at_ms = min(self._beat_at_ms, now_ms + self._settings.vote_interval_ms_min)
+            self._next_heartbeat_ms = min(
+                self._next_heartbeat_ms, now_ms + self._settings.vote_interval_ms_min
+            )

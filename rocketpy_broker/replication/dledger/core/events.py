@@ -9,7 +9,7 @@ from rocketpy_broker.replication.dledger.core.log_view import Write
 from rocketpy_broker.replication.dledger.core.messages import HeartBeatRequest, PushEntryRequest, RaftMessage
 from rocketpy_broker.replication.dledger.core.state_files import TermState
 
-_OF_LEADERS = (PushEntryRequest, HeartBeatRequest)
+_LEADER_REQUESTS = (PushEntryRequest, HeartBeatRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,26 +18,26 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request came. token: the shell's own number for it; an `Answer` will name it."""
+class RequestReceived:
+    """A peer or client sent a request. request_id: chosen by the shell; a `SendResponse` carries it."""
 
-    token: int
+    request_id: int
     message: RaftMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A `Call` was answered, or failed (message: None), at the latest after 3 s; one of the two must come."""
+class ResponseReceived:
+    """A `SendRequest` was answered, or failed (message: None). The shell reports one of them within 3 s."""
 
-    call: int
+    number: int
     message: RaftMessage | None
 
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Append this. ticket: the shell's number for it; one `Outcome` will name it."""
+    """Append this body. proposal_id: chosen by the shell; one `ProposalResult` carries it."""
 
-    ticket: int
+    proposal_id: int
     body: bytes
 
 
@@ -51,11 +51,11 @@ class Expire:
     begin_index: int
 
 
-Event = Tick | Asked | Answered | Propose | Expire
+Event = Tick | RequestReceived | ResponseReceived | Propose | Expire
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SendRequest:
     """A request for a peer."""
 
     number: int
@@ -64,21 +64,21 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SendResponse:
     """The response to a request."""
 
-    token: int
+    request_id: int
     message: RaftMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProposalResult:
     """What became of a proposal. code: SUCCESS once a majority has it durably; index, pos: -1 if it has none.
 
     WAIT_QUORUM_ACK_TIMEOUT and TERM_CHANGED leave open whether it stays in the ledger.
     """
 
-    ticket: int
+    proposal_id: int
     code: RaftResponseCode
     index: int = -1
     pos: int = -1
@@ -88,20 +88,20 @@ class Outcome:
 class Ready:
     """What is to be done, in the order of the fields; then `RaftNode.advance`.
 
-    term_state: to be made durable; None: as it was. write: to be made durable. calls, answers: may leave only
-    then, for they promise what was written; see `early_calls`. outcomes: for those who proposed.
-    committed_index: entries up to here may be applied.
+    term_state: to be made durable; None: unchanged. write: to be made durable. requests, responses: may be
+    sent only then, since they promise what was written; see `requests_before_write`. results:
+    for the proposers. committed_index: entries up to here may be applied.
     """
 
     term_state: TermState | None
     write: Write
-    calls: tuple[Call, ...]
-    answers: tuple[Answer, ...]
-    outcomes: tuple[Outcome, ...]
+    requests: tuple[SendRequest, ...]
+    responses: tuple[SendResponse, ...]
+    results: tuple[ProposalResult, ...]
     committed_index: int
 
     @property
-    def early_calls(self) -> tuple[Call, ...]:
+    def requests_before_write(self) -> tuple[SendRequest, ...]:
         """Calls that may leave before `write` is made: so disks work side by side.
 
         Pushes and heartbeats promise nothing of this peer's own disk: a leader counts itself only by what is
@@ -109,38 +109,42 @@ class Ready:
         """
         if self.term_state is not None:
             return ()
-        return tuple(call for call in self.calls if isinstance(call.message, _OF_LEADERS))
+        return tuple(request for request in self.requests if isinstance(request.message, _LEADER_REQUESTS))
 
     @property
-    def late_calls(self) -> tuple[Call, ...]:
+    def requests_after_write(self) -> tuple[SendRequest, ...]:
         """All other calls."""
         if self.term_state is not None:
-            return self.calls
-        return tuple(call for call in self.calls if not isinstance(call.message, _OF_LEADERS))
+            return self.requests
+        return tuple(
+            request for request in self.requests if not isinstance(request.message, _LEADER_REQUESTS)
+        )
 
     def __bool__(self) -> bool:
         """Whether there is anything to do (a new committed_index alone is nothing)."""
-        return bool(self.term_state is not None or self.write or self.calls or self.answers or self.outcomes)
+        return bool(
+            self.term_state is not None or self.write or self.requests or self.responses or self.results
+        )
 
 
 class Outbox:
     """Collects what is to be sent."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.answers: list[Answer] = []
-        self.outcomes: list[Outcome] = []
+        self.requests: list[SendRequest] = []
+        self.responses: list[SendResponse] = []
+        self.results: list[ProposalResult] = []
         self._number = 0
 
     def __bool__(self) -> bool:
-        return bool(self.calls or self.answers or self.outcomes)
+        return bool(self.requests or self.responses or self.results)
 
-    def call(self, peer: str, message: RaftMessage) -> int:
+    def request(self, peer: str, message: RaftMessage) -> int:
         """Ask a peer; return the number that its answer will name."""
         self._number += 1
-        self.calls.append(Call(self._number, peer, message))
+        self.requests.append(SendRequest(self._number, peer, message))
         return self._number
 
-    def answer(self, token: int, message: RaftMessage) -> None:
+    def respond(self, request_id: int, message: RaftMessage) -> None:
         """Answer a request."""
-        self.answers.append(Answer(token, message))
+        self.responses.append(SendResponse(request_id, message))

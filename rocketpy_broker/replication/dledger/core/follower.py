@@ -11,12 +11,12 @@ Source: DLedgerEntryPusher.EntryHandler of DLedger 0.1.
 from __future__ import annotations
 
 from rocketpy_broker.replication.dledger.core.codes import PushType, RaftResponseCode
-from rocketpy_broker.replication.dledger.core.election import Elector
+from rocketpy_broker.replication.dledger.core.election import LeaderElector
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import Outbox
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView
 from rocketpy_broker.replication.dledger.core.messages import PushEntryRequest, PushEntryResponse
-from rocketpy_broker.replication.dledger.core.raft_state import Member
+from rocketpy_broker.replication.dledger.core.raft_state import RaftState
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 
 _SUCCESS = RaftResponseCode.SUCCESS
@@ -27,10 +27,15 @@ class Follower:
     """A peer's following side. Answers leave after what they speak of was written: see Ready."""
 
     def __init__(
-        self, settings: RaftSettings, member: Member, view: LedgerView, outbox: Outbox, elector: Elector
+        self,
+        settings: RaftSettings,
+        state: RaftState,
+        view: LedgerView,
+        outbox: Outbox,
+        elector: LeaderElector,
     ) -> None:
         self._settings = settings
-        self._member = member
+        self._state = state
         self._view = view
         self._outbox = outbox
         self._elector = elector
@@ -40,78 +45,78 @@ class Follower:
         self._early: dict[int, tuple[int, PushEntryRequest, float]] = {}
         """Pushes that came before the one for their previous entry: by index."""
 
-    def on_push(self, token: int, request: PushEntryRequest, now_ms: float) -> None:
+    def on_push(self, request_id: int, request: PushEntryRequest, now_ms: float) -> None:
         """Do what a leader asks for, and answer."""
-        code = self._recognise(request, now_ms)
+        code = self._accept_leader(request, now_ms)
         if code is not _SUCCESS:
-            self._answer(token, request, code)
+            self._respond(request_id, request, code)
         elif request.type is PushType.COMMIT:
             self._commit(request)
             # One that was started again, perhaps empty, would wait for the next entry to be compared.
-            self._answer(token, request, _SUCCESS if self._is_compared else _INCONSISTENT)
+            self._respond(request_id, request, _SUCCESS if self._is_compared else _INCONSISTENT)
         elif request.entry is None:
-            self._answer(token, request, RaftResponseCode.UNEXPECTED_ARGUMENT)
+            self._respond(request_id, request, RaftResponseCode.UNEXPECTED_ARGUMENT)
         elif request.type is PushType.APPEND:
-            self._on_append(token, request, request.entry, now_ms)
+            self._on_append(request_id, request, request.entry, now_ms)
         else:
-            self._refuse_early()
+            self._reject_early()
             change = self._compare if request.type is PushType.COMPARE else self._truncate
-            self._answer(token, request, change(request.entry))
+            self._respond(request_id, request, change(request.entry))
             self._commit(request)
 
     def tick(self, now_ms: float) -> None:
         """Tell the leader of a gap that did not close in time."""
-        for index, (token, request, came_ms) in list(self._early.items()):
+        for index, (request_id, request, came_ms) in list(self._early.items()):
             if now_ms - came_ms > self._settings.push_timeout_ms:
                 del self._early[index]
-                self._answer(token, request, _INCONSISTENT)
+                self._respond(request_id, request, _INCONSISTENT)
 
-    def _recognise(self, request: PushEntryRequest, now_ms: float) -> RaftResponseCode:
+    def _accept_leader(self, request: PushEntryRequest, now_ms: float) -> RaftResponseCode:
         leader = request.leader_id
-        if leader is None or leader not in self._settings.peers or leader == self._member.self_id:
+        if leader is None or leader not in self._settings.peers or leader == self._state.self_id:
             return RaftResponseCode.UNKNOWN_MEMBER
-        code = self._elector.recognise(leader, request.term, now_ms)
+        code = self._elector.accept_leader(leader, request.term, now_ms)
         if code is _SUCCESS and self._followed != (request.term, leader):
             self._followed = (request.term, leader)
             self._matched, self._is_compared = -1, False
-            self._refuse_early()
+            self._reject_early()
         return code
 
-    def _answer(self, token: int, request: PushEntryRequest, code: RaftResponseCode) -> None:
+    def _respond(self, request_id: int, request: PushEntryRequest, code: RaftResponseCode) -> None:
         is_old = code is RaftResponseCode.EXPIRED_TERM
-        answer = PushEntryResponse(
+        response = PushEntryResponse(
             begin_index=self._view.begin_index,
             code=code,
             end_index=self._view.end_index,
             group=request.group,
             index=request.entry.index if request.entry is not None else None,
-            term=self._member.term if is_old else request.term,
+            term=self._state.term if is_old else request.term,
         )
-        self._outbox.answer(token, answer)
+        self._outbox.respond(request_id, response)
 
     def _commit(self, request: PushEntryRequest) -> None:
-        self._member.commit(min(request.commit_index, self._matched))
+        self._state.commit(min(request.commit_index, self._matched))
 
     # -- APPEND -------------------------------------------------------------------------------
 
-    def _on_append(self, token: int, request: PushEntryRequest, entry: Entry, now_ms: float) -> None:
+    def _on_append(self, request_id: int, request: PushEntryRequest, entry: Entry, now_ms: float) -> None:
         is_early = self._is_compared and entry.index > self._matched + 1
         if is_early and entry.index in self._early:
-            self._answer(token, request, RaftResponseCode.REPEATED_PUSH)
+            self._respond(request_id, request, RaftResponseCode.REPEATED_PUSH)
         elif is_early and len(self._early) < self._settings.in_flight_max:
-            self._early[entry.index] = token, request, now_ms
+            self._early[entry.index] = request_id, request, now_ms
         else:
-            self._answer(token, request, self._append(entry))
+            self._respond(request_id, request, self._append(entry))
             self._commit(request)
             self._append_early()
 
     def _append_early(self) -> None:
         while (found := self._early.pop(self._matched + 1, None)) is not None:
-            token, request, _ = found
+            request_id, request, _ = found
             if request.entry is None or (code := self._append(request.entry)) is not _SUCCESS:
-                self._answer(token, request, _INCONSISTENT)
+                self._respond(request_id, request, _INCONSISTENT)
                 return
-            self._answer(token, request, code)
+            self._respond(request_id, request, code)
             self._commit(request)
 
     def _append(self, entry: Entry) -> RaftResponseCode:
@@ -128,11 +133,11 @@ class Follower:
     def _put(self, entry: Entry) -> bool:
         """Write an entry behind the previous one, which is the leader's, in place of what was there."""
         view = self._view
-        if entry.index <= self._member.committed_index:
+        if entry.index <= self._state.committed_index:
             return False
         if entry.index <= view.end_index:
-            view.keep_until(entry.index - 1)
-        if view.end_index != entry.index - 1 or view.place(len(entry.body)) != entry.pos:
+            view.truncate_after(entry.index - 1)
+        if view.end_index != entry.index - 1 or view.next_entry_pos(len(entry.body)) != entry.pos:
             return False
         view.append(entry)
         return True
@@ -147,9 +152,9 @@ class Follower:
 
     def _truncate(self, entry: Entry) -> RaftResponseCode:
         """Make this entry, which stays or comes in, the last one (QUIRKS 60)."""
-        view, committed = self._view, self._member.committed_index
+        view, committed = self._view, self._state.committed_index
         if view.find(entry.index) == entry:
-            view.keep_until(max(entry.index, self._matched, committed))
+            view.truncate_after(max(entry.index, self._matched, committed))
         elif entry.index <= max(committed, self._matched):
             return _INCONSISTENT
         elif entry.index - 1 <= max(committed, self._matched):
@@ -163,7 +168,7 @@ class Follower:
         self._matched, self._is_compared = max(self._matched, entry.index), True
         return _SUCCESS
 
-    def _refuse_early(self) -> None:
-        for token, request, _ in self._early.values():
-            self._answer(token, request, _INCONSISTENT)
+    def _reject_early(self) -> None:
+        for request_id, request, _ in self._early.values():
+            self._respond(request_id, request, _INCONSISTENT)
         self._early.clear()

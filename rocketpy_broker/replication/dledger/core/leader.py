@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from rocketpy_broker.replication.dledger.core.codes import PushType, RaftResponseCode
 from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry
-from rocketpy_broker.replication.dledger.core.events import Outbox, Outcome
+from rocketpy_broker.replication.dledger.core.events import Outbox, ProposalResult
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView
 from rocketpy_broker.replication.dledger.core.messages import PushEntryRequest, PushEntryResponse
-from rocketpy_broker.replication.dledger.core.raft_state import Member
+from rocketpy_broker.replication.dledger.core.raft_state import RaftState
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 
 _SUCCESS = RaftResponseCode.SUCCESS
@@ -39,223 +39,229 @@ class PeerProgress:
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.phase = PushType.COMPARE
-        self.index = -1
+        self.compare_index = -1
         """That is compared or truncated to; -1: not chosen yet."""
-        self.equal_index = -1
+        self.common_index = -1
         """The follower's entry was found to be the same here; -1: nowhere yet."""
-        self.other_index = -1
+        self.conflict_index = -1
         """… and another, or none, from here on; -1: nowhere yet."""
         self.next_index = -1
         """Of the entry to append next."""
         self.match_index = -1
         """The follower has the ledger up to here durably."""
-        self.call: int | None = None
+        self.open_request: int | None = None
         """The open COMPARE or TRUNCATE."""
-        self.commit_call: int | None = None
+        self.open_commit: int | None = None
         """The COMMIT that was sent last; None once it is answered."""
-        self.appends: dict[int, int] = {}
+        self.open_appends: dict[int, int] = {}
         """Index of the entry by the number of its open call."""
-        self.sent: deque[_Sent] = deque()
+        self.in_flight: deque[_Sent] = deque()
         """Entries that are not acknowledged, in their order."""
-        self.sent_bytes = 0
-        self.wait_until_ms = float("-inf")
-        self.told_ms = float("-inf")
+        self.in_flight_bytes = 0
+        self.retry_at_ms = float("-inf")
+        self.last_sent_ms = float("-inf")
         """When the follower last heard how far the group is."""
 
-    def compare_anew(self) -> None:
+    def restart_compare(self) -> None:
         """Go back to where nothing is known of the follower's end."""
-        self.phase, self.index, self.call = PushType.COMPARE, -1, None
-        self.commit_call = None
-        self.equal_index = self.other_index = -1
-        self.appends.clear()
-        self.sent.clear()
-        self.sent_bytes = 0
+        self.phase, self.compare_index, self.open_request = PushType.COMPARE, -1, None
+        self.open_commit = None
+        self.common_index = self.conflict_index = -1
+        self.open_appends.clear()
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
 
-    def append_behind(self, index: int) -> None:
+    def start_appending(self, index: int) -> None:
         """Go on to APPEND: the follower's ledger is equal up to `index`, and ends there."""
-        self.phase, self.call = PushType.APPEND, None
+        self.phase, self.open_request = PushType.APPEND, None
         self.next_index = index + 1
         self.acknowledge(index)
 
     def acknowledge(self, index: int) -> None:
         """Take note that the follower has everything up to `index`."""
         self.match_index = max(self.match_index, index)
-        while self.sent and self.sent[0].index <= self.match_index:
-            self.sent_bytes -= self.sent.popleft().size
+        while self.in_flight and self.in_flight[0].index <= self.match_index:
+            self.in_flight_bytes -= self.in_flight.popleft().size
 
 
 class Leader:
     """Leads one term."""
 
-    def __init__(self, settings: RaftSettings, member: Member, view: LedgerView, outbox: Outbox) -> None:
+    def __init__(self, settings: RaftSettings, state: RaftState, view: LedgerView, outbox: Outbox) -> None:
         self._settings = settings
-        self._member = member
+        self._state = state
         self._view = view
         self._outbox = outbox
-        self.term = member.term
+        self.term = state.term
         self.followers = [PeerProgress(peer) for peer in settings.others]
         self._pending: deque[tuple[int, int, float, int]] = deque()
         """Index, ticket, deadline and position of proposals that are not committed, in order."""
-        self._counted: list[int] = []
+        self._last_matched: list[int] = []
         """How far each peer was when entries were counted last."""
         if settings.no_op is not None:
-            pos = view.place(len(settings.no_op(0)))
+            pos = view.next_entry_pos(len(settings.no_op(0)))
             self._append(settings.no_op(pos + HEADER_BYTES))
 
     # -- proposals ----------------------------------------------------------------------------
 
-    def propose(self, ticket: int, body: bytes, now_ms: float) -> None:
+    def propose(self, proposal_id: int, body: bytes, now_ms: float) -> None:
         """Append an entry; its Outcome follows."""
         if len(self._pending) >= self._settings.pending_max:
-            self._outbox.outcomes.append(Outcome(ticket, RaftResponseCode.LEADER_PENDING_FULL))
+            self._outbox.results.append(ProposalResult(proposal_id, RaftResponseCode.LEADER_PENDING_FULL))
             return
         entry = self._append(body)
-        self._pending.append((entry.index, ticket, now_ms + self._settings.append_wait_ms, entry.pos))
+        self._pending.append((entry.index, proposal_id, now_ms + self._settings.append_wait_ms, entry.pos))
 
     def append(self, body: bytes) -> Entry | None:
         """Append an entry without a ticket; None when too much waits. Send it with `push`."""
-        if self._view.end_index - self._member.committed_index >= self._settings.pending_max:
+        if self._view.end_index - self._state.committed_index >= self._settings.pending_max:
             return None
         return self._append(body)
 
     def _append(self, body: bytes) -> Entry:
-        entry = Entry.of(self._view.end_index + 1, self.term, self._view.place(len(body)), body)
+        entry = Entry.of(self._view.end_index + 1, self.term, self._view.next_entry_pos(len(body)), body)
         self._view.append(entry)
         return entry
 
-    def count(self) -> None:
+    def maybe_commit(self) -> None:
         """Commit what a majority has, and tell who waited for it."""
         known = [self._view.durable_index, *[peer.match_index for peer in self.followers]]
-        if known == self._counted:
+        if known == self._last_matched:
             return
-        self._counted = known
+        self._last_matched = known
         index = sorted(known)[-self._settings.quorum]
         # Figure 8 of the raft paper: an old term's entry may be on a majority and still be replaced.
-        if index > self._member.committed_index and self._view.get(index).term == self.term:
-            self._member.commit(index)
-        while self._pending and self._pending[0][0] <= self._member.committed_index:
-            self._end_first(_SUCCESS)
+        if index > self._state.committed_index and self._view.get(index).term == self.term:
+            self._state.commit(index)
+        while self._pending and self._pending[0][0] <= self._state.committed_index:
+            self._finish_first(_SUCCESS)
 
-    def abandon(self) -> None:
+    def fail_pending(self) -> None:
         """Another term has come: whether what waits will be committed is open."""
         while self._pending:
-            self._end_first(RaftResponseCode.TERM_CHANGED)
+            self._finish_first(RaftResponseCode.TERM_CHANGED)
 
-    def _end_first(self, code: RaftResponseCode) -> None:
-        index, ticket, _, pos = self._pending.popleft()
-        self._outbox.outcomes.append(Outcome(ticket, code, index, pos))
+    def _finish_first(self, code: RaftResponseCode) -> None:
+        index, proposal_id, _, pos = self._pending.popleft()
+        self._outbox.results.append(ProposalResult(proposal_id, code, index, pos))
 
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:
         """End what has waited too long."""
         while self._pending and self._pending[0][2] <= now_ms:
-            self._end_first(RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+            self._finish_first(RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
 
     def push(self, now_ms: float) -> None:
         """Send followers what they lack."""
         for follower in self.followers:
             if follower.phase is PushType.APPEND:
                 self._push_entries(follower, now_ms)
-            elif follower.call is None and now_ms >= follower.wait_until_ms and self._view.end_index >= 0:
+            elif (
+                follower.open_request is None and now_ms >= follower.retry_at_ms and self._view.end_index >= 0
+            ):
                 self._push_phase(follower, now_ms)
 
     def _push_phase(self, follower: PeerProgress, now_ms: float) -> None:
         view = self._view
-        if not view.begin_index <= follower.index <= view.end_index:
-            follower.index = view.end_index if follower.phase is PushType.COMPARE else view.begin_index
-        follower.call = self._send(follower, view.get(follower.index), follower.phase, now_ms)
+        if not view.begin_index <= follower.compare_index <= view.end_index:
+            follower.compare_index = (
+                view.end_index if follower.phase is PushType.COMPARE else view.begin_index
+            )
+        follower.open_request = self._send(follower, view.get(follower.compare_index), follower.phase, now_ms)
 
     def _push_entries(self, follower: PeerProgress, now_ms: float) -> None:
         view = self._view
-        sent, most = follower.sent, self._settings.in_flight_max
+        sent, most = follower.in_flight, self._settings.in_flight_max
         if (sent[0].index if sent else follower.next_index) < view.begin_index:
-            follower.compare_anew()  # what it lacks is gone here: it begins with what is left
+            follower.restart_compare()  # what it lacks is gone here: it begins with what is left
             return
         while follower.next_index <= view.end_index and len(sent) < most:
             entry = view.get(follower.next_index)
-            if sent and follower.sent_bytes + entry.size > self._settings.in_flight_bytes_max:
+            if sent and follower.in_flight_bytes + entry.size > self._settings.in_flight_bytes_max:
                 break
             sent.append(_Sent(entry.index, entry.size, now_ms))
-            follower.sent_bytes += entry.size
+            follower.in_flight_bytes += entry.size
             self._push_entry(follower, entry, now_ms)
             follower.next_index += 1
         if sent and now_ms - sent[0].at_ms > self._settings.push_timeout_ms:
             sent[0].at_ms = now_ms
             self._push_entry(follower, view.get(sent[0].index), now_ms)
-        if not sent and now_ms - follower.told_ms > self._settings.commit_push_ms:
-            follower.commit_call = self._send(follower, None, PushType.COMMIT, now_ms)
+        if not sent and now_ms - follower.last_sent_ms > self._settings.commit_push_ms:
+            follower.open_commit = self._send(follower, None, PushType.COMMIT, now_ms)
 
     def _push_entry(self, follower: PeerProgress, entry: Entry, now_ms: float) -> None:
-        follower.appends[self._send(follower, entry, PushType.APPEND, now_ms)] = entry.index
+        follower.open_appends[self._send(follower, entry, PushType.APPEND, now_ms)] = entry.index
 
     def _send(self, follower: PeerProgress, entry: Entry | None, kind: PushType, now_ms: float) -> int:
-        follower.told_ms = now_ms
+        follower.last_sent_ms = now_ms
         request = PushEntryRequest(
-            commit_index=self._member.committed_index,
+            commit_index=self._state.committed_index,
             entry=entry,
             group=self._settings.group,
-            leader_id=self._member.self_id,
+            leader_id=self._state.self_id,
             remote_id=follower.peer,
             term=self.term,
             type=kind,
         )
-        return self._outbox.call(follower.peer, request)
+        return self._outbox.request(follower.peer, request)
 
     # -- answers ------------------------------------------------------------------------------
 
-    def on_answer(self, call: int, answer: PushEntryResponse | None, now_ms: float) -> None:
+    def on_response(self, number: int, response: PushEntryResponse | None, now_ms: float) -> None:
         """Take a follower's answer; None: there was none."""
         for follower in self.followers:
-            if call == follower.call:
-                follower.call = None
-                self._on_phase_answer(follower, answer, now_ms)
-            elif (index := follower.appends.pop(call, None)) is not None:
-                self._on_append_answer(follower, index, answer)
-            elif call == follower.commit_call:
-                follower.commit_call = None
-                if answer is not None and answer.code == _INCONSISTENT and follower.call is None:
-                    follower.compare_anew()
+            if number == follower.open_request:
+                follower.open_request = None
+                self._on_phase_response(follower, response, now_ms)
+            elif (index := follower.open_appends.pop(number, None)) is not None:
+                self._on_append_response(follower, index, response)
+            elif number == follower.open_commit:
+                follower.open_commit = None
+                if response is not None and response.code == _INCONSISTENT and follower.open_request is None:
+                    follower.restart_compare()
 
-    def _on_append_answer(self, follower: PeerProgress, index: int, answer: PushEntryResponse | None) -> None:
-        if answer is not None and answer.code == _SUCCESS:
-            follower.acknowledge(index)
-        elif answer is not None and answer.code == _INCONSISTENT:
-            follower.compare_anew()
-
-    def _on_phase_answer(
-        self, follower: PeerProgress, answer: PushEntryResponse | None, now_ms: float
+    def _on_append_response(
+        self, follower: PeerProgress, index: int, response: PushEntryResponse | None
     ) -> None:
-        if answer is None or answer.code not in (_SUCCESS, _INCONSISTENT):
-            follower.wait_until_ms = now_ms + self._settings.retry_ms
-        elif follower.phase is PushType.TRUNCATE:
-            if answer.code == _SUCCESS:
-                follower.append_behind(follower.index)
-            else:
-                follower.compare_anew()
-                follower.wait_until_ms = now_ms + self._settings.retry_ms
-        elif answer.code == _SUCCESS:
-            follower.equal_index = follower.index
-            if answer.end_index == follower.index:
-                follower.append_behind(follower.index)
-            else:
-                self._choose(follower, answer)
-        else:
-            follower.other_index = min(follower.index, answer.end_index + 1)
-            self._choose(follower, answer)
+        if response is not None and response.code == _SUCCESS:
+            follower.acknowledge(index)
+        elif response is not None and response.code == _INCONSISTENT:
+            follower.restart_compare()
 
-    def _choose(self, follower: PeerProgress, answer: PushEntryResponse) -> None:
+    def _on_phase_response(
+        self, follower: PeerProgress, response: PushEntryResponse | None, now_ms: float
+    ) -> None:
+        if response is None or response.code not in (_SUCCESS, _INCONSISTENT):
+            follower.retry_at_ms = now_ms + self._settings.retry_ms
+        elif follower.phase is PushType.TRUNCATE:
+            if response.code == _SUCCESS:
+                follower.start_appending(follower.compare_index)
+            else:
+                follower.restart_compare()
+                follower.retry_at_ms = now_ms + self._settings.retry_ms
+        elif response.code == _SUCCESS:
+            follower.common_index = follower.compare_index
+            if response.end_index == follower.compare_index:
+                follower.start_appending(follower.compare_index)
+            else:
+                self._choose_compare_index(follower, response)
+        else:
+            follower.conflict_index = min(follower.compare_index, response.end_index + 1)
+            self._choose_compare_index(follower, response)
+
+    def _choose_compare_index(self, follower: PeerProgress, response: PushEntryResponse) -> None:
         """Choose the entry to compare next, or truncate: behind the last that is the same, and only there.
 
         Ledgers that differ at an index differ behind it too, so halves will do (0.1 goes back one by one).
         """
         begin = self._view.begin_index
-        other = follower.other_index if follower.other_index >= 0 else self._view.end_index + 1
-        low = max(follower.equal_index, begin - 1, answer.begin_index - 1)
+        other = follower.conflict_index if follower.conflict_index >= 0 else self._view.end_index + 1
+        low = max(follower.common_index, begin - 1, response.begin_index - 1)
         if other - low > 1:
             # The follower's newest entry first: it mostly is the same, and then nothing has to be sought.
-            is_first = follower.equal_index < 0 and other == answer.end_index + 1
-            follower.index = other - 1 if is_first else (low + other) // 2
+            is_first = follower.common_index < 0 and other == response.end_index + 1
+            follower.compare_index = other - 1 if is_first else (low + other) // 2
             return
         follower.phase = PushType.TRUNCATE
-        follower.index = follower.equal_index if follower.equal_index >= 0 else begin
+        follower.compare_index = follower.common_index if follower.common_index >= 0 else begin

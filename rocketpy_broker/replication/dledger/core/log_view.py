@@ -45,11 +45,11 @@ class Write:
     """
 
     is_reset: bool
-    keep_until: int | None
+    truncate_after: int | None
     entries: tuple[Entry, ...]
 
     def __bool__(self) -> bool:
-        return self.is_reset or self.keep_until is not None or bool(self.entries)
+        return self.is_reset or self.truncate_after is not None or bool(self.entries)
 
 
 class LedgerView:
@@ -106,11 +106,11 @@ class LedgerView:
         self._begin = index
 
     @property
-    def has_changes(self) -> bool:
+    def has_unwritten(self) -> bool:
         """Whether `take` would return any."""
         return self._is_reset or self._keep_until is not None or self._taken < len(self._tail)
 
-    def place(self, body_bytes: int) -> int:
+    def next_entry_pos(self, body_bytes: int) -> int:
         """Return where the next entry goes, with a body of so many bytes."""
         end = self.get(self.end_index).end_pos if self._begin >= 0 else self._start_pos
         return next_pos(end, HEADER_BYTES + body_bytes, self._file_bytes)
@@ -123,7 +123,7 @@ class LedgerView:
             self._begin = entry.index
         self._tail.append(entry)
 
-    def keep_until(self, index: int) -> None:
+    def truncate_after(self, index: int) -> None:
         """Cut what lies behind an entry, or everything with -1."""
         if index >= self.end_index:
             return

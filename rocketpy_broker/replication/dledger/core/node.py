@@ -22,17 +22,17 @@ from collections.abc import Callable, Sequence
 
 from rocketpy.errors import NotLeader, StoreDamaged, ensure
 from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
-from rocketpy_broker.replication.dledger.core.election import Elector
+from rocketpy_broker.replication.dledger.core.election import LeaderElector
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import (
-    Answered,
-    Asked,
     Event,
     Expire,
     Outbox,
-    Outcome,
+    ProposalResult,
     Propose,
     Ready,
+    RequestReceived,
+    ResponseReceived,
     Tick,
 )
 from rocketpy_broker.replication.dledger.core.follower import Follower
@@ -55,12 +55,12 @@ from rocketpy_broker.replication.dledger.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from rocketpy_broker.replication.dledger.core.raft_state import Member, Role
+from rocketpy_broker.replication.dledger.core.raft_state import RaftState, Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint, TermState
 
-_NOTHING = Write(is_reset=False, keep_until=None, entries=())
-_ANSWERS: dict[type[RaftMessage], type[RaftMessage]] = {
+_NOTHING = Write(is_reset=False, truncate_after=None, entries=())
+_RESPONSES: dict[type[RaftMessage], type[RaftMessage]] = {
     AppendEntryRequest: AppendEntryResponse,
     GetEntriesRequest: GetEntriesResponse,
     HeartBeatRequest: HeartBeatResponse,
@@ -84,7 +84,7 @@ class RaftNode:
         stored: StoredLedger,
         state: TermState,
         checkpoint: LedgerCheckpoint,
-        chance: Callable[[], float],
+        rng: Callable[[], float],
         now_ms: float,
     ) -> None:
         self._settings = settings
@@ -94,20 +94,20 @@ class RaftNode:
             raise StoreDamaged(
                 f"entry {self.view.end_index} has term {self.view.end_term}, the vote {state.term}"
             )
-        self.member = Member(settings.self_id, state, min(checkpoint.committed_index, self.view.end_index))
-        self._elector = Elector(settings, self.member, self.view, self._outbox, chance, now_ms)
-        self._follower = Follower(settings, self.member, self.view, self._outbox, self._elector)
+        self.state = RaftState(settings.self_id, state, min(checkpoint.committed_index, self.view.end_index))
+        self._elector = LeaderElector(settings, self.state, self.view, self._outbox, rng, now_ms)
+        self._follower = Follower(settings, self.state, self.view, self._outbox, self._elector)
         self._leader: Leader | None = None
-        self._is_out = False
-        self._unsettled_ms: float | None = None
+        self._is_ready_taken = False
+        self._deferred_response_ms: float | None = None
         """When the last answer came, while what follows from it is still to be done."""
-        self._asked: dict[int, tuple[int, AppendEntryRequest]] = {}
+        self._wire_appends: dict[int, tuple[int, AppendEntryRequest]] = {}
         """Token and request of appends that came over the wire, by the ticket (below 0) made for them."""
 
     @property
     def role(self) -> Role:
-        """What this peer does in `member.term`."""
-        return self.member.role
+        """What this peer does in `state.term`."""
+        return self.state.role
 
     def step(self, event: Event, now_ms: float) -> None:
         """Take an event."""
@@ -115,22 +115,22 @@ class RaftNode:
             case Tick():
                 self._elector.tick(now_ms)
                 self._follower.tick(now_ms)
-            case Asked(token, message):
-                self._on_request(token, message, now_ms)
-            case Answered(call, message):
-                self._on_answer(call, message, now_ms)
-                if self._leads_on:  # many answers come at once: what they make possible is done once
-                    self._unsettled_ms = now_ms
+            case RequestReceived(request_id, message):
+                self._on_request(request_id, message, now_ms)
+            case ResponseReceived(number, message):
+                self._on_response(number, message, now_ms)
+                if self._is_still_leader:  # many answers come at once: what they make possible is done once
+                    self._deferred_response_ms = now_ms
                     return
-            case Propose(ticket, body):
-                self._propose(ticket, body, now_ms)
+            case Propose(proposal_id, body):
+                self._propose(proposal_id, body, now_ms)
             case Expire(begin_index):
-                ensure(begin_index <= self.member.committed_index, f"{begin_index} is not committed")
+                ensure(begin_index <= self.state.committed_index, f"{begin_index} is not committed")
                 self.view.expire(begin_index)
-        self._settle(now_ms)
+        self._update_leader(now_ms)
         if isinstance(event, Tick) and self._leader is not None:
             self._leader.tick(now_ms)
-            self._answer_appends()
+            self._respond_to_appends()
 
     def append(self, body: bytes) -> Entry | None:
         """Append an entry, at once and without an Outcome; `push` follows.
@@ -139,18 +139,18 @@ class RaftNode:
         Raises NotLeader.
         """
         if self._leader is None:
-            raise NotLeader(f"{self.member.self_id} does not lead", leader_hint=self.member.leader_id)
+            raise NotLeader(f"{self.state.self_id} does not lead", leader_hint=self.state.leader_id)
         return self._leader.append(body)
 
     def push(self, now_ms: float) -> None:
         """Send what was appended, and commit what answers since made possible."""
-        self._settle(now_ms)
+        self._update_leader(now_ms)
 
     @property
-    def _leads_on(self) -> bool:
+    def _is_still_leader(self) -> bool:
         """Whether this peer leads, as it did after the last event."""
-        member, leader = self.member, self._leader
-        return leader is not None and member.role is Role.LEADER and member.term == leader.term
+        state, leader = self.state, self._leader
+        return leader is not None and state.role is Role.LEADER and state.term == leader.term
 
     @property
     def followers(self) -> Sequence[PeerProgress]:
@@ -159,71 +159,71 @@ class RaftNode:
 
     def take_ready(self) -> Ready:
         """Return what is to be done; falsy when there is nothing, or the last one is still being done."""
-        if self._unsettled_ms is not None and not self._is_out:
-            self._settle(self._unsettled_ms)
+        if self._deferred_response_ms is not None and not self._is_ready_taken:
+            self._update_leader(self._deferred_response_ms)
         outbox = self._outbox
-        if self._is_out or not (outbox or self.view.has_changes or self.member.is_unsaved):
-            return Ready(None, _NOTHING, (), (), (), self.member.committed_index)
+        if self._is_ready_taken or not (outbox or self.view.has_unwritten or self.state.has_unsaved_term):
+            return Ready(None, _NOTHING, (), (), (), self.state.committed_index)
         ready = Ready(
-            self.member.take_unsaved(),
+            self.state.take_unsaved_term(),
             self.view.take(),
-            tuple(outbox.calls),
-            tuple(outbox.answers),
-            tuple(outbox.outcomes),
-            self.member.committed_index,
+            tuple(outbox.requests),
+            tuple(outbox.responses),
+            tuple(outbox.results),
+            self.state.committed_index,
         )
-        outbox.calls.clear()
-        outbox.answers.clear()
-        outbox.outcomes.clear()
-        self._is_out = True
+        outbox.requests.clear()
+        outbox.responses.clear()
+        outbox.results.clear()
+        self._is_ready_taken = True
         return ready
 
     def advance(self, now_ms: float) -> None:
         """What `take_ready` returned last is done."""
-        ensure(self._is_out, "nothing was taken")
-        self._is_out = False
+        ensure(self._is_ready_taken, "nothing was taken")
+        self._is_ready_taken = False
         self.view.written()
-        self._settle(now_ms)
+        self._update_leader(now_ms)
 
-    def _settle(self, now_ms: float) -> None:
+    def _update_leader(self, now_ms: float) -> None:
         """Begin or end leading, as the last event made it; commit and push what it made possible."""
-        self._unsettled_ms = None
-        member, leader = self.member, self._leader
-        if leader is not None and not self._leads_on:
-            leader.abandon()
+        self._deferred_response_ms = None
+        state, leader = self.state, self._leader
+        if leader is not None and not self._is_still_leader:
+            leader.fail_pending()
             self._leader = leader = None
-        if leader is None and member.role is Role.LEADER:
-            self._leader = leader = Leader(self._settings, member, self.view, self._outbox)
+        if leader is None and state.role is Role.LEADER:
+            self._leader = leader = Leader(self._settings, state, self.view, self._outbox)
         if leader is not None:
-            leader.count()
+            leader.maybe_commit()
             leader.push(now_ms)
-        self._answer_appends()
+        self._respond_to_appends()
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _on_request(self, token: int, message: RaftMessage, now_ms: float) -> None:
-        refusal = self._refusal(message)
-        if refusal is not None:
-            self._outbox.answer(token, self._refused(message, refusal))
+    def _on_request(self, request_id: int, message: RaftMessage, now_ms: float) -> None:
+        reject_code = self._reject_code(message)
+        if reject_code is not None:
+            self._outbox.respond(request_id, self._error_response(message, reject_code))
         elif isinstance(message, VoteRequest):
-            self._elector.on_vote(token, message, now_ms)
+            self._elector.on_vote(request_id, message, now_ms)
         elif isinstance(message, HeartBeatRequest):
-            self._elector.on_heartbeat(token, message, now_ms)
+            self._elector.on_heartbeat(request_id, message, now_ms)
         elif isinstance(message, PushEntryRequest):
-            self._follower.on_push(token, message, now_ms)
+            self._follower.on_push(request_id, message, now_ms)
         elif isinstance(message, AppendEntryRequest) and self._leader is not None:
-            ticket = -1 - token
-            self._asked[ticket] = token, message
-            self._leader.propose(ticket, message.body or b"", now_ms)
+            proposal_id = -1 - request_id
+            self._wire_appends[proposal_id] = request_id, message
+            self._leader.propose(proposal_id, message.body or b"", now_ms)
         elif isinstance(message, GetEntriesRequest):
-            self._outbox.answer(token, self._get(message))
+            self._outbox.respond(request_id, self._get(message))
         else:
-            answer = MetadataResponse(
-                group=message.group, leader_id=self.member.leader_id, peers=self._settings.peers
+            response = MetadataResponse(
+                group=message.group, leader_id=self.state.leader_id, peers=self._settings.peers
             )
-            self._outbox.answer(token, answer)
+            self._outbox.respond(request_id, response)
 
-    def _refusal(self, message: RaftMessage) -> RaftResponseCode | None:
+    def _reject_code(self, message: RaftMessage) -> RaftResponseCode | None:
         if message.remote_id != self._settings.self_id:
             return RaftResponseCode.UNKNOWN_MEMBER
         if message.group != self._settings.group:
@@ -235,11 +235,11 @@ class RaftNode:
             return RaftResponseCode.UNSUPPORTED
         return None
 
-    def _refused(self, message: RaftMessage, code: RaftResponseCode) -> RaftMessage:
-        return _ANSWERS[type(message)](
+    def _error_response(self, message: RaftMessage, code: RaftResponseCode) -> RaftMessage:
+        return _RESPONSES[type(message)](
             code=code,
             group=message.group,
-            leader_id=self.member.leader_id,
+            leader_id=self.state.leader_id,
             local_id=message.local_id,
             remote_id=message.remote_id,
             term=message.term,
@@ -248,50 +248,50 @@ class RaftNode:
     def _get(self, request: GetEntriesRequest) -> RaftMessage:
         index = request.begin_index if request.begin_index is not None else -1
         entry = self.view.find(index)
-        if entry is None or index > self.member.committed_index:
-            return self._refused(request, RaftResponseCode.INDEX_OUT_OF_RANGE)
+        if entry is None or index > self.state.committed_index:
+            return self._error_response(request, RaftResponseCode.INDEX_OUT_OF_RANGE)
         return GetEntriesResponse(group=request.group, entries=[entry])
 
-    def _propose(self, ticket: int, body: bytes, now_ms: float) -> None:
+    def _propose(self, proposal_id: int, body: bytes, now_ms: float) -> None:
         if self._leader is None:
-            self._outbox.outcomes.append(Outcome(ticket, RaftResponseCode.NOT_LEADER))
+            self._outbox.results.append(ProposalResult(proposal_id, RaftResponseCode.NOT_LEADER))
         else:
-            self._leader.propose(ticket, body, now_ms)
+            self._leader.propose(proposal_id, body, now_ms)
 
-    def _answer_appends(self) -> None:
+    def _respond_to_appends(self) -> None:
         """Turn outcomes of appends that came over the wire into answers."""
-        if not self._asked:
+        if not self._wire_appends:
             return
-        outcomes = self._outbox.outcomes
-        for outcome in [outcome for outcome in outcomes if outcome.ticket in self._asked]:
-            outcomes.remove(outcome)
-            token, request = self._asked.pop(outcome.ticket)
-            answer = AppendEntryResponse(
-                code=outcome.code,
+        results = self._outbox.results
+        for result in [result for result in results if result.proposal_id in self._wire_appends]:
+            results.remove(result)
+            request_id, request = self._wire_appends.pop(result.proposal_id)
+            response = AppendEntryResponse(
+                code=result.code,
                 group=request.group,
-                index=outcome.index,
-                leader_id=self.member.leader_id,
-                pos=outcome.pos,
-                term=self.member.term,
+                index=result.index,
+                leader_id=self.state.leader_id,
+                pos=result.pos,
+                term=self.state.term,
             )
-            self._outbox.answer(token, answer)
+            self._outbox.respond(request_id, response)
 
     # -- answers ------------------------------------------------------------------------------
 
-    def _on_answer(self, call: int, message: RaftMessage | None, now_ms: float) -> None:
+    def _on_response(self, number: int, message: RaftMessage | None, now_ms: float) -> None:
         leader = self._leader
         if (
             leader is not None
             and isinstance(message, PushEntryResponse)
             and message.code == RaftResponseCode.EXPIRED_TERM
-            and message.term > self.member.term
+            and message.term > self.state.term
         ):
-            self._elector.give_up(message.term, now_ms)
+            self._elector.step_down(message.term, now_ms)
             return
         # A call that failed has no answer to tell it by; whoever made it knows its number.
         if message is None or isinstance(message, VoteResponse):
-            self._elector.on_vote_answer(call, message, now_ms)
+            self._elector.on_vote_response(number, message, now_ms)
         if isinstance(message, HeartBeatResponse):
-            self._elector.on_heartbeat_answer(call, message, now_ms)
+            self._elector.on_heartbeat_response(number, message, now_ms)
         if leader is not None and (message is None or isinstance(message, PushEntryResponse)):
-            leader.on_answer(call, message, now_ms)
+            leader.on_response(number, message, now_ms)

@@ -19,7 +19,7 @@ class Role(enum.Enum):
     LEADER = "leader"
 
 
-class Member:
+class RaftState:
     """Begins as a candidate that knows no leader."""
 
     def __init__(self, self_id: str, state: TermState, committed_index: int) -> None:
@@ -41,7 +41,7 @@ class Member:
         """Take note that entries up to `index`, which are here, are committed. Never goes back (I6)."""
         self._committed_index = max(self._committed_index, index)
 
-    def raise_term(self) -> None:
+    def increment_term(self) -> None:
         """Go on to a term in which nothing was voted yet."""
         self.enter_term(max(self.term + 1, self.highest_term))
 
@@ -52,7 +52,7 @@ class Member:
             self.term, self.voted_for = term, None
             self.role, self.leader_id = Role.CANDIDATE, None
 
-    def stand(self, highest_term: int | None = None) -> None:
+    def become_candidate(self, highest_term: int | None = None) -> None:
         """Follow nobody and lead nobody. highest_term: that somebody is in."""
         self.highest_term = max(self.highest_term, self.term if highest_term is None else highest_term)
         self.role, self.leader_id = Role.CANDIDATE, None
@@ -62,20 +62,20 @@ class Member:
         ensure(self.voted_for in (None, candidate), f"term {self.term}: voted for {self.voted_for} before")
         self.voted_for = candidate
 
-    def follow(self, leader: str) -> None:
+    def become_follower(self, leader: str) -> None:
         """Follow whoever leads this term."""
         self.role, self.leader_id = Role.FOLLOWER, leader
 
-    def lead(self) -> None:
+    def become_leader(self) -> None:
         """Lead this term. Its own vote may be another's: in a group of five, three others are a majority."""
         self.role, self.leader_id = Role.LEADER, self.self_id
 
     @property
-    def is_unsaved(self) -> bool:
-        """Whether `take_unsaved` would return something."""
+    def has_unsaved_term(self) -> bool:
+        """Whether `take_unsaved_term` would return something."""
         return (self.term, self.voted_for) != self._saved
 
-    def take_unsaved(self) -> TermState | None:
+    def take_unsaved_term(self) -> TermState | None:
         """Return term and vote unless they are on disk as they are; from here on they count as saved."""
         state = TermState(self.term, self.voted_for)
         if state == self._saved:

@@ -210,8 +210,8 @@ class LedgerFiles:
         try:
             if write.is_reset:
                 self._reset(write.entries[0].pos if write.entries else self.start_pos)
-            elif write.keep_until is not None and write.keep_until < self.end_index:
-                self._cut(write.keep_until)
+            elif write.truncate_after is not None and write.truncate_after < self.end_index:
+                self._cut(write.truncate_after)
             if write.entries:
                 self._append(write.entries)
         except DiskFull:
@@ -276,9 +276,9 @@ class LedgerFiles:
 
     # -- cutting ---------------------------------------------------------------------------------
 
-    def _cut(self, keep_until: int) -> None:
+    def _cut(self, truncate_after: int) -> None:
         """Cut what lies behind an entry."""
-        last = self.get(keep_until)
+        last = self.get(truncate_after)
         logger.info("%s: entries %d to %d are cut", self._directory, last.index + 1, self.end_index)
         self._truncate(last.end_pos, last.index)
         self._last = last

@@ -30,13 +30,13 @@ class Solo:
         self.store.lead(self)
         self.store.log.on_expired = self.view.expire
 
-    def place(self, body_bytes: int) -> int:
+    def next_entry_pos(self, body_bytes: int) -> int:
         """Where the next entry goes."""
-        return self.view.place(body_bytes)
+        return self.view.next_entry_pos(body_bytes)
 
     def append(self, body: bytes) -> Entry:
         """Append an entry; it is neither stored nor committed yet."""
-        entry = Entry.of(self.view.end_index + 1, self.term, self.view.place(len(body)), body)
+        entry = Entry.of(self.view.end_index + 1, self.term, self.view.next_entry_pos(len(body)), body)
         self.view.append(entry)
         return entry
 

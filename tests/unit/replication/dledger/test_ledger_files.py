@@ -30,7 +30,7 @@ def grown(files: LedgerFiles, bodies: list[bytes], term: int = 0) -> list[Entry]
     """Append entries with these bodies, as a leader would."""
     view = LedgerView(files, files.data.file_bytes)
     for body in bodies:
-        view.append(Entry.of(view.end_index + 1, term, view.place(len(body)), body))
+        view.append(Entry.of(view.end_index + 1, term, view.next_entry_pos(len(body)), body))
     write = view.take()
     files.apply(write)
     files.flush()
@@ -48,7 +48,7 @@ def contents(directory: Path, name: str) -> dict[str, bytes]:
 
 def appending(entries: list[Entry]) -> Write:
     """A change that puts these at the end."""
-    return Write(is_reset=False, keep_until=None, entries=tuple(entries))
+    return Write(is_reset=False, truncate_after=None, entries=tuple(entries))
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -190,7 +190,7 @@ def test_what_is_cut_is_gone_from_both_kinds_of_file(tmp_path: Path) -> None:
     """An old entry behind a cut would come back at the next start, behind entries of another leader."""
     files = opened(tmp_path)
     entries = grown(files, [b"." * 60] * 40)
-    files.apply(Write(is_reset=False, keep_until=11, entries=()))
+    files.apply(Write(is_reset=False, truncate_after=11, entries=()))
     assert (files.end_index, files.get(11)) == (11, entries[11])
     other = grown(files, [b"another leader's"] * 3, term=3)
     files.close()
@@ -212,7 +212,7 @@ def test_what_was_written_just_now_is_in_memory_after_many_cuts(tmp_path: Path) 
         disk.reads = 0
         assert [files.get(0).body, files.get(1)] == [b"stays", *entries]
         assert disk.reads == 0
-        files.apply(Write(is_reset=False, keep_until=0, entries=()))
+        files.apply(Write(is_reset=False, truncate_after=0, entries=()))
     files.close()
 
 
@@ -221,7 +221,7 @@ def test_a_ledger_can_begin_anew_further_on(tmp_path: Path) -> None:
     files = opened(tmp_path)
     grown(files, [b"." * 60] * 20)
     first = Entry.of(1000, 4, 5 * 1024, b"the leader's oldest")
-    files.apply(Write(is_reset=True, keep_until=None, entries=(first,)))
+    files.apply(Write(is_reset=True, truncate_after=None, entries=(first,)))
     entries = [first, *grown(files, [b"and so on"] * 4, term=4)]
     files.close()
     again = opened(tmp_path)
@@ -345,7 +345,7 @@ def test_what_a_kill_left_unflushed_is_written_and_flushed_again(tmp_path: Path)
     files = opened(tmp_path)
     flushed = files.data.max_offset
     view = LedgerView(files, files.data.file_bytes)
-    view.append(Entry.of(3, 0, view.place(60), b"," * 60))
+    view.append(Entry.of(3, 0, view.next_entry_pos(60), b"," * 60))
     files.apply(view.take())
     _kill(files)
     disk = _Watched()
@@ -537,7 +537,7 @@ def test_a_change_that_met_a_full_disk_can_be_made_again(tmp_path: Path) -> None
     grown(files, [b"." * 60] * 5)
     view = LedgerView(files, SMALL.segment_bytes)
     for _ in range(12):
-        view.append(Entry.of(view.end_index + 1, 0, view.place(70), b"," * 70))
+        view.append(Entry.of(view.end_index + 1, 0, view.next_entry_pos(70), b"," * 70))
     write = view.take()
     for disk.let_through in (0, 1, 50, 200):
         disk.full = 1

@@ -318,7 +318,7 @@ def test_a_new_leader_goes_on_with_the_numbers_of_its_queues(tmp_path: Path) -> 
     solo.store.follow()
     with pytest.raises(StoreError, match="does not lead"):
         solo.store.append(message(4))
-    solo.view.keep_until(1)
+    solo.view.truncate_after(1)
     solo.store.lead(solo)
     solo.put(5)
     assert numbers(solo.store) == [0, 1, 5]
@@ -339,7 +339,7 @@ def test_a_follower_whose_entries_expired_on_the_leader_begins_anew(tmp_path: Pa
         moved = body[:28] + (at + 48).to_bytes(8, "big") + body[36:]
         entries.append(Entry.of(index, 2, at, moved))
         at = entries[-1].end_pos
-    solo.store.ledger.apply(Write(is_reset=True, keep_until=None, entries=tuple(entries)))
+    solo.store.ledger.apply(Write(is_reset=True, truncate_after=None, entries=tuple(entries)))
     solo.store.ledger.flush()
     for _ in range(2):
         solo.store.commit(501)

@@ -11,7 +11,7 @@ from tests.sim.raft_disk import RaftDisk
 
 
 def _entry(view: LedgerView, term: int, body: bytes = b"x") -> Entry:
-    return Entry.of(view.end_index + 1, term, view.place(len(body)), body)
+    return Entry.of(view.end_index + 1, term, view.next_entry_pos(len(body)), body)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -31,7 +31,7 @@ def test_what_is_stored_ends_as_what_was_seen(seed: int) -> None:
                 seen.append(entry)
             case 2 if random.random() < 0.5:
                 keep = random.randint(view.begin_index - 1, view.end_index) if seen else -1
-                view.keep_until(keep)
+                view.truncate_after(keep)
                 seen = [entry for entry in seen if entry.index <= keep]
                 durable = [entry for entry in durable if entry.index <= keep]
             case 3 if random.random() < 0.05:
@@ -70,5 +70,5 @@ def test_entries_go_where_a_file_has_room() -> None:
     """A Java follower refuses an entry that says another position than it would give it."""
     view = LedgerView(RaftDisk(), 100)
     view.append(_entry(view, 0, b"." * 40))
-    assert view.place(40) == 100
-    assert view.place(0) == 100
+    assert view.next_entry_pos(40) == 100
+    assert view.next_entry_pos(0) == 100

@@ -10,13 +10,13 @@ from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy_broker.replication.dledger.core.codes import PushType, RaftResponseCode, VoteResult
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import (
-    Answered,
-    Asked,
-    Call,
     Event,
-    Outcome,
+    ProposalResult,
     Propose,
     Ready,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
     Tick,
 )
 from rocketpy_broker.replication.dledger.core.messages import (
@@ -51,7 +51,7 @@ class Bench:
 
     def __init__(self, peers: dict[str, str] | None = None, **settings: Any) -> None:
         self.disk = RaftDisk()
-        self.compares: list[Call] = []
+        self.compares: list[SendRequest] = []
         """What was pushed when this peer was elected."""
         self.now = 0.0
         self.settings = RaftSettings(group="g", self_id="n0", peers=peers or PEERS, **settings)
@@ -70,27 +70,29 @@ class Bench:
     def ask(self, message: RaftMessage) -> RaftMessage:
         """Let a request come; return the answer."""
         message.group, message.remote_id = message.group or "g", message.remote_id or "n0"
-        (answer,) = [answer for ready in self.do(Asked(1, message)) for answer in ready.answers]
-        return answer.message
+        (response,) = [
+            response for ready in self.do(RequestReceived(1, message)) for response in ready.responses
+        ]
+        return response.message
 
     def lead(self) -> None:
         """Let the others elect this peer."""
         for ready in self.do(Tick()):
-            for call in ready.calls:
-                answer = VoteResponse(vote_result=VoteResult.ACCEPT, term=0)
-                done = self.do(Answered(call.number, answer))
-                self.compares += [call for ready in done for call in ready.calls]
-        self.compares = [call for call in self.compares if isinstance(call.message, PushEntryRequest)]
+            for number in ready.requests:
+                response = VoteResponse(vote_result=VoteResult.ACCEPT, term=0)
+                done = self.do(ResponseReceived(number.number, response))
+                self.compares += [number for ready in done for number in ready.requests]
+        self.compares = [number for number in self.compares if isinstance(number.message, PushEntryRequest)]
         assert self.node.role is Role.LEADER
 
-    def outcomes(self, readies: list[Ready]) -> list[Outcome]:
-        return [outcome for ready in readies for outcome in ready.outcomes]
+    def results(self, readies: list[Ready]) -> list[ProposalResult]:
+        return [result for ready in readies for result in ready.results]
 
 
 def test_a_follower_answers_a_recorded_leader_as_java_did() -> None:
     """QUIRKS 59, 60 and 61: a Java leader could not lead a peer of ours."""
     frames = golden_data.frames("raft-frames", "dledger")
-    answers = {frame.info["request"]["n"]: frame for frame in frames if frame.info["kind"] == "response"}
+    responses = {frame.info["request"]["n"]: frame for frame in frames if frame.info["kind"] == "response"}
     bench = Bench(file_bytes=65536)
     bench.settings = RaftSettings(group="RaftNode00", self_id="n2", peers=PEERS, file_bytes=65536)
     bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, 0.0)
@@ -102,32 +104,32 @@ def test_a_follower_answers_a_recorded_leader_as_java_did() -> None:
         if "kill" in info["step"] or info["bodyJson"]["term"] != 0:
             break
         (cut,) = FrameDecoder().feed(frame.data)
-        (theirs,) = FrameDecoder().feed(answers[info["n"]].data)
+        (theirs,) = FrameDecoder().feed(responses[info["n"]].data)
         ours = bench.ask(read_request(decode_command(cut)))
         assert ours.encode() == theirs.body, info["n"]
         said += 1
     assert said > 150
-    assert bench.node.member.committed_index == 149
+    assert bench.node.state.committed_index == 149
 
 
 def test_nothing_is_said_before_it_is_written() -> None:
     """A vote, or an entry, that was promised could be gone after a power cut (I1, I6)."""
     bench = Bench()
     bench.ask(HeartBeatRequest(leader_id="n2", term=3))
-    bench.node.step(Asked(1, VoteRequest(group="g", remote_id="n0", leader_id="n1", term=3)), 0)
+    bench.node.step(RequestReceived(1, VoteRequest(group="g", remote_id="n0", leader_id="n1", term=3)), 0)
     ready = bench.node.take_ready()
     assert ready.term_state == (3, "n1")
-    assert [answer.token for answer in ready.answers] == [1]
+    assert [response.request_id for response in ready.responses] == [1]
     assert not bench.node.take_ready(), "a second Ready before the first is stored"
     bench.node.advance(0)
     entry = Entry.of(0, 3, 0, b"a")
     push = PushEntryRequest(
         group="g", remote_id="n0", leader_id="n2", term=3, entry=entry, type=PushType.TRUNCATE
     )
-    bench.node.step(Asked(2, push), 0)
+    bench.node.step(RequestReceived(2, push), 0)
     ready = bench.node.take_ready()
     assert ready.write.entries == (entry,)
-    assert [answer.token for answer in ready.answers] == [2]
+    assert [response.request_id for response in ready.responses] == [2]
 
 
 def test_an_append_is_acknowledged_by_a_majority() -> None:
@@ -135,48 +137,60 @@ def test_an_append_is_acknowledged_by_a_majority() -> None:
     bench = Bench()
     bench.lead()
     readies = bench.do(Propose(7, b"hello"))
-    assert bench.outcomes(readies) == []
-    (compare,) = [call for ready in readies for call in ready.calls if call.peer == "n1"]
+    assert bench.results(readies) == []
+    (compare,) = [number for ready in readies for number in ready.requests if number.peer == "n1"]
     assert isinstance(compare.message, PushEntryRequest)
     assert compare.message.type is PushType.COMPARE
     refused = PushEntryResponse(code=406, begin_index=-1, end_index=-1, index=0, term=0)
-    (truncate,) = [call for ready in bench.do(Answered(compare.number, refused)) for call in ready.calls]
+    (truncate,) = [
+        number for ready in bench.do(ResponseReceived(compare.number, refused)) for number in ready.requests
+    ]
     assert isinstance(truncate.message, PushEntryRequest)
     assert truncate.message.type is PushType.TRUNCATE
-    done = bench.do(Answered(truncate.number, PushEntryResponse(index=0, end_index=0, term=0)))
-    assert bench.outcomes(done) == [Outcome(7, RaftResponseCode.SUCCESS, 0, 0)]
+    done = bench.do(ResponseReceived(truncate.number, PushEntryResponse(index=0, end_index=0, term=0)))
+    assert bench.results(done) == [ProposalResult(7, RaftResponseCode.SUCCESS, 0, 0)]
 
 
-def _followed(bench: Bench) -> list[Call]:
+def _followed(bench: Bench) -> list[SendRequest]:
     """Let n1 have one entry, then append three more; the calls that push these."""
     bench.lead()
     (compare,) = _pushed(bench, Propose(0, b"x"), PushType.COMPARE)
     equal = PushEntryResponse(index=0, begin_index=0, end_index=0, term=0)
-    bench.do(Answered(compare.number, equal))
-    return [call for ticket in (1, 2, 3) for call in _pushed(bench, Propose(ticket, b"x"), PushType.APPEND)]
+    bench.do(ResponseReceived(compare.number, equal))
+    return [
+        number
+        for proposal_id in (1, 2, 3)
+        for number in _pushed(bench, Propose(proposal_id, b"x"), PushType.APPEND)
+    ]
 
 
 def test_each_append_is_acknowledged_as_soon_as_a_majority_has_it() -> None:
     """Under load no producer would hear anything, since the newest entry is never committed yet."""
     bench = Bench()
-    calls = _followed(bench)
-    for ticket, call in enumerate(calls, 1):
-        done = bench.do(Answered(call.number, PushEntryResponse(index=ticket, end_index=ticket, term=0)))
-        assert bench.outcomes(done) == [Outcome(ticket, RaftResponseCode.SUCCESS, ticket, 49 * ticket)]
+    requests = _followed(bench)
+    for proposal_id, number in enumerate(requests, 1):
+        done = bench.do(
+            ResponseReceived(
+                number.number, PushEntryResponse(index=proposal_id, end_index=proposal_id, term=0)
+            )
+        )
+        assert bench.results(done) == [
+            ProposalResult(proposal_id, RaftResponseCode.SUCCESS, proposal_id, 49 * proposal_id)
+        ]
 
 
 def test_an_append_that_was_pushed_twice_does_not_start_a_comparison() -> None:
     """A slow follower would be compared again, and sent all again, for each push that was repeated."""
     bench = Bench()
-    calls = _followed(bench)
+    requests = _followed(bench)
     twice = PushEntryResponse(
         code=RaftResponseCode.REPEATED_PUSH, index=2, begin_index=0, end_index=0, term=0
     )
-    assert _pushed(bench, Answered(calls[1].number, twice), PushType.COMPARE) == []
+    assert _pushed(bench, ResponseReceived(requests[1].number, twice), PushType.COMPARE) == []
     bench.now += 600
     assert _pushed(bench, Tick(), PushType.COMPARE) == []
-    done = bench.do(Answered(calls[0].number, PushEntryResponse(index=1, end_index=1, term=0)))
-    assert [outcome.ticket for outcome in bench.outcomes(done)] == [1]
+    done = bench.do(ResponseReceived(requests[0].number, PushEntryResponse(index=1, end_index=1, term=0)))
+    assert [result.proposal_id for result in bench.results(done)] == [1]
 
 
 def test_an_append_that_no_majority_gets_ends() -> None:
@@ -185,10 +199,10 @@ def test_an_append_that_no_majority_gets_ends() -> None:
     bench.lead()
     bench.do(Propose(7, b"hello"))
     bench.now = 2999
-    assert bench.outcomes(bench.do(Tick())) == []
+    assert bench.results(bench.do(Tick())) == []
     bench.now = 3000
     code = RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT
-    assert bench.outcomes(bench.do(Tick())) == [Outcome(7, code, 0, 0)]
+    assert bench.results(bench.do(Tick())) == [ProposalResult(7, code, 0, 0)]
 
 
 def test_appends_end_when_another_leads() -> None:
@@ -196,20 +210,20 @@ def test_appends_end_when_another_leads() -> None:
     bench = Bench()
     bench.lead()
     bench.do(Propose(7, b"hello"))
-    done = bench.do(Asked(1, HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=4)))
-    assert [outcome.code for outcome in bench.outcomes(done)] == [RaftResponseCode.TERM_CHANGED]
-    refused = bench.outcomes(bench.do(Propose(8, b"more")))
-    assert refused == [Outcome(8, RaftResponseCode.NOT_LEADER)]
+    done = bench.do(RequestReceived(1, HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=4)))
+    assert [result.code for result in bench.results(done)] == [RaftResponseCode.TERM_CHANGED]
+    refused = bench.results(bench.do(Propose(8, b"more")))
+    assert refused == [ProposalResult(8, RaftResponseCode.NOT_LEADER)]
 
 
 def test_a_leader_takes_only_so_many() -> None:
     """A leader that is alone would fill its memory."""
     bench = Bench(pending_max=2)
     bench.lead()
-    for ticket in range(2):
-        assert bench.outcomes(bench.do(Propose(ticket, b"x"))) == []
-    done = bench.outcomes(bench.do(Propose(2, b"x")))
-    assert done == [Outcome(2, RaftResponseCode.LEADER_PENDING_FULL)]
+    for proposal_id in range(2):
+        assert bench.results(bench.do(Propose(proposal_id, b"x"))) == []
+    done = bench.results(bench.do(Propose(2, b"x")))
+    assert done == [ProposalResult(2, RaftResponseCode.LEADER_PENDING_FULL)]
 
 
 def test_a_leader_that_hears_nobody_gives_up_after_six_seconds() -> None:
@@ -232,8 +246,10 @@ def test_a_follower_stands_after_six_seconds_of_silence() -> None:
     assert bench.do(Tick()) == []
     bench.now = 6001
     bench.do(Tick())
-    calls = [call for ready in bench.do(Tick()) for call in ready.calls]
-    assert [call.message.term for call in calls] == [2, 2], "the old term first: do the others hear a leader?"
+    requests = [number for ready in bench.do(Tick()) for number in ready.requests]
+    assert [number.message.term for number in requests] == [2, 2], (
+        "the old term first: do the others hear a leader?"
+    )
 
 
 def test_a_ledger_from_a_later_term_than_the_vote_is_refused() -> None:
@@ -254,27 +270,27 @@ def test_who_waits_for_its_turn_keeps_it() -> None:
     for term in range(1, 20):
         bench.now += 100
         request = VoteRequest(leader_id="n1", term=term)
-        assert isinstance(answer := bench.ask(request), VoteResponse)
-        assert answer.vote_result is VoteResult.REJECT_TERM_NOT_READY
-        calls = [call for ready in bench.do(Tick()) for call in ready.calls]
-        for call in calls:
-            bench.do(Answered(call.number, None))
-        stood |= bool(calls)
+        assert isinstance(response := bench.ask(request), VoteResponse)
+        assert response.vote_result is VoteResult.REJECT_TERM_NOT_READY
+        requests = [number for ready in bench.do(Tick()) for number in ready.requests]
+        for number in requests:
+            bench.do(ResponseReceived(number.number, None))
+        stood |= bool(requests)
     assert stood
 
 
-@pytest.mark.parametrize("chance", [0.0, 0.25, 0.999])
-def test_peers_stand_at_times_that_chance_spreads(chance: float) -> None:
+@pytest.mark.parametrize("rng", [0.0, 0.25, 0.999])
+def test_peers_stand_at_times_that_chance_spreads(rng: float) -> None:
     """Peers that always stand together share the votes each time: a group would have no leader for ever."""
     bench = Bench(vote_interval_ms_min=300, vote_interval_ms_max=1300)
-    bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: chance, 0.0)
+    bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: rng, 0.0)
     bench.do(Tick())  # it stands, and then a peer of a newer term does
     bench.ask(VoteRequest(leader_id="n1", term=5))
-    stood: list[Call] = []
+    stood: list[SendRequest] = []
     while not stood:
         bench.now += 1
-        stood = [call for ready in bench.do(Tick()) for call in ready.calls]
-    assert bench.now == pytest.approx(300 + 1000 * chance, abs=1)
+        stood = [number for ready in bench.do(Tick()) for number in ready.requests]
+    assert bench.now == pytest.approx(300 + 1000 * rng, abs=1)
 
 
 def test_clients_ask_a_leader() -> None:
@@ -284,9 +300,9 @@ def test_clients_ask_a_leader() -> None:
     assert isinstance(refused, AppendEntryResponse)
     assert (refused.code, refused.index) == (RaftResponseCode.NOT_LEADER, -1)
     bench.do(Tick())
-    answer = bench.ask(AppendEntryRequest(body=b"x"))
-    assert isinstance(answer, AppendEntryResponse)
-    assert (answer.code, answer.index, answer.pos, answer.leader_id) == (200, 0, 0, "n0")
+    response = bench.ask(AppendEntryRequest(body=b"x"))
+    assert isinstance(response, AppendEntryResponse)
+    assert (response.code, response.index, response.pos, response.leader_id) == (200, 0, 0, "n0")
     got = bench.ask(GetEntriesRequest(begin_index=0))
     assert isinstance(got, GetEntriesResponse)
     assert [entry.body for entry in got.entries] == [b"x"]
@@ -330,9 +346,9 @@ def test_votes(request_: VoteRequest, result: VoteResult) -> None:
     bench = Bench()
     bench.disk.write(None, _write_of(Entry.of(0, 2, 0, b"a")))
     bench.node = RaftNode(bench.settings, bench.disk, TermState(2), LedgerCheckpoint(), lambda: 0.5, 0.0)
-    answer = bench.ask(request_)
-    assert isinstance(answer, VoteResponse)
-    assert answer.vote_result is result
+    response = bench.ask(request_)
+    assert isinstance(response, VoteResponse)
+    assert response.vote_result is result
     if result is VoteResult.ACCEPT:
         again = bench.ask(VoteRequest(leader_id="n2", term=2, ledger_end_term=2, ledger_end_index=5))
         assert isinstance(again, VoteResponse)
@@ -350,32 +366,34 @@ def test_pushes_that_come_out_of_order_go_in_in_order() -> None:
     bench = Bench()
     entries = [Entry.of(index, 0, index * 49, b"x") for index in range(3)]
 
-    def push(token: int, kind: PushType, entry: Entry, commit: int) -> list[tuple[int, int]]:
+    def push(request_id: int, kind: PushType, entry: Entry, commit: int) -> list[tuple[int, int]]:
         request = PushEntryRequest(
             group="g", remote_id="n0", leader_id="n1", term=0, entry=entry, type=kind, commit_index=commit
         )
-        done = bench.do(Asked(token, request))
-        return [(answer.token, answer.message.code) for ready in done for answer in ready.answers]
+        done = bench.do(RequestReceived(request_id, request))
+        return [
+            (response.request_id, response.message.code) for ready in done for response in ready.responses
+        ]
 
     assert push(0, PushType.TRUNCATE, entries[0], -1) == [(0, 200)]
     assert push(2, PushType.APPEND, entries[2], 1) == []
     assert push(3, PushType.APPEND, entries[2], 1) == [(3, RaftResponseCode.REPEATED_PUSH)]
     assert push(1, PushType.APPEND, entries[1], 0) == [(1, 200), (2, 200)]
     assert bench.disk.entries == entries
-    assert bench.node.member.committed_index == 1
+    assert bench.node.state.committed_index == 1
     assert push(4, PushType.APPEND, Entry.of(9, 0, 441, b"x"), 1) == []
     bench.now = 1001
-    late = [answer for ready in bench.do(Tick()) for answer in ready.answers]
-    assert [(answer.token, answer.message.code) for answer in late] == [(4, 406)]
+    late = [response for ready in bench.do(Tick()) for response in ready.responses]
+    assert [(response.request_id, response.message.code) for response in late] == [(4, 406)]
 
 
 def test_a_leader_of_an_old_term_is_told_the_new_one() -> None:
     """It would go on leading whoever cannot hear the new leader's heartbeats."""
     bench = Bench()
     bench.ask(HeartBeatRequest(leader_id="n1", term=5))
-    answer = bench.ask(HeartBeatRequest(leader_id="n2", term=4))
-    assert isinstance(answer, HeartBeatResponse)
-    assert (answer.code, answer.term) == (RaftResponseCode.EXPIRED_TERM, 5)
+    response = bench.ask(HeartBeatRequest(leader_id="n2", term=4))
+    assert isinstance(response, HeartBeatResponse)
+    assert (response.code, response.term) == (RaftResponseCode.EXPIRED_TERM, 5)
     push = bench.ask(PushEntryRequest(leader_id="n2", term=4, type=PushType.COMMIT))
     assert (push.code, push.term) == (RaftResponseCode.EXPIRED_TERM, 5)
 
@@ -395,14 +413,14 @@ def test_a_peer_that_was_restarted_stands_in_a_new_term() -> None:
         bench.settings, bench.disk, TermState(4, "n0"), LedgerCheckpoint(), lambda: 0.5, bench.now
     )
     (ready,) = bench.do(Tick())
-    assert [call.message.term for call in ready.calls] == [4, 4]
-    for call in ready.calls:
-        bench.do(Answered(call.number, VoteResponse(vote_result=VoteResult.ACCEPT, term=4)))
+    assert [number.message.term for number in ready.requests] == [4, 4]
+    for number in ready.requests:
+        bench.do(ResponseReceived(number.number, VoteResponse(vote_result=VoteResult.ACCEPT, term=4)))
     assert bench.node.role is Role.CANDIDATE
     bench.now += 1000
     (ready,) = bench.do(Tick())
     assert ready.term_state == (5, "n0")
-    assert [call.message.term for call in ready.calls] == [5, 5]
+    assert [number.message.term for number in ready.requests] == [5, 5]
 
 
 def test_a_peer_that_was_restarted_does_not_disturb_a_leader() -> None:
@@ -412,14 +430,14 @@ def test_a_peer_that_was_restarted_does_not_disturb_a_leader() -> None:
         bench.settings, bench.disk, TermState(4, "n1"), LedgerCheckpoint(), lambda: 0.5, bench.now
     )
     (ready,) = bench.do(Tick())
-    answer = VoteResponse(vote_result=VoteResult.REJECT_ALREADY_HAS_LEADER, term=4)
-    bench.do(Answered(ready.calls[0].number, answer))
+    response = VoteResponse(vote_result=VoteResult.REJECT_ALREADY_HAS_LEADER, term=4)
+    bench.do(ResponseReceived(ready.requests[0].number, response))
     for _ in range(3):
         bench.now += 1900
         assert bench.do(Tick()) == []
     bench.ask(HeartBeatRequest(leader_id="n1", term=4))
     assert bench.node.role is Role.FOLLOWER
-    assert bench.node.member.term == 4
+    assert bench.node.state.term == 4
 
 
 def _push(entry: Entry | None, kind: PushType, commit: int = -1) -> PushEntryRequest:
@@ -436,7 +454,7 @@ def test_a_follower_of_a_leader_whose_ledger_begins_later_begins_there_too() -> 
     assert bench.ask(_push(kept[0], PushType.TRUNCATE, 100)).code == RaftResponseCode.SUCCESS
     assert bench.ask(_push(kept[1], PushType.APPEND, 100)).code == RaftResponseCode.SUCCESS
     assert bench.disk.entries == kept
-    assert bench.node.member.committed_index == 100
+    assert bench.node.state.committed_index == 100
 
 
 def test_a_leader_whose_ledger_begins_later_says_so() -> None:
@@ -445,13 +463,15 @@ def test_a_leader_whose_ledger_begins_later_says_so() -> None:
     bench.disk.entries = [Entry.of(index, -1, index * 49, b"x") for index in (100, 101, 102)]
     bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, 0.0)
     bench.lead()
-    calls = [call for ready in bench.do(Propose(1, b"y")) for call in ready.calls]
-    assert calls == []
-    sent = [call for call in bench.compares if call.peer == "n1"]
+    requests = [number for ready in bench.do(Propose(1, b"y")) for number in ready.requests]
+    assert requests == []
+    sent = [number for number in bench.compares if number.peer == "n1"]
     empty = PushEntryResponse(code=406, begin_index=-1, end_index=-1, index=102, term=0)
-    (call,) = [call for ready in bench.do(Answered(sent[0].number, empty)) for call in ready.calls]
-    assert isinstance(call.message, PushEntryRequest)
-    assert (call.message.type, call.message.entry) == (PushType.TRUNCATE, bench.disk.entries[0])
+    (number,) = [
+        number for ready in bench.do(ResponseReceived(sent[0].number, empty)) for number in ready.requests
+    ]
+    assert isinstance(number.message, PushEntryRequest)
+    assert (number.message.type, number.message.entry) == (PushType.TRUNCATE, bench.disk.entries[0])
 
 
 def test_a_follower_that_was_started_again_is_compared_although_nothing_is_sent() -> None:
@@ -464,21 +484,25 @@ def test_a_follower_that_was_started_again_is_compared_although_nothing_is_sent(
     assert follower.ask(_push(None, PushType.COMMIT, 0)).code == RaftResponseCode.INCONSISTENT_STATE
     assert follower.ask(_push(entry, PushType.COMPARE)).code == RaftResponseCode.SUCCESS
     assert follower.ask(_push(None, PushType.COMMIT, 0)).code == RaftResponseCode.SUCCESS
-    assert follower.node.member.committed_index == 0
+    assert follower.node.state.committed_index == 0
 
     leader = Bench()
     leader.lead()
-    (compare,) = [call for ready in leader.do(Propose(7, b"x")) for call in ready.calls if call.peer == "n1"]
+    (compare,) = [
+        number for ready in leader.do(Propose(7, b"x")) for number in ready.requests if number.peer == "n1"
+    ]
     equal = PushEntryResponse(index=0, begin_index=0, end_index=0, term=0)
-    leader.do(Answered(compare.number, equal))
+    leader.do(ResponseReceived(compare.number, equal))
     leader.now += leader.settings.commit_push_ms + 1
-    (commit,) = [call for ready in leader.do(Tick()) for call in ready.calls if call.peer == "n1"]
+    (commit,) = [number for ready in leader.do(Tick()) for number in ready.requests if number.peer == "n1"]
     assert isinstance(commit.message, PushEntryRequest)
     assert commit.message.type is PushType.COMMIT
     again = PushEntryResponse(code=RaftResponseCode.INCONSISTENT_STATE, term=0)
-    (call,) = [call for ready in leader.do(Answered(commit.number, again)) for call in ready.calls]
-    assert isinstance(call.message, PushEntryRequest)
-    assert (call.peer, call.message.type) == ("n1", PushType.COMPARE)
+    (number,) = [
+        number for ready in leader.do(ResponseReceived(commit.number, again)) for number in ready.requests
+    ]
+    assert isinstance(number.message, PushEntryRequest)
+    assert (number.peer, number.message.type) == ("n1", PushType.COMPARE)
 
 
 @pytest.mark.parametrize("kind", [PushType.APPEND, PushType.TRUNCATE, PushType.COMPARE])
@@ -497,8 +521,8 @@ def test_an_entry_for_another_place_is_refused() -> None:
     """Peers with different file sizes would have different files, and message offsets."""
     bench = Bench()
     bench.ask(_push(Entry.of(0, 3, 0, b"a"), PushType.TRUNCATE))
-    answer = bench.ask(_push(Entry.of(1, 3, 1000, b"b"), PushType.APPEND))
-    assert answer.code == RaftResponseCode.INCONSISTENT_STATE
+    response = bench.ask(_push(Entry.of(1, 3, 1000, b"b"), PushType.APPEND))
+    assert response.code == RaftResponseCode.INCONSISTENT_STATE
     assert bench.disk.end_index == 0
 
 
@@ -519,13 +543,13 @@ def test_a_leader_listens_to_what_heartbeats_bring_back(code: int, term: int, ro
     bench.lead()
     bench.now = 2000
     for ready in bench.do(Tick()):
-        for call in ready.calls:
-            if isinstance(call.message, HeartBeatRequest):
-                bench.do(Answered(call.number, HeartBeatResponse(code=code, term=term)))
+        for number in ready.requests:
+            if isinstance(number.message, HeartBeatRequest):
+                bench.do(ResponseReceived(number.number, HeartBeatResponse(code=code, term=term)))
     assert bench.node.role is role
     bench.now = 2301
-    beats = [call for ready in bench.do(Tick()) for call in ready.calls]
-    assert any(isinstance(call.message, HeartBeatRequest) for call in beats) == (code == 416)
+    codes = [number for ready in bench.do(Tick()) for number in ready.requests]
+    assert any(isinstance(number.message, HeartBeatRequest) for number in codes) == (code == 416)
 
 
 def test_a_truncation_keeps_what_is_equal_before_it() -> None:
@@ -548,26 +572,32 @@ def test_an_early_push_that_does_not_fit_is_refused() -> None:
     entries = [Entry.of(index, 0, index * 49, b"x") for index in range(3)]
     entries[2] = Entry.of(2, 0, 999, b"x")
     said = []
-    for token, kind in ((0, PushType.TRUNCATE), (2, PushType.APPEND), (1, PushType.APPEND)):
+    for request_id, kind in ((0, PushType.TRUNCATE), (2, PushType.APPEND), (1, PushType.APPEND)):
         push = PushEntryRequest(
             group="g",
             remote_id="n0",
             leader_id="n1",
             term=0,
-            entry=entries[token],
+            entry=entries[request_id],
             type=kind,
             commit_index=-1,
         )
-        said += [answer for ready in bench.do(Asked(token, push)) for answer in ready.answers]
-    assert [(answer.token, answer.message.code) for answer in said] == [(0, 200), (1, 200), (2, 406)]
+        said += [
+            response for ready in bench.do(RequestReceived(request_id, push)) for response in ready.responses
+        ]
+    assert [(response.request_id, response.message.code) for response in said] == [
+        (0, 200),
+        (1, 200),
+        (2, 406),
+    ]
     assert bench.disk.entries == entries[:2]
 
 
-def _pushed(bench: Bench, event: Event, kind: PushType) -> list[Call]:
+def _pushed(bench: Bench, event: Event, kind: PushType) -> list[SendRequest]:
     """What n1 is sent of that kind."""
-    calls = [call for ready in bench.do(event) for call in ready.calls if call.peer == "n1"]
-    pushes = [(call, call.message) for call in calls if isinstance(call.message, PushEntryRequest)]
-    return [call for call, message in pushes if message.type is kind]
+    requests = [number for ready in bench.do(event) for number in ready.requests if number.peer == "n1"]
+    pushes = [(number, number.message) for number in requests if isinstance(number.message, PushEntryRequest)]
+    return [number for number, message in pushes if message.type is kind]
 
 
 def test_a_compare_without_an_answer_is_repeated_after_a_pause() -> None:
@@ -576,7 +606,7 @@ def test_a_compare_without_an_answer_is_repeated_after_a_pause() -> None:
     bench.lead()
     (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
     bench.now = 300
-    assert _pushed(bench, Answered(compare.number, None), PushType.COMPARE) == []
+    assert _pushed(bench, ResponseReceived(compare.number, None), PushType.COMPARE) == []
     bench.now = 799
     assert _pushed(bench, Tick(), PushType.COMPARE) == []
     bench.now = 800
@@ -589,11 +619,11 @@ def test_a_follower_with_more_entries_is_cut_before_it_gets_others() -> None:
     bench.lead()
     (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
     longer = PushEntryResponse(code=200, begin_index=0, end_index=3, index=0, term=0)
-    bench.node.step(Answered(compare.number, longer), bench.now)
+    bench.node.step(ResponseReceived(compare.number, longer), bench.now)
     pushes = [
-        call.message.type
-        for call in bench.node.take_ready().calls
-        if call.peer == "n1" and isinstance(call.message, PushEntryRequest)
+        number.message.type
+        for number in bench.node.take_ready().requests
+        if number.peer == "n1" and isinstance(number.message, PushEntryRequest)
     ]
     assert pushes == [PushType.TRUNCATE]
 
@@ -604,12 +634,12 @@ def test_a_follower_that_lost_entries_is_asked_for_its_newest_first() -> None:
     bench.lead()
     (compare,) = _pushed(bench, Propose(0, b"x"), PushType.COMPARE)
     same = PushEntryResponse(code=200, begin_index=0, end_index=0, index=0, term=0)
-    calls = _pushed(bench, Answered(compare.number, same), PushType.APPEND)
+    requests = _pushed(bench, ResponseReceived(compare.number, same), PushType.APPEND)
     for number in range(1, 10):
-        calls += _pushed(bench, Propose(number, b"x"), PushType.APPEND)
+        requests += _pushed(bench, Propose(number, b"x"), PushType.APPEND)
     lost = PushEntryResponse(code=406, begin_index=0, end_index=7, index=9, term=0)
-    (compare,) = _pushed(bench, Answered(calls[-1].number, lost), PushType.COMPARE)
-    (compare,) = _pushed(bench, Answered(compare.number, lost), PushType.COMPARE)
+    (compare,) = _pushed(bench, ResponseReceived(requests[-1].number, lost), PushType.COMPARE)
+    (compare,) = _pushed(bench, ResponseReceived(compare.number, lost), PushType.COMPARE)
     assert isinstance(compare.message, PushEntryRequest)
     assert compare.message.entry is not None
     assert compare.message.entry.index == 7
@@ -628,7 +658,11 @@ def test_a_leader_hears_from_a_push_that_its_term_is_over(code: int, term: int, 
     bench = Bench()
     bench.lead()
     (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
-    bench.do(Answered(compare.number, PushEntryResponse(code=code, begin_index=-1, end_index=-1, term=term)))
+    bench.do(
+        ResponseReceived(
+            compare.number, PushEntryResponse(code=code, begin_index=-1, end_index=-1, term=term)
+        )
+    )
     assert bench.node.role is role
 
 
@@ -639,8 +673,8 @@ def test_a_truncation_that_is_refused_leads_to_another_compare() -> None:
     (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
     bench.now = 300
     refused = PushEntryResponse(code=406, begin_index=-1, end_index=-1, index=0, term=0)
-    (cut,) = _pushed(bench, Answered(compare.number, refused), PushType.TRUNCATE)
-    assert _pushed(bench, Answered(cut.number, refused), PushType.COMPARE) == []
+    (cut,) = _pushed(bench, ResponseReceived(compare.number, refused), PushType.TRUNCATE)
+    assert _pushed(bench, ResponseReceived(cut.number, refused), PushType.COMPARE) == []
     bench.now = 799
     assert _pushed(bench, Tick(), PushType.COMPARE) == []
     bench.now = 800
@@ -653,10 +687,12 @@ def test_a_leader_sends_only_so_many_bytes_ahead() -> None:
     bench.lead()
     (compare,) = _pushed(bench, Propose(0, bytes(52)), PushType.COMPARE)
     equal = PushEntryResponse(index=0, begin_index=0, end_index=0, term=0)
-    bench.do(Answered(compare.number, equal))
+    bench.do(ResponseReceived(compare.number, equal))
     sent = [
-        call for ticket in range(1, 5) for call in _pushed(bench, Propose(ticket, bytes(52)), PushType.APPEND)
+        number
+        for proposal_id in range(1, 5)
+        for number in _pushed(bench, Propose(proposal_id, bytes(52)), PushType.APPEND)
     ]
     assert len(sent) == 2  # of 100 bytes each
     done = PushEntryResponse(index=1, begin_index=0, end_index=1, term=0)
-    assert len(_pushed(bench, Answered(sent[0].number, done), PushType.APPEND)) == 1
+    assert len(_pushed(bench, ResponseReceived(sent[0].number, done), PushType.APPEND)) == 1
