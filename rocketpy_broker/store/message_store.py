@@ -22,7 +22,7 @@ from rocketpy_broker.store.busy import OverloadDetector, Reason, StoreBusy
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile, DispatchProgress
 from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk, OsDisk, make_durable_dir, store_error
+from rocketpy_broker.store.files.disk import Disk, OsDisk, disk_errors, make_durable_dir
 from rocketpy_broker.store.files.state_file import load_state, save_state
 from rocketpy_broker.store.files.store_lock import StoreLock
 from rocketpy_broker.store.index.index_service import IndexService
@@ -150,11 +150,9 @@ class MessageStore(StoreReads):
 
     def _mark_open(self) -> None:
         """Leave the mark that a clean stop removes, before anything is changed."""
-        try:
+        with disk_errors("create", self._abort_path):
             self.disk.close(self.disk.open(self._abort_path, create=True))
             self.disk.fsync_dir(self.config.root)
-        except OSError as error:
-            raise store_error("create", self._abort_path, error) from error
 
     def close(self) -> None:
         """Write, dispatch and flush everything, and say that the stop was clean.
@@ -184,11 +182,9 @@ class MessageStore(StoreReads):
         self.checkpoint.index_files = len(self.index.files) if self.index is not None else -1
         flush_now(self, self.plan_flush(thorough=True))
         self._save_checksums()
-        try:
+        with disk_errors("remove", self._abort_path):
             self.disk.unlink(self._abort_path)
             self.disk.fsync_dir(self.config.root)
-        except OSError as error:
-            raise store_error("remove", self._abort_path, error) from error
 
     def _close_files(self) -> None:
         with contextlib.ExitStack() as closing:  # in the reverse order; each, whatever another one raises

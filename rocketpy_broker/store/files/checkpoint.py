@@ -33,7 +33,7 @@ import zlib
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from rocketpy_broker.store.files.disk import Disk, store_error
+from rocketpy_broker.store.files.disk import Disk, disk_errors, store_error
 
 logger = logging.getLogger("rocketpy_broker.store.checkpoint")
 
@@ -161,11 +161,9 @@ class CheckpointFile:
                 self._write(self._content)
 
     def _write(self, checkpoint: Checkpoint) -> None:
-        try:
+        with disk_errors("write", self.path):
             self._disk.pwrite(self._handle, checkpoint.encode(), 0)
             self._disk.fdatasync(self._handle)
-        except OSError as error:
-            raise store_error("write", self.path, error) from error
 
     def close(self) -> None:
         """Close the file."""

@@ -19,7 +19,7 @@ import msgspec
 from rocketpy.errors import RemoteProtocolError, StoreDamaged
 from rocketpy.protocol.bodies import Body
 from rocketpy.runtime.tasks import joined
-from rocketpy_broker.store.files.disk import Disk, store_error
+from rocketpy_broker.store.files.disk import Disk, disk_errors, store_error
 
 logger = logging.getLogger("rocketpy_broker.store.state_file")
 
@@ -62,7 +62,7 @@ def formatted_parts(wrapper: Body, field: str) -> Iterator[bytes]:
 
 def save_state(disk: Disk, path: Path, data: bytes) -> None:
     """Replace the file's content in one step that survives power loss. Raises DiskFull, StoreError."""
-    try:
+    with disk_errors("save", path):
         if not disk.exists(path.parent):
             disk.make_dir(path.parent)
             disk.fsync_dir(path.parent.parent)
@@ -70,8 +70,6 @@ def save_state(disk: Disk, path: Path, data: bytes) -> None:
             _replace(disk, path.with_name(path.name + ".bak"), _read(disk, path))
         _replace(disk, path, data)
         disk.fsync_dir(path.parent)
-    except OSError as error:
-        raise store_error("save", path, error) from error
 
 
 async def save_state_in_thread(disk: Disk, path: Path, data: bytes) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rocketpy.errors import StoreLocked
-from rocketpy_broker.store.files.disk import Disk, store_error
+from rocketpy_broker.store.files.disk import Disk, disk_errors
 
 _TEXT = b"lock"
 
@@ -29,15 +29,13 @@ class StoreLock:
         """Take the lock. Raises StoreLocked naming who has it, StoreError."""
         if self._key in self._held:
             raise StoreLocked(f"{self.path.parent} is open in this process already")
-        try:
+        with disk_errors("lock", self.path):
             handle = self._disk.open(self.path, create=True)
             holder = self._disk.lock(handle)
             if holder is not None:
                 self._disk.close(handle)
                 raise StoreLocked(self._refusal(holder))
             self._disk.pwrite(handle, _TEXT, 0)
-        except OSError as error:
-            raise store_error("lock", self.path, error) from error
         self._handle = handle
         self._held.add(self._key)
 

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, StoreError, ensure
-from rocketpy_broker.store.files.disk import Disk, store_error
+from rocketpy_broker.store.files.disk import Disk, disk_errors, store_error
 
 HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = HEADER.size
@@ -106,11 +106,9 @@ class IndexFile:
 
     def load(self) -> None:
         """Open an existing file. Raises StoreDamaged when its size or header cannot be right."""
-        try:
+        with disk_errors("open", self.path):
             length = self._disk.size(self.path)
             self._handle = self._disk.open(self.path)
-        except OSError as error:
-            raise store_error("open", self.path, error) from error
         if length != self.size:
             raise StoreDamaged(
                 f"{self.path} has {length} bytes, expected {self.size} for {self._slot_count} slots and "
@@ -146,10 +144,8 @@ class IndexFile:
 
     def sync(self) -> None:
         """Make the entries that were written durable. Safe in a thread. Raises StoreError."""
-        try:
+        with disk_errors("flush", self.path):
             self._disk.fdatasync(self._handle)
-        except OSError as error:
-            raise store_error("flush", self.path, error) from error
 
     def keep_slots(self) -> None:
         """Have the slots in memory, as they are in a file that is written: a look-up then reads less."""
@@ -264,10 +260,8 @@ class IndexFile:
             self.inserts, self.next_entry,
         )  # fmt: skip
         self._write(0, header)
-        try:
+        with disk_errors("flush", self.path):
             self._disk.fdatasync(self._handle)
-        except OSError as error:
-            raise store_error("flush", self.path, error) from error
         self.is_dirty = False
 
     def forget_slots(self) -> None:
@@ -329,10 +323,8 @@ class IndexFile:
     def delete(self) -> None:
         """Close and remove the file."""
         self.close()
-        try:
+        with disk_errors("delete", self.path):
             self._disk.unlink(self.path)
-        except OSError as error:
-            raise store_error("delete", self.path, error) from error
 
     def _read(self, position: int, size: int) -> bytes:
         try:
@@ -344,7 +336,5 @@ class IndexFile:
         return data
 
     def _write(self, position: int, data: bytes) -> None:
-        try:
+        with disk_errors("write", self.path):
             self._disk.pwrite(self._handle, data, position)
-        except OSError as error:
-            raise store_error("write", self.path, error) from error

@@ -19,7 +19,7 @@ from rocketpy.protocol.java import utf8_hash
 from rocketpy_broker.store.config import IndexConfig
 from rocketpy_broker.store.files.checkpoint import DispatchProgress
 from rocketpy_broker.store.files.clock import Clock
-from rocketpy_broker.store.files.disk import Disk, store_error
+from rocketpy_broker.store.files.disk import Disk, disk_errors
 from rocketpy_broker.store.index.index_file import IndexFile
 from rocketpy_broker.store.index.index_hash import joined_hash, key_hashes
 
@@ -387,10 +387,8 @@ class IndexService:
         """
         while files:
             files.pop().delete()
-            try:
+            with disk_errors("flush directory", self.directory):
                 self._disk.fsync_dir(self.directory)
-            except OSError as error:
-                raise store_error("flush directory", self.directory, error) from error
 
     def close(self) -> None:
         """Close all files; what is not written is lost."""

@@ -34,7 +34,7 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.files.clock import Clock
-from rocketpy_broker.store.files.disk import Disk, store_error
+from rocketpy_broker.store.files.disk import Disk, disk_errors
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import BulkReader, LogScan, LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
@@ -96,10 +96,8 @@ class CommitLog:
     def load(self) -> None:
         """See `MessageLog`, as for all that follow here."""
         directory = self.files.directory
-        try:
+        with disk_errors("make directory", directory):
             self._disk.make_dir(directory)
-        except OSError as error:
-            raise store_error("make directory", directory, error) from error
         self.files.load()
 
     def classify_files(self, checkpoint: Checkpoint) -> None:

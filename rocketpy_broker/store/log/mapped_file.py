@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rocketpy.errors import InvariantError
-from rocketpy_broker.store.files.disk import Disk, store_error
+from rocketpy_broker.store.files.disk import Disk, disk_errors, store_error
 
 _ERASE_BYTES = 1 << 20
 _ZEROS = bytes(4096)
@@ -65,10 +65,8 @@ class MappedFile:
         if self._handle < 0:
             if self._retired:
                 raise InvariantError(f"{self.path} was deleted and is used")
-            try:
+            with disk_errors("open", self.path):
                 self._handle = self._disk.open(self.path)
-            except OSError as error:
-                raise store_error("open", self.path, error) from error
         return self._handle
 
     def create(self) -> None:
@@ -77,10 +75,8 @@ class MappedFile:
         Also mends a file that a crash left shorter. Raises DiskFull, StoreError.
         """
         self.changes += 1
-        try:
+        with disk_errors("create", self.path):
             self._handle = self._disk.create(self.path, self.size)
-        except OSError as error:
-            raise store_error("create", self.path, error) from error
         self.reserve()
 
     def wants_reserve(self) -> bool:
@@ -96,10 +92,8 @@ class MappedFile:
         until = min(self.size, self.wrote + self._reserve_bytes)
         if until <= start:
             return
-        try:
+        with disk_errors("reserve space in", self.path):
             self._disk.preallocate(self.handle, start, until - start)
-        except OSError as error:
-            raise store_error("reserve space in", self.path, error) from error
         self._reserved = until
 
     def write(self, position: int, data: bytes) -> None:
@@ -125,17 +119,13 @@ class MappedFile:
         """First position at or after `position` that may hold anything but zeros."""
         if position >= self.size:
             return None
-        try:
+        with disk_errors("look for data in", self.path):
             return self._disk.next_data(self.handle, position)
-        except OSError as error:
-            raise store_error("look for data in", self.path, error) from error
 
     def _next_hole(self, position: int) -> int:
         """Where the data at `position` ends; most of a young file is a hole, and slow to read."""
-        try:
+        with disk_errors("look for data in", self.path):
             return self._disk.next_hole(self.handle, position)
-        except OSError as error:
-            raise store_error("look for data in", self.path, error) from error
 
     def data_ranges(self, position: int, until: int | None = None) -> Iterator[tuple[int, int]]:
         """(position, size) of pieces in [position, until) that hold anything but zeros."""
@@ -194,17 +184,13 @@ class MappedFile:
 
     def flush(self) -> None:
         """Flush the file here and now, whatever was written; marks stay. Raises StoreError."""
-        try:
+        with disk_errors("flush", self.path):
             self._disk.fdatasync(self.handle)
-        except OSError as error:
-            raise store_error("flush", self.path, error) from error
 
     def modified_ms(self) -> int:
         """When the file was last written, in milliseconds since 1970."""
-        try:
+        with disk_errors("look at", self.path):
             return self._disk.modified_ms(self.path)
-        except OSError as error:
-            raise store_error("look at", self.path, error) from error
 
     def hold(self) -> None:
         """Keep the file open for work in another thread until `release`."""
@@ -242,10 +228,8 @@ class MappedFile:
 
     def delete(self) -> None:
         """Remove the file from its directory and close it."""
-        try:
+        with disk_errors("delete", self.path):
             self._disk.unlink(self.path)
-        except OSError as error:
-            raise store_error("delete", self.path, error) from error
         self.close()
 
     def _close_handle(self) -> None:

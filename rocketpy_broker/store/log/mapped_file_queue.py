@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, StoreError, ensure
-from rocketpy_broker.store.files.disk import Disk, store_error
+from rocketpy_broker.store.files.disk import Disk, disk_errors
 from rocketpy_broker.store.log.mapped_file import MappedFile
 
 logger = logging.getLogger("rocketpy_broker.store.segment_queue")
@@ -149,10 +149,8 @@ class MappedFileQueue:
         return count
 
     def _check_length(self, file: MappedFile) -> None:
-        try:
+        with disk_errors("look at", file.path):
             length = self._disk.size(file.path)
-        except OSError as error:
-            raise store_error("look at", file.path, error) from error
         if length == self.file_bytes:
             return
         if length > self.file_bytes:
@@ -175,10 +173,8 @@ class MappedFileQueue:
         file = MappedFile(
             self._disk, self.directory, start, self.file_bytes, reserve_bytes=self._reserve_bytes
         )
-        try:
+        with disk_errors("make directory", self.directory):
             self._disk.make_dir(self.directory)
-        except OSError as error:
-            raise store_error("make directory", self.directory, error) from error
         try:
             file.create()
         except StoreError:
@@ -260,10 +256,8 @@ class MappedFileQueue:
         self.drop_strays()
         while self.mapped_files:
             self.mapped_files.pop().delete()
-        try:
+        with disk_errors("remove directory", self.directory):
             self._disk.remove_dir(self.directory)
-        except OSError as error:
-            raise store_error("remove directory", self.directory, error) from error
 
     # -- flushing --------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from rocketpy_broker.replication.dledger.storage.reader import LedgerReader
 from rocketpy_broker.replication.dledger.storage.recovery import LedgerRecovery, LedgerReport, write_units
 from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile
-from rocketpy_broker.store.files.disk import Disk, OsDisk, make_durable_dir, store_error
+from rocketpy_broker.store.files.disk import Disk, OsDisk, disk_errors, make_durable_dir
 from rocketpy_broker.store.log.flush import FlushPlan, flush_now
 from rocketpy_broker.store.log.log_scan import LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
@@ -132,14 +132,12 @@ class LedgerFiles:
         path = self._directory / name
         if not self._disk.exists(path):
             return None
-        try:
+        with disk_errors("read", path):
             handle = self._disk.open(path)
             try:
                 return self._disk.pread(handle, _STATE_BYTES_MAX, 0)
             finally:
                 self._disk.close(handle)
-        except OSError as error:
-            raise store_error("read", path, error) from error
 
     def close(self) -> None:
         """Flush everything, and say that the stop was clean. Closed even when that raises FlushFailed."""
