@@ -1,15 +1,16 @@
-"""Reads broker.conf and namesrv.conf: RocketMQ's own keys, into our configuration.
+"""Reads broker.conf and namesrv.conf, which have RocketMQ's own keys, into configuration objects.
 
-Every key of 4.6.0 is in one of the tables below: with a meaning here, without one (and why), or
-refused because ignoring it would break a promise that the file makes. Unknown keys are warned about, and
-refused where they are keys of access control or TLS in other letters.
+Every key of 4.6.0 is in one of the tables of `keys`: it has a meaning, or it has no effect, or it is rejected
+because ignoring it would break a promise. An unknown key causes a warning. It is rejected if it looks like a
+key of access control or TLS in other letters.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -44,17 +45,18 @@ from rocketpy_broker.store.setting import Key
 log = logging.getLogger("rocketpy.broker.config")
 
 _Values = dict[str, dict[str, Any]]
+"""Constructor arguments by group."""
 _REMOTE: Final = "remoteConfigUpdateEnable"
 _TLS_FILE: Final = "tls.config.file"
-"""A key that names another file, RocketMQ's tls.properties; what the naming file itself says goes before."""
+"""Names another file, RocketMQ's tls.properties. The settings of the naming file take precedence over it."""
 _SECURITY_KEYS: Final = frozenset({
     "aclEnable", "aclSignatureV2Required", "rocketmq.acl.plain.file", "haSecret", "dLegerSecret",
     "replicaCertNames", _TLS_FILE,
     *(name for name in LISTEN_KEYS if name.startswith("tls.")),
 })  # fmt: skip
-"""Keys without which a server would be more open than its file says."""
+"""Keys that protect a server."""
 _SIMILARITY_MIN: Final = 0.8
-"""How much so a known key is what an unknown one may mean; less, and keys of later versions find one, too."""
+"""Below this, keys of later RocketMQ versions would be taken for misspelt ones."""
 
 
 class _Setting(NamedTuple):
@@ -70,23 +72,31 @@ def load_broker_config(
     *,
     source: str = "settings",
 ) -> BrokerConfig:
-    """Return the configuration of a broker from a broker.conf and settings that go before it.
+    """Return the configuration of a broker.
 
-    overrides: RocketMQ's keys as in the file, and their texts, or numbers and booleans; source: what errors
-    call them. Without namesrvAddr in either, the environment's NAMESRV_ADDR counts. Raises ConfigInvalid
-    naming file and line, OSError.
+    Without namesrvAddr in the file and the overrides, the environment's NAMESRV_ADDR applies.
+
+    Args:
+        path: A broker.conf; None for the defaults.
+        overrides: RocketMQ's keys, with texts as in the file, numbers or booleans. They take precedence.
+        source: What error messages call the overrides.
+
+    Raises:
+        ConfigInvalid: A setting is wrong; the message names file and line.
+        OSError: The file cannot be read.
     """
-    given = _read_all(path, overrides, source)
-    values, places = _collect(given, {**LISTEN_KEYS, **BROKER_KEYS, **STORE_KEYS})
-    with _Blame(places):
+    settings = _read_all(path, overrides, source)
+    values, places = _collect(settings, {**LISTEN_KEYS, **BROKER_KEYS, **STORE_KEYS})
+    with _naming_place(places):
         registration = values["registration"]
         registration["credentials"] = _credentials(values["listen"])
         registration["ssl"] = client_files(values["listen"])
         if "namesrv" not in registration and os.environ.get("NAMESRV_ADDR"):
             registration["namesrv"] = BROKER_KEYS["namesrvAddr"].read(os.environ["NAMESRV_ADDR"])
+        store = {name: config(**values[name]) for name, config in STORE_GROUPS.items()}
         return BrokerConfig(
-            listen=listen_config(values["listen"], DEFAULT_BROKER_PORT, _path(path)),
-            store=_store(values),
+            listen=listen_config(values["listen"], DEFAULT_BROKER_PORT, path),
+            store=StoreConfig(**{"root": Path.home() / "store", **values["store"]}, **store),
             updatable_file=_updatable(path),
             **{name: config(**values[name]) for name, config in BROKER_GROUPS.items()},
             **values["broker"],
@@ -94,7 +104,7 @@ def load_broker_config(
 
 
 def _credentials(listen: Mapping[str, Any]) -> Credentials | None:
-    """Return with what a broker signs: as the environment says, and as it wants others to sign."""
+    """Return the account in the environment. The broker signs as it requires it from its clients."""
     found = Credentials.from_environment()
     if found is None or not listen.get("requires_signature_v2"):
         return found
@@ -107,32 +117,32 @@ def load_namesrv_config(
     *,
     source: str = "settings",
 ) -> NamesrvConfig:
-    """Return the configuration of a name server; see `load_broker_config`.
+    """Return the configuration of a name server; arguments and errors as of `load_broker_config`.
 
-    Without kvConfigPath the settings are kept where RocketMQ keeps them: ~/namesrv/kvConfig.json.
+    Without kvConfigPath, key-value settings are stored where RocketMQ stores them: ~/namesrv/kvConfig.json.
     """
     values, places = _collect(_read_all(path, overrides, source), {**LISTEN_KEYS, **NAMESRV_KEYS})
-    with _Blame(places):
-        settings = {"kv_config_path": Path.home() / "namesrv" / "kvConfig.json", **values["namesrv"]}
-        listen = listen_config(values["listen"], DEFAULT_NAMESRV_PORT, _path(path))
-        metrics = MetricsConfig(**values["metrics"])
-        return NamesrvConfig(listen=listen, updatable_file=_updatable(path), metrics=metrics, **settings)
+    with _naming_place(places):
+        return NamesrvConfig(
+            listen=listen_config(values["listen"], DEFAULT_NAMESRV_PORT, path),
+            updatable_file=_updatable(path),
+            metrics=MetricsConfig(**values["metrics"]),
+            **{"kv_config_path": Path.home() / "namesrv" / "kvConfig.json", **values["namesrv"]},
+        )
 
 
 def _read_all(
     path: str | Path | None, overrides: Mapping[str, SettingValue] | None, source: str
 ) -> list[_Setting]:
-    given = [] if path is None else _read(path)
-    given += [_override(key, value, source) for key, value in (overrides or {}).items()]
-    more = [_read(one.value) for one in given if one.key == _TLS_FILE]
-    return [*(setting for file in more for setting in file), *given]
-
-
-def _override(key: str, value: SettingValue, source: str) -> _Setting:
-    try:
-        return _Setting(key, to_text(value), source)
-    except TypeError as error:
-        raise ConfigInvalid(f"{source}: {key}: {error}") from None
+    """Return the settings; a later one takes precedence."""
+    settings = [] if path is None else _read(path)
+    for key, value in (overrides or {}).items():
+        try:
+            settings.append(_Setting(key, to_text(value), source))
+        except TypeError as error:
+            raise ConfigInvalid(f"{source}: {key}: {error}") from None
+    tls_files = [_read(one.value) for one in settings if one.key == _TLS_FILE]
+    return [*(setting for file in tls_files for setting in file), *settings]
 
 
 def _read(path: str | Path) -> list[_Setting]:
@@ -140,35 +150,32 @@ def _read(path: str | Path) -> list[_Setting]:
 
 
 def _updatable(path: str | Path | None) -> Path | None:
-    """The file, if it says itself that it may be changed; the command line cannot say so."""
-    if path is None:
+    """Return the file if it allows changes by request. Only the file itself can allow them."""
+    found = [] if path is None else [one for one in _read(path) if one.key == _REMOTE]
+    if path is None or not found:
         return None
-    said = [one for one in _read(path) if one.key == _REMOTE]
-    if said and said[-1].value.strip() not in ("true", "false"):
-        raise ConfigInvalid(f"{said[-1].place}: {_REMOTE}={said[-1].value}: true or false is expected")
-    return Path(path) if said and said[-1].value.strip() == "true" else None
+    value = found[-1].value.strip()
+    if value not in ("true", "false"):
+        raise ConfigInvalid(f"{found[-1].place}: {_REMOTE}={value}: true or false is expected")
+    return Path(path) if value == "true" else None
 
 
-def _path(path: str | Path | None) -> Path | None:
-    return None if path is None else Path(path)
-
-
-def _collect(given: Iterable[_Setting], keys: Mapping[str, Key]) -> tuple[_Values, dict[str, str]]:
-    """Sort the settings into groups of constructor arguments; the last of a key counts."""
+def _collect(settings: Iterable[_Setting], keys: Mapping[str, Key]) -> tuple[_Values, dict[str, str]]:
+    """Return the values by group, and the place of each key; the last setting of a key counts."""
     values: _Values = {key.group: {} for key in (*LISTEN_KEYS.values(), *keys.values())}
     places: dict[str, str] = {}
-    for key_name, text, place in given:
-        key = keys.get(key_name)
-        if key_name in (_TLS_FILE, _REMOTE):
+    for name, text, place in settings:
+        key = keys.get(name)
+        if name in (_TLS_FILE, _REMOTE):
             continue
         if key is None:
-            _check_other_key(key_name, text, place, known=keys)
+            _check_other_key(name, text, place, known=keys)
             continue
         try:
             values[key.group][key.field] = key.read(text)
         except (ValueError, ConfigInvalid) as error:
-            raise ConfigInvalid(f"{place}: {key_name}={text}: {error}") from None
-        places[key_name] = place
+            raise ConfigInvalid(f"{place}: {name}={text}: {error}") from None
+        places[name] = place
     return values, places
 
 
@@ -177,45 +184,37 @@ def _check_other_key(key: str, text: str, place: str, *, known: Iterable[str]) -
     if accepted is not None:
         if text.strip() not in accepted:
             raise ConfigInvalid(
-                f"{place}: {key}={text}: this broker cannot do that yet, and would break a promise by "
-                f"ignoring it; known: {', '.join(map(repr, accepted))}"
+                f"{place}: {key}={text} is not implemented, and ignoring it would break a promise; "
+                f"supported values: {', '.join(map(repr, accepted))}"
             )
     elif key in IGNORED_KEYS:
-        log.info("%s: %s has no meaning here: %s", place, key, IGNORED_KEYS[key])
+        log.info("%s: %s has no effect: %s", place, key, IGNORED_KEYS[key])
     else:
         _report_unknown_key(key, place, {name.lower(): name for name in (*known, _TLS_FILE, _REMOTE)})
 
 
 def _report_unknown_key(key: str, place: str, names: Mapping[str, str]) -> None:
-    """Warn, as RocketMQ's later versions have more keys. names: the known ones by their small letters.
+    """Warn about a key, as later versions of RocketMQ have more keys. names: known keys by their lower case.
 
-    Raises ConfigInvalid for what can only be meant to guard the server.
+    Raises ConfigInvalid for a key that differs from a security key only in upper and lower case.
     """
     meant = names.get(key.lower())
     if meant in _SECURITY_KEYS:
-        raise ConfigInvalid(f"{place}: unknown key {key}: write {meant}; ignored, it would guard nothing")
+        raise ConfigInvalid(
+            f"{place}: unknown key {key}: write {meant}; an ignored key would not protect the server"
+        )
     near = get_close_matches(key.lower(), names, n=1, cutoff=_SIMILARITY_MIN)
     hint = f"; did you mean {names[near[0]]}?" if near else ""
     log.warning("%s: unknown key %s is ignored%s", place, key, hint)
 
 
-class _Blame:
-    """Adds where a setting was read to an error that names its key."""
-
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ConfigInvalid):
-            words = str(error).split()
-            place = next((self._places[word] for word in words if word in self._places), None)
-            if place is not None:
-                raise ConfigInvalid(f"{place}: {error}") from None
-
-
-def _store(values: _Values) -> StoreConfig:
-    groups = {name: config(**values[name]) for name, config in STORE_GROUPS.items()}
-    return StoreConfig(**{"root": Path.home() / "store", **values["store"]}, **groups)
+@contextmanager
+def _naming_place(places: Mapping[str, str]) -> Iterator[None]:
+    """Add the place of a setting to an error that names its key."""
+    try:
+        yield
+    except ConfigInvalid as error:
+        place = next((places[word] for word in str(error).split() if word in places), None)
+        if place is None:
+            raise
+        raise ConfigInvalid(f"{place}: {error}") from None

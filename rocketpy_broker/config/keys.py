@@ -9,18 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy_broker.config.model import (
-    BrokerConfig,
-    ConsumeConfig,
-    DLedgerConfig,
-    HaConfig,
-    MetricsConfig,
-    NamesrvConfig,
-    RegistrationConfig,
-    SendConfig,
-    TopicsConfig,
-    TransactionConfig,
-)
+from rocketpy_broker.config.model import BrokerConfig, NamesrvConfig
 from rocketpy_broker.config.readers import (
     one_of,
     read_listen_address,
@@ -28,18 +17,8 @@ from rocketpy_broker.config.readers import (
     read_positive,
     read_seconds,
 )
-from rocketpy_broker.store.config import (
-    BusyConfig,
-    CommitLogConfig,
-    ConsumeQueueConfig,
-    FlushConfig,
-    IndexConfig,
-    ReadConfig,
-    RecoveryConfig,
-    RetentionConfig,
-    StoreConfig,
-)
-from rocketpy_broker.store.setting import Key, keys_of, read_boolean, read_text
+from rocketpy_broker.store.config import StoreConfig
+from rocketpy_broker.store.setting import Key, groups_of, keys_of, read_boolean, read_text
 
 SettingValue = str | int | float | bool
 """Value of a key that is set in code."""
@@ -95,26 +74,10 @@ system properties. RocketMQ has no `insecure`, `listen`, `aclSignatureV2Required
 `unsignedTimeoutMillis`, and none of the limits that follow `com.rocketmq.remoting.frameMaxLength`."""
 
 BROKER_GROUPS: Final[dict[str, type]] = {
-    "topics": TopicsConfig,
-    "registration": RegistrationConfig,
-    "send": SendConfig,
-    "transactions": TransactionConfig,
-    "consume": ConsumeConfig,
-    "metrics": MetricsConfig,
-    "ha": HaConfig,
-    "dledger": DLedgerConfig,
+    name: group for name, group in groups_of(BrokerConfig).items() if name not in {"store", "listen"}
 }
 """Groups of settings in BrokerConfig, by their field there."""
-STORE_GROUPS: Final[dict[str, type]] = {
-    "commit_log": CommitLogConfig,
-    "consume_queue": ConsumeQueueConfig,
-    "index": IndexConfig,
-    "flush": FlushConfig,
-    "read": ReadConfig,
-    "recovery": RecoveryConfig,
-    "retention": RetentionConfig,
-    "busy": BusyConfig,
-}
+STORE_GROUPS: Final = groups_of(StoreConfig)
 """Groups of settings in StoreConfig, by their field there."""
 
 
@@ -131,11 +94,11 @@ NAMESRV_KEYS: Final = _keys({"namesrv": NamesrvConfig}) | {
 UNSUPPORTED_KEYS: Final[dict[str, tuple[str, ...]]] = {
     "tls.test.mode.enable": ("false",),
 }
-"""Key -> the values that are true of this version; any other is refused."""
+"""Key -> values that this version implements; it rejects any other."""
 
-_ONE_LOOP = "one event loop does the work; there are no thread pools and no queues before them"
+_ONE_LOOP = "one event loop does the work, without thread pools and their queues"
 _NETTY = "there is no Netty; the limits of a connection are in ListenConfig.options"
-_FAIR = "the event loop takes requests in order, so none waits in a queue to be timed out"
+_FAIR = "the event loop handles requests in order, so no queue has a timeout"
 _WRITES = "records are written with pwrite, not through a mapped file"
 _PAID = "it counts messages for a product of Alibaba"
 
@@ -193,7 +156,7 @@ IGNORED_KEYS: Final[dict[str, str]] = {
     ),
     **dict.fromkeys(
         ("flushConsumerOffsetHistoryInterval", "putMsgIndexHightWater", "maxDelayTime", "configStorePath"),
-        "4.6.0 has the key, but nothing in its servers reads it",
+        "the servers of 4.6.0 do not read it either",
     ),
     **dict.fromkeys(
         ("disableConsumeIfConsumerReadSlowly", "consumerFallbehindThreshold"),
@@ -208,21 +171,21 @@ IGNORED_KEYS: Final[dict[str, str]] = {
         "expressions are evaluated for each message; no bit maps are stored beside the consume queues",
     ),
     **dict.fromkeys(
-        ("productEnvName", "clusterTest"), "it names a test environment that name servers of 4.6.0 can be in"
+        ("productEnvName", "clusterTest"), "it names a test environment of name servers"
     ),
-    "filterServerNums": "filter servers, which are deprecated in 4.6.0, are not started",
-    "offsetCheckInSlave": "a slave never corrects an offset that it does not have; it holds the pull",
+    "filterServerNums": "filter servers, which 4.6.0 deprecates, are not supported",
+    "offsetCheckInSlave": "a slave holds a pull from an offset that it does not have",
     "duplicationEnable": "a log is not replayed from a copy; replicas are slaves or DLedger peers",
     "diskFallRecorded": "how far consumers are behind is reported as a metric",
-    "defaultQueryMaxNum": "a look-up by unique id returns up to 32 messages, its default",
+    "defaultQueryMaxNum": "a query by unique id returns up to 32 messages, its default",
     "forceRegister": "the broker always sends its registration, which name servers compare by version",
-    "tls.server.authClient": "a client's certificate, where one is wanted, is always checked",
-    "tls.client.authServer": "a server's certificate is always checked",
-    "tls.enable": "an address says it: tls://host:port in namesrvAddr",
+    "tls.server.authClient": "a client certificate is always verified, if one is required",
+    "tls.client.authServer": "a server certificate is always verified",
+    "tls.enable": "addresses with tls:// use TLS: tls://host:port in namesrvAddr",
     "messageStorePlugIn": "it names a Java class",
-    "fetchNamesrvAddrByAddressServer": "name servers are named by namesrvAddr",
+    "fetchNamesrvAddrByAddressServer": "namesrvAddr has the addresses of name servers",
 }  # fmt: skip
-"""Keys of 4.6.0 that are accepted, and why they change nothing here."""
+"""Keys of 4.6.0 that have no effect, with the reason."""
 
 for _name in (*LISTEN_KEYS, *BROKER_KEYS, *STORE_KEYS, *NAMESRV_KEYS):
     if _name in IGNORED_KEYS or _name in UNSUPPORTED_KEYS:

@@ -1,4 +1,4 @@
-"""What broker.conf and namesrv.conf say about whom to serve: address, TLS, access control, limits."""
+"""Settings of a listening port in broker.conf and namesrv.conf: address, TLS, access control, limits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from rocketpy.transport import Address, ChannelOptions, TlsFiles
 from rocketpy_broker.config.model import ListenConfig
 
 _ACL_FILE: Final = "conf/plain_acl.yml"
-"""Below RocketMQ's home, unless rocketmq.acl.plain.file says otherwise."""
+"""Path below RocketMQ's home directory, unless rocketmq.acl.plain.file is set."""
 
-_FIELD_NAMES: Final = {
-    "cert_path": "certPath",
-    "key_path": "keyPath",
-    "key_password_file": "keyPasswordFile",
-    "trust_cert_path": "trustCertPath",
+_FILE_FIELDS: Final = {
+    "cert": ("cert_path", "certPath"),
+    "key": ("key_path", "keyPath"),
+    "password": ("key_password", "keyPassword"),
+    "password_file": ("key_password_file", "keyPasswordFile"),
+    "trust": ("trust_cert_path", "trustCertPath"),
 }
+"""Part of a field of the group "listen" -> field of TlsFiles, and the last word of the key."""
 _TLS_ONLY: Final = {
     "tls_mode": "tls.server.mode",
     "server_key": "tls.server.keyPath",
@@ -28,7 +30,7 @@ _TLS_ONLY: Final = {
     "server_password_file": "tls.server.keyPasswordFile",
     "server_trust": "tls.server.trustCertPath",
 }
-"""Settings without a meaning where no TLS is served."""
+"""Settings that need a certificate of the server."""
 _CLIENT_AUTH: Final = {
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,
@@ -37,25 +39,16 @@ _CLIENT_AUTH: Final = {
 
 
 def _files(end: str, values: Mapping[str, Any], **more: Any) -> TlsFiles:
-    """The files of one end, server or client. Raises ConfigInvalid naming the key."""
-    given = {
-        part: values.get(f"{end}_{part}") for part in ("cert", "key", "password", "password_file", "trust")
-    }
-    if given["password"] is None and given["password_file"] is None:
-        given["password"] = os.environ.get(f"ROCKETMQ_TLS_{end.upper()}_KEY_PASSWORD")
-    return TlsFiles(
-        cert_path=given["cert"],
-        key_path=given["key"],
-        key_password=given["password"],
-        key_password_file=given["password_file"],
-        trust_cert_path=given["trust"],
-        names={field: f"tls.{end}.{name}" for field, name in _FIELD_NAMES.items()},
-        **more,
-    )
+    """Return the files of one end, server or client. Raises ConfigInvalid with the key."""
+    given: dict[str, Any] = {field: values.get(f"{end}_{part}") for part, (field, _) in _FILE_FIELDS.items()}
+    if given["key_password"] is None and given["key_password_file"] is None:
+        given["key_password"] = os.environ.get(f"ROCKETMQ_TLS_{end.upper()}_KEY_PASSWORD")
+    names = {field: f"tls.{end}.{name}" for field, name in _FILE_FIELDS.values() if field != "key_password"}
+    return TlsFiles(**given, names=names, **more)
 
 
-def listen_config(values: Mapping[str, Any], default_port: int, conf: Path | None) -> ListenConfig:
-    """Return where a server is reached. values: those of the group "listen"; conf: the file they are from.
+def listen_config(values: Mapping[str, Any], default_port: int, conf: str | Path | None) -> ListenConfig:
+    """Return the settings of a port from the values of the group "listen" in the file `conf`.
 
     Raises ConfigInvalid.
     """
@@ -80,17 +73,17 @@ def _options(values: Mapping[str, Any]) -> ChannelOptions:
     limits = {name: values[name] for name in _LIMITS if name in values}
     mode, has_cert = values.get("tls_mode", "enforcing"), "server_cert" in values
     verify_mode = _client_auth(values)
-    asking = [key for field, key in _TLS_ONLY.items() if field in values]
-    if mode == "disabled" or not (has_cert or asking):
+    tls_keys = [key for field, key in _TLS_ONLY.items() if field in values]
+    if mode == "disabled" or not (has_cert or tls_keys):
         return ChannelOptions(**limits)
-    if not has_cert:  # served without TLS, it would be open to everybody
-        raise ConfigInvalid(f"{asking[0]} needs tls.server.certPath and tls.server.keyPath")
+    if not has_cert:  # without TLS, everybody could connect
+        raise ConfigInvalid(f"{tls_keys[0]} needs tls.server.certPath and tls.server.keyPath")
     files = _files("server", values, server=True, verify_mode=verify_mode)
     return ChannelOptions(ssl=files, also_plain=mode == "permissive", **limits)
 
 
 def _client_auth(values: Mapping[str, Any]) -> ssl.VerifyMode:
-    """Whether clients show a certificate; one that is not trusted is never let in."""
+    """Return whether clients must show a certificate. An untrusted certificate is always rejected."""
     has_trust = "server_trust" in values
     text = values.get("tls_client_auth", "require" if has_trust else "none")
     if text != "none" and not has_trust:
@@ -105,20 +98,20 @@ _LIMITS: Final = (
 
 
 def client_files(values: Mapping[str, Any]) -> TlsFiles | None:
-    """Return how a broker meets other servers with tls://; None: nothing is said. Raises ConfigInvalid."""
+    """Return the files for connections to tls:// addresses, or None if not set. Raises ConfigInvalid."""
     if not any(f"client_{part}" in values for part in ("cert", "key", "trust")):
         return None
     return _files("client", values)
 
 
-def _acl_file(values: Mapping[str, Any], conf: Path | None) -> Path:
-    """Where the accounts are: as 4.6.0 finds them, else beside the configuration file."""
+def _acl_file(values: Mapping[str, Any], conf: str | Path | None) -> Path:
+    """Return the file with the accounts: where 4.6.0 finds it, else next to the configuration file."""
     home = values.get("home") or os.environ.get("ROCKETMQ_HOME")
     named = values.get("acl_file")
     if home:
-        return Path(home, (named or _ACL_FILE).lstrip("/"))  # a leading / means the home there, too
+        return Path(home, (named or _ACL_FILE).lstrip("/"))  # as in RocketMQ, a leading / means its home
     if named:
         return Path(named)
     if conf is None:
-        raise ConfigInvalid("aclEnable needs rocketmq.acl.plain.file or rocketmqHome, to find the accounts")
-    return conf.parent / "plain_acl.yml"
+        raise ConfigInvalid("aclEnable needs rocketmq.acl.plain.file or rocketmqHome to find the accounts")
+    return Path(conf).parent / "plain_acl.yml"

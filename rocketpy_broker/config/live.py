@@ -1,9 +1,10 @@
-"""Settings that operators read from afar, and the few that they may change.
+"""Settings that administrators read by request, and the few that they may change.
 
-A change needs `remoteConfigUpdateEnable=true` in the server's own file; then a key on a list with a value
-of its kind. No key on a list names a path, an address or a program, weakens what an acknowledgement means, or
-changes the layout of files (CVE-2023-33246, CVE-2023-37582). A change is written to that file before it
-counts. Source: Configuration of RocketMQ 4.6.0, which takes anything.
+A change needs `remoteConfigUpdateEnable=true` in the server's own file, and a key that allows it
+(`Setting.change`). No such key names a path, an address or a program, weakens an acknowledgement, or changes
+the layout of files (CVE-2023-33246, CVE-2023-37582). The file is written before the change applies.
+
+Source: Configuration of RocketMQ 4.6.0, which accepts any change.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ from rocketpy_broker.store.files.properties import change_file, read_settings
 from rocketpy_broker.store.setting import Change, Key
 
 _SHOWN: Final = (bool, int, float, str, Enum)
-"""Kinds of values that are shown; paths, addresses and certificates are not."""
+"""Types of values that are shown. Paths, addresses and certificates are not."""
 _NOT_HARMLESS: Final = frozenset({
     "filterServerNums", "messageStorePlugIn", "configStorePath", "productEnvName", "clusterTest", "useTLS",
     "fetchNamesrvAddrByAddressServer",
 })  # fmt: skip
-"""Keys that change nothing here, but in RocketMQ start programs, load classes, or set trust."""
+"""Keys without an effect here that start programs, load classes, or set trust in RocketMQ."""
 _IGNORED: Final = {
     name: why
     for name, why in IGNORED_KEYS.items()
     if name not in _NOT_HARMLESS and not name.startswith("tls.")
 }
-"""Keys of 4.6.0 that may be set, and why they change nothing."""
+"""Keys of 4.6.0 that may be set although they have no effect, with the reason."""
 
 
 class Update(NamedTuple):
-    """What an update did. changed: keys that are other than before. notes: sentences for the operator."""
+    """Result of an update. changed: keys with a new value. notes: sentences for the operator."""
 
     changed: frozenset[str]
     notes: tuple[str, ...]
@@ -58,9 +59,8 @@ class Update(NamedTuple):
 class LiveConfig:
     """The settings of one running server.
 
-    keys: those that are shown. groups: the configuration objects by the group of a key. changes: the keys
-    that may be changed. next_start: keys that may be changed and count at the next start. fixed: settings
-    that are shown only, with their texts. path: the file that keeps them; None: nothing may be changed.
+    keys: the keys that are shown. groups: the configuration object of each group. path: the file of the
+    settings; None if nothing may change. fixed: texts of more settings to show.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class LiveConfig:
         self._fixed = dict(fixed)
         self._path = path
         self._clock = clock
-        self._one_by_one = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self.version = DataVersion(timestamp=clock())
 
     def text(self) -> str:
-        """Every setting that is shown, as in a properties file."""
+        """Return every setting that is shown, as in a properties file."""
         shown = self._fixed | self._values()
         return "".join(f"{name}={value}\n" for name, value in sorted(shown.items()))
 
@@ -94,13 +94,10 @@ class LiveConfig:
         return {name: _text(value) for name, value in found.items() if isinstance(value, _SHOWN)}
 
     async def update(self, text: str) -> Update:
-        """Change settings, all of them or none.
-
-        text: a properties file. Raises ConfigInvalid, OSError.
-        """
+        """Change all settings in a properties file, or none of them. Raises ConfigInvalid, OSError."""
         if self._path is None:
             raise ConfigInvalid("remoteConfigUpdateEnable is not true in this server's own file")
-        async with self._one_by_one:
+        async with self._lock:
             return await self._update(self._path, text)
 
     async def _update(self, path: Path, text: str) -> Update:
@@ -123,19 +120,19 @@ class LiveConfig:
         for key in changes.values():
             if key.change is not Change.LIVE:
                 continue
-            # Frozen for everyone else: this is the one place where a running server's settings change.
+            # Configuration is frozen elsewhere: only here do settings of a running server change.
             object.__setattr__(self._groups[key.group], key.field, getattr(groups[key.group], key.field))
         self.version = self.version.next(self._clock())
         after = self._values()
         changed = frozenset(name for name in wanted if before.get(name) != after.get(name))
         later = sorted(name for name, key in changes.items() if key.change is Change.NEXT_START)
-        notes = [f"{', '.join(later)}: written to the file, counts at the next start"] if later else []
-        notes += [f"{name} changes nothing here: {_IGNORED[name]}" for name in given if name in _IGNORED]
+        notes = [f"{', '.join(later)}: written to the file, applies at the next start"] if later else []
+        notes += [f"{name} has no effect: {_IGNORED[name]}" for name in given if name in _IGNORED]
         return Update(changed, tuple(notes))
 
 
 def broker_live_config(config: BrokerConfig) -> LiveConfig:
-    """Those of a broker."""
+    """Return the settings of a broker."""
     store = config.store
     groups = {
         "broker": config,
@@ -148,7 +145,7 @@ def broker_live_config(config: BrokerConfig) -> LiveConfig:
 
 
 def namesrv_live_config(config: NamesrvConfig) -> LiveConfig:
-    """Those of a name server."""
+    """Return the settings of a name server."""
     return LiveConfig(
         NAMESRV_KEYS,
         {"namesrv": config, "metrics": config.metrics},
@@ -158,7 +155,7 @@ def namesrv_live_config(config: NamesrvConfig) -> LiveConfig:
 
 
 def _listen_texts(listen: ListenConfig) -> dict[str, str]:
-    """How a server is reached, as its keys say it: port, access control, TLS, limits."""
+    """Return the keys of a listening port with their texts: port, access control, TLS, limits."""
     options = listen.options
     tls = "disabled" if options.ssl is None else "permissive" if options.also_plain else "enforcing"
     limits = {

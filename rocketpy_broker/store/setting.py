@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, fields
+from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import NoneType
@@ -93,6 +93,12 @@ def keys_of(config: type, group: str) -> dict[str, Key]:
             read = said.read or _reader(hints[one.name])
             found[said.name] = Key(group, one.name, read, said.show, said.change, said.is_private)
     return found
+
+
+def groups_of(config: type) -> dict[str, type]:
+    """Return the groups of settings in a configuration class: the fields that are dataclasses themselves."""
+    hints = get_type_hints(config)
+    return {one.name: hints[one.name] for one in fields(config) if is_dataclass(hints[one.name])}
 
 
 def check_ranges(config: Any) -> None:

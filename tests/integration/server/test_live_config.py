@@ -177,8 +177,8 @@ async def test_tuning_keys_are_taken_with_a_note(tmp_path: Path) -> None:
         text = "waitTimeMillsInSendQueue=500\ntransactionCheckMax=7\nsendMessageThreadPoolNums=16\n"
         code, remark = await update(client, text)
         assert code == 0
-        assert "transactionCheckMax: written to the file, counts at the next start" in remark
-        assert "sendMessageThreadPoolNums changes nothing here: one event loop" in remark
+        assert "transactionCheckMax: written to the file, applies at the next start" in remark
+        assert "sendMessageThreadPoolNums has no effect: one event loop" in remark
         shown = await settings_of(client)
         assert (shown["waitTimeMillsInSendQueue"], shown["transactionCheckMax"]) == ("500", "15")
         assert broker.config.store.busy.wait_ms == 500

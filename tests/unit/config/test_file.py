@@ -85,7 +85,7 @@ def test_a_key_without_meaning_is_named_so(tmp_path: Path, caplog: pytest.LogCap
     caplog.set_level(logging.INFO)
     load(tmp_path, "sendMessageThreadPoolNums=16\nuseReentrantLockWhenPutMessage=true\n")
     texts = [record.getMessage() for record in caplog.records]
-    assert "broker.conf:1: sendMessageThreadPoolNums has no meaning here: one event loop" in texts[0]
+    assert "broker.conf:1: sendMessageThreadPoolNums has no effect: one event loop" in texts[0]
     assert "useReentrantLockWhenPutMessage" in texts[1]
 
 
@@ -135,8 +135,8 @@ def test_the_older_spelling_of_file_sizes_changes_nothing(
     assert config.store.commit_log.segment_bytes == 1 << 30
     assert config.store.consume_queue.segment_bytes == 300_000 * 20
     assert [record.getMessage().split(": ")[1] for record in caplog.records] == [
-        "mapedFileSizeCommitLog has no meaning here",
-        "mapedFileSizeConsumeQueue has no meaning here",
+        "mapedFileSizeCommitLog has no effect",
+        "mapedFileSizeConsumeQueue has no effect",
     ]
 
 
