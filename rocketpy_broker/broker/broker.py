@@ -298,8 +298,10 @@ class Broker:
             AdminHandler(
                 store,
                 self.topics,
+                consumers.groups,
                 config,
                 self.tasks,
+                delay_offsets=self.deferred.delay.offsets,
                 info=self._runtime_info,
                 wait_registered=self._wait_registered,
             ),

@@ -18,13 +18,9 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin.consume_stats import ConsumeStatsHandler
 from rocketpy_broker.handlers.clients.client_calls import ClientCallHandler
 from rocketpy_broker.handlers.clients.clients import ClientHandler
-from rocketpy_broker.handlers.clients.connections import ConnectionHandler
-from rocketpy_broker.handlers.clients.groups import GroupHandler
-from rocketpy_broker.handlers.clients.locks import LockHandler
-from rocketpy_broker.handlers.pull.expressions import ExpressionPolicy
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
 from rocketpy_broker.handlers.pull.pull import PullHandler
-from rocketpy_broker.handlers.pull.pull_checks import PullChecks
+from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy, PullChecks
 from rocketpy_broker.handlers.pull.query import QueryHandler
 from rocketpy_broker.security.guard import AccessGuard
 from rocketpy_broker.security.required_permissions import permissions_to_read
@@ -36,9 +32,8 @@ from rocketpy_broker.services.metadata.offset_moved import OffsetMovedEvent, eve
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.periodic import PeriodicCalls
-from rocketpy_broker.services.stats.put_counts import PutCounts
 from rocketpy_broker.services.stats.runtime_info import DayTotals, runtime_info
-from rocketpy_broker.services.stats.stats import SAMPLE_MS, BrokerStats
+from rocketpy_broker.services.stats.stats import SAMPLE_MS, BrokerStats, PutCounts
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.clock import system_clock
 from rocketpy_broker.store.upkeep.driver import StoreDriver
@@ -99,6 +94,7 @@ class ConsumerServices:
             self.clients,
             self.groups,
             topics,
+            self.locks,
             expressions,
             config.consume,
             now_ms=_now_ms,
@@ -124,7 +120,6 @@ class ConsumerServices:
             self._client_handler,
             OffsetHandler(self._store, self.offsets, self.clients, self._topics, self._tasks),
             QueryHandler(self._store, self.clients.subscription, may_read=self._may_read),
-            ConnectionHandler(self.clients),
             ConsumeStatsHandler(
                 self._store,
                 self._topics,
@@ -138,8 +133,6 @@ class ConsumerServices:
                 sample=self._sample,
             ),
             self._calls,
-            LockHandler(self.locks, now_ms=_now_ms),
-            GroupHandler(self.groups, self._tasks),
         )
 
     @property

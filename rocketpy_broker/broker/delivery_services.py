@@ -14,7 +14,6 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.broker.request_router import HandlesRequests
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.admin.delay import DelayHandler
 from rocketpy_broker.handlers.send.reply import ReplyHandler
 from rocketpy_broker.handlers.send.response import ParkResponses, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import CommitWaiters
@@ -145,7 +144,7 @@ class DeliveryServices:
         )
         delay.on_delivered = written
         ends = TransactionHandler(store, transactions, send)
-        return send, (send, send_back, reply, ends, DelayHandler(delay))
+        return send, (send, send_back, reply, ends)
 
     def _make_topic(self, name: str) -> None:
         if self._topics.get(name) is None:

@@ -1,9 +1,9 @@
-"""What all handlers share."""
+"""Shared parts of the request handlers."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from rocketpy.errors import InvariantError, RocketError
@@ -11,43 +11,78 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
+from rocketpy_broker.config.live import LiveConfig
 
 log = logging.getLogger("rocketpy.broker")
+_settings_log = logging.getLogger("rocketpy.broker.settings")
 
 Handler = Callable[[Channel, Command], Command | bytes | None]
-"""Answers one request, or returns None and answers it later by `Channel.reply`."""
+"""Returns the response to a request, or None and responds later with `Channel.reply`."""
+
+AsyncHandler = Callable[[Channel, Command], Coroutine[Any, Any, Command]]
+"""Returns the response to a request; see `in_task`."""
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-"""What RocketMQ puts behind some remarks; tools look for it."""
+"""The end of some remarks of RocketMQ, which tools look for."""
 
 
-def refuse_topic(request: Command, topic: str) -> Command:
-    """Return the answer for a topic that this broker does not have."""
+def topic_not_found(request: Command, topic: str) -> Command:
+    """Return the response for a topic that this broker does not have."""
     return request.reply(
         ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist, apply first please!{FAQ}"
     )
 
 
-def answer_later(
+def in_task(tasks: Tasks, handle: AsyncHandler) -> Handler:
+    """Return a handler that runs `handle` in a task of the server, and then responds."""
+
+    def start(channel: Channel, request: Command) -> None:
+        respond_later(tasks, channel, request, handle(channel, request))
+
+    return start
+
+
+def respond_later(
     tasks: Tasks, channel: Channel, request: Command, work: Coroutine[Any, Any, Command]
 ) -> None:
-    """Answer with what `work` returns, in a task of the server. A oneway request gets no answer.
+    """Respond with the result of `work`, which runs in a task of the server. Oneway requests get no response.
 
-    A RocketError is answered with its text; an unexpected error is logged, too, as `Channel` does for plain
-    handlers.
+    A RocketError becomes the remark of a SYSTEM_ERROR response. Other exceptions are logged.
     """
 
-    async def answer() -> None:
+    async def respond() -> None:
         try:
             response = await work
         except RocketError as error:
             response = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         except InvariantError:
             raise
-        except Exception:
+        except Exception:  # a bug in one handler must not stop the server
             log.exception("request code %d from %s failed", request.code, channel.remote_address)
             response = request.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the server's log")
         if not request.is_oneway:
             channel.reply(response)
 
-    tasks.spawn(answer(), f"request {request.code} of {channel.remote_address}")
+    tasks.spawn(respond(), f"request {request.code} of {channel.remote_address}")
+
+
+async def update_settings(
+    live: LiveConfig,
+    channel: Channel,
+    request: Command,
+    on_changed: Callable[[frozenset[str]], Awaitable[None]] | None = None,
+) -> Command:
+    """Handle UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG: change settings of a running server.
+
+    on_changed: awaited with the changed keys before the response.
+    """
+    try:
+        update = await live.update(request.body.decode("utf-8", "replace"))
+        if on_changed is not None:
+            await on_changed(update.changed)
+    except (RocketError, OSError) as error:
+        _settings_log.warning("%s may not change settings: %s", channel.remote_address, error)
+        return request.reply(ResponseCode.NO_PERMISSION, remark=str(error))
+    names = ", ".join(sorted(update.changed)) or "nothing"
+    _settings_log.warning("%s", "; ".join((f"{channel.remote_address} has changed {names}", *update.notes)))
+    return request.reply(remark="; ".join(update.notes) or None)

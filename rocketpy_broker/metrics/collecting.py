@@ -18,8 +18,13 @@ from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.long_polling import PullRequestHoldTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
-from rocketpy_broker.services.stats.put_counts import PutCounts
-from rocketpy_broker.services.stats.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, BrokerStats
+from rocketpy_broker.services.stats.stats import (
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    SNDBCK_PUT_NUMS,
+    BrokerStats,
+    PutCounts,
+)
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.stats import PUT_BOUNDS_MS
 from rocketpy_broker.store.upkeep.driver import StoreHealth

@@ -45,8 +45,7 @@ from rocketpy.transport import Address, Channel, Server, TlsFiles, serve
 from rocketpy_broker.broker.open_files import fit_namesrv_open_files_limit
 from rocketpy_broker.config.live import namesrv_live_config
 from rocketpy_broker.config.model import NamesrvConfig
-from rocketpy_broker.handlers.admin.update_config import answer_update
-from rocketpy_broker.handlers.base import answer_later
+from rocketpy_broker.handlers.base import respond_later, update_settings
 from rocketpy_broker.metrics.health import Check, add_probes
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KvChange, KvConfig
@@ -400,7 +399,7 @@ class NameServer:
             bytes_max=self.config.kv_bytes_max,
             reserved=self._kv_unsaved_bytes,
         )
-        answer_later(self.tasks, channel, request, self._change_kv(request, change))
+        respond_later(self.tasks, channel, request, self._change_kv(request, change))
 
     async def _change_kv(self, request: Command, change: KvChange) -> Command:
         if self.config.kv_config_path is None:
@@ -427,7 +426,7 @@ class NameServer:
     def _delete_kv(self, channel: Channel, request: Command) -> None:
         header = request.header_as(DeleteKVConfigRequestHeader)
         change = KvChange(header.namespace, header.key, None)
-        answer_later(self.tasks, channel, request, self._change_kv(request, change))
+        respond_later(self.tasks, channel, request, self._change_kv(request, change))
 
     def _kv_list(self, channel: Channel, request: Command) -> Command:
         namespace = request.header_as(GetKVListByNamespaceRequestHeader).namespace
@@ -466,7 +465,7 @@ class NameServer:
         return request.reply(body=self._live.text().encode())
 
     def _update_config(self, channel: Channel, request: Command) -> None:
-        answer_update(self.tasks, self._live, channel, request)
+        respond_later(self.tasks, channel, request, update_settings(self._live, channel, request))
 
     def _handler_table(self) -> dict[int, Handler]:
         return {

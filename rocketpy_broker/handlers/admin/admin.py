@@ -1,58 +1,78 @@
-"""What operators' tools and slaves ask of a broker.
+"""Administration of topics, consumer groups and settings, also by slaves that copy the tables.
 
-Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: few settings can be changed, and none unless the
-broker's own file allows it (CVE-2023-33246).
+Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: few settings can be changed, and only if the broker's
+own file allows it (CVE-2023-33246).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
 
-from rocketpy.protocol.bodies import KVTable, TopicConfig, TopicList
+from rocketpy.protocol.bodies import (
+    DelayOffsetSerializeWrapper,
+    KVTable,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicList,
+)
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
     GetBrokerConfigResponseHeader,
+    GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.live import broker_live_config
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.admin.update_config import answer_update
-from rocketpy_broker.handlers.base import Handler, answer_later, refuse_topic
+from rocketpy_broker.handlers.base import Handler, in_task, topic_not_found, update_settings
+from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import TopicTable
-from rocketpy_broker.services.metadata.unused_queues import drop_expired_queues, drop_unused_queues
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 
 log = logging.getLogger("rocketpy.broker.admin")
 
+_WITHOUT_TOPIC: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
+"""Topics whose queues are kept, though no table has them. RocketMQ 4.6.0 keeps only the first, and checks
+ended transactions again when the last is gone."""
+
 
 class AdminHandler:
-    """Topics, settings, runtime information.
+    """Handles requests of operators' tools and of slaves.
 
-    info: the runtime information of the broker. wait_registered: see `Registrar.wait_registered`.
+    delay_offsets: returns the next offset of each delay level. info: returns the runtime information.
+    wait_registered: see `Registrar.wait_registered`.
     """
 
     def __init__(
         self,
         store: MessageStore,
         topics: TopicTable,
+        groups: SubscriptionGroupTable,
         config: BrokerConfig,
         tasks: Tasks,
         *,
+        delay_offsets: Callable[[], dict[int, int]],
         info: Callable[[], dict[str, str]],
         wait_registered: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._topics = topics
+        self._groups = groups
         self._config = config
         self._tasks = tasks
         self._live = broker_live_config(config)
+        self._delay_offsets = delay_offsets
         self._runtime_info = info
         self._wait_registered = wait_registered
         self._dropping = asyncio.Lock()
@@ -63,15 +83,22 @@ class AdminHandler:
         return {
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.GET_TOPIC_CONFIG: self.one_topic,
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: in_task(self._tasks, self.update_topic),
+            RequestCode.DELETE_TOPIC_IN_BROKER: in_task(self._tasks, self.delete_topic),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: in_task(self._tasks, self.update_group),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.one_group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: in_task(self._tasks, self.delete_group),
+            RequestCode.GET_ALL_DELAY_OFFSET: self.all_delay_offsets,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.GET_BROKER_CONFIG: self.get_config,
-            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
+            RequestCode.UPDATE_BROKER_CONFIG: in_task(self._tasks, self.update_config),
         }
+
+    # -- topics -------------------------------------------------------------------------------
 
     def all_topics(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_TOPIC_CONFIG."""
@@ -81,19 +108,16 @@ class AdminHandler:
         """Handle GET_TOPIC_CONFIG. Source: AdminBrokerProcessor of RocketMQ 5.3.3."""
         name = request.header_as(GetTopicConfigRequestHeader).topic
         topic = self._topics.get(name)
-        return refuse_topic(request, name) if topic is None else request.reply(body=topic.encode())
+        return topic_not_found(request, name) if topic is None else request.reply(body=topic.encode())
 
-    def update_topic(self, channel: Channel, request: Command) -> Command | None:
+    async def update_topic(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_AND_CREATE_TOPIC.
 
-        Differs: 4.6.0 answers before its name servers know the topic (QUIRKS 13).
+        Differs: 4.6.0 responds before its name servers know the topic (QUIRKS 13).
         """
         header = request.header_as(CreateTopicRequestHeader)
         if header.topic == self._config.cluster_name:
-            return request.reply(
-                ResponseCode.SYSTEM_ERROR,
-                remark=f"the topic[{header.topic}] is conflict with system reserved words.",
-            )
+            return _reserved(request, header.topic)
         topic = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
@@ -103,24 +127,15 @@ class AdminHandler:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
         )
-        answer_later(self._tasks, channel, request, self._update_topic(request, topic))
-        return None
-
-    async def _update_topic(self, request: Command, topic: TopicConfig) -> Command:
         await self._topics.update(topic)
         await self._wait_registered()
         return request.reply()
 
-    def delete_topic(self, channel: Channel, request: Command) -> Command | None:
+    async def delete_topic(self, channel: Channel, request: Command) -> Command:
         """Handle DELETE_TOPIC_IN_BROKER, for users' topics; its consume queues go with it."""
         name = request.header_as(DeleteTopicRequestHeader).topic
         if name in self._topics.system:
-            remark = f"the topic[{name}] is conflict with system reserved words."
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        answer_later(self._tasks, channel, request, self._delete_topic(request, name))
-        return None
-
-    async def _delete_topic(self, request: Command, name: str) -> Command:
+            return _reserved(request, name)
         await self._topics.delete(name)
         async with self._dropping:
             self._drop_unused()
@@ -133,7 +148,7 @@ class AdminHandler:
         return request.reply(body=TopicList(topic_list=sorted(self._topics.system)).encode())
 
     def clean_unused(self, channel: Channel, request: Command) -> Command:
-        """Handle CLEAN_UNUSED_TOPIC: queues without a topic go."""
+        """Handle CLEAN_UNUSED_TOPIC: delete queues without a topic."""
         log.info("%s: %d unused queues deleted", channel.remote_address, self._drop_unused())
         return request.reply()
 
@@ -141,9 +156,43 @@ class AdminHandler:
         return drop_unused_queues(self._store, self._topics.names)
 
     def clean_expired(self, channel: Channel, request: Command) -> Command:
-        """Handle CLEAN_EXPIRED_CONSUMEQUEUE: queues without a message go."""
+        """Handle CLEAN_EXPIRED_CONSUMEQUEUE: delete queues without a message."""
         log.info("%s: %d expired queues deleted", channel.remote_address, drop_expired_queues(self._store))
         return request.reply()
+
+    # -- groups -------------------------------------------------------------------------------
+
+    async def update_group(self, channel: Channel, request: Command) -> Command:
+        """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        await self._groups.update(SubscriptionGroupConfig.decode(request.body))
+        return request.reply()
+
+    def all_groups(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        return request.reply(body=self._groups.encode())
+
+    def one_group(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_SUBSCRIPTIONGROUP_CONFIG. Source: AdminBrokerProcessor of RocketMQ 5.3.3.
+
+        Differs: there the request creates a missing group.
+        """
+        name = request.header_as(GetSubscriptionGroupConfigRequestHeader).group
+        group = self._groups.get(name)
+        if group is None:
+            remark = f"group {name} does not exist on this broker"
+            return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+        return request.reply(body=group.encode())
+
+    async def delete_group(self, channel: Channel, request: Command) -> Command:
+        """Handle DELETE_SUBSCRIPTIONGROUP; a missing group is no error, as in 4.6.0."""
+        await self._groups.delete(request.header_as(DeleteSubscriptionGroupRequestHeader).group_name)
+        return request.reply()
+
+    # -- the broker ---------------------------------------------------------------------------
+
+    def all_delay_offsets(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_ALL_DELAY_OFFSET; compact JSON, which a slave keeps as it is (QUIRKS 56)."""
+        return request.reply(body=DelayOffsetSerializeWrapper(offset_table=self._delay_offsets()).encode())
 
     def runtime_info(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_RUNTIME_INFO."""
@@ -154,11 +203,40 @@ class AdminHandler:
         header = GetBrokerConfigResponseHeader(version=self._live.version.encode().decode())
         return request.reply(header=header, body=self._live.text().encode())
 
-    def update_config(self, channel: Channel, request: Command) -> None:
+    async def update_config(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_BROKER_CONFIG; see `LiveConfig`."""
-        answer_update(self._tasks, self._live, channel, request, self._changed)
+        return await update_settings(self._live, channel, request, self._settings_changed)
 
-    async def _changed(self, keys: frozenset[str]) -> None:
+    async def _settings_changed(self, keys: frozenset[str]) -> None:
         if "brokerPermission" in keys:
             await self._topics.all_changed()
             await self._wait_registered()
+
+
+def drop_unused_queues(store: MessageStore, topics: Collection[str]) -> int:
+    """Delete the queues whose topic is not in `topics`; return their number. Raises StoreError.
+
+    The commit log keeps their messages. A topic that is created again goes on with its queue offsets until a
+    restart. Source: DefaultMessageStore of RocketMQ 4.6.0.
+    """
+    return _drop(store, lambda queue: queue.topic not in topics)
+
+
+def drop_expired_queues(store: MessageStore) -> int:
+    """Delete the queues whose messages are all gone from the commit log. Raises StoreError."""
+    begin = store.min_physical_offset
+    return _drop(store, lambda queue: 0 <= queue.max_physical_offset <= begin)
+
+
+def _drop(store: MessageStore, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
+    store.dispatch()
+    queues = store.queues.queues
+    dropped = [key for key, queue in queues.items() if key[0] not in _WITHOUT_TOPIC and is_unwanted(queue)]
+    for key in dropped:
+        store.drop_queue(*key)
+    return len(dropped)
+
+
+def _reserved(request: Command, topic: str) -> Command:
+    remark = f"the topic[{topic}] is conflict with system reserved words."
+    return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from rocketpy.errors import RequestTimeout, RocketError
 from rocketpy.protocol.bodies import (
@@ -31,7 +30,7 @@ from rocketpy.protocol.remoting.acl import SIGNING_FIELDS
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler, answer_later
+from rocketpy_broker.handlers.base import Handler, in_task
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
@@ -70,9 +69,9 @@ class ClientCallHandler:
         """Request code -> handler."""
         return {
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: in_task(self._tasks, self.consumer_status),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: in_task(self._tasks, self.running_info),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: in_task(self._tasks, self.consume_directly),
         }
 
     # -- offsets ------------------------------------------------------------------------------
@@ -137,36 +136,31 @@ class ClientCallHandler:
 
     # -- questions ----------------------------------------------------------------------------
 
-    def consumer_status(self, channel: Channel, request: Command) -> Command | None:
-        """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ask members how far they are in a topic."""
+    async def consumer_status(self, channel: Channel, request: Command) -> Command:
+        """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ask members for their offsets in a topic."""
         header = request.header_as(GetConsumerStatusRequestHeader)
         group = self._clients.consumer_group(header.group)
         if group is None:
             remark = f"No Any Consumer online in the consumer group: [{header.group}]"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        asked = {
+        members = {
             info.client_id: cast(Channel, member)
             for member, info in group.members.items()
             if not header.client_addr or header.client_addr == info.client_id
         }
-        return self._later(channel, request, self._status(request, header, asked))
-
-    async def _status(
-        self, request: Command, header: GetConsumerStatusRequestHeader, asked: dict[str, Channel]
-    ) -> Command:
-        question = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
-        answers = await asyncio.gather(*(self._ask_status(member, question) for member in asked.values()))
+        query = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
+        answers = await asyncio.gather(*(self._ask_status(member, query) for member in members.values()))
         table = {
             client_id: body.message_queue_table
-            for client_id, body in zip(asked, answers, strict=True)
+            for client_id, body in zip(members, answers, strict=True)
             if body is not None
         }
         return request.reply(body=GetConsumerStatusBody(consumer_table=table).encode())
 
     async def _ask_status(
-        self, member: Channel, question: GetConsumerStatusRequestHeader
+        self, member: Channel, query: GetConsumerStatusRequestHeader
     ) -> GetConsumerStatusBody | None:
-        command = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, question)
+        command = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, query)
         try:
             answer = await member.request(command, _STATUS_MS)
             return GetConsumerStatusBody.decode(answer.body) if answer.code == 0 and answer.body else None
@@ -174,12 +168,14 @@ class ClientCallHandler:
             log.warning("no consumer status from %s: %s", member.remote_address, error)
             return None
 
-    def running_info(self, channel: Channel, request: Command) -> Command | None:
-        """Handle GET_CONSUMER_RUNNING_INFO: pass it on to one member."""
+    async def running_info(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_CONSUMER_RUNNING_INFO: forward it to one member."""
         header = request.header_as(GetConsumerRunningInfoRequestHeader)
-        return self._pass_on(channel, request, header.consumer_group, header.client_id)
+        return await self._forward(
+            request, header.consumer_group, header.client_id, _unsigned(request), request.body
+        )
 
-    def consume_directly(self, channel: Channel, request: Command) -> Command | None:
+    async def consume_directly(self, channel: Channel, request: Command) -> Command:
         """Handle CONSUME_MESSAGE_DIRECTLY: let one member process a message, whatever its offset."""
         header = request.header_as(ConsumeMessageDirectlyResultRequestHeader)
         _, offset = decode_message_id(header.msg_id or "")
@@ -188,51 +184,28 @@ class ClientCallHandler:
             remark = f"can not find message by the offset, {offset}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         fields = {**_unsigned(request), "brokerName": self._broker_name}
-        return self._pass_on(
-            channel, request, header.consumer_group, header.client_id or "", fields=fields, body=record
-        )
+        return await self._forward(request, header.consumer_group, header.client_id or "", fields, record)
 
-    def _pass_on(
-        self,
-        channel: Channel,
-        request: Command,
-        group_name: str,
-        client_id: str,
-        *,
-        fields: dict[str, str] | None = None,
-        body: bytes = b"",
-    ) -> Command | None:
+    async def _forward(
+        self, request: Command, group_name: str, client_id: str, fields: dict[str, str], body: bytes
+    ) -> Command:
         group = self._clients.consumer_group(group_name)
         member = group.channel_of(client_id) if group is not None else None
+        who = f"<{group_name}> <{client_id}>"
         if member is None:
-            remark = f"The Consumer <{group_name}> <{client_id}> not online"
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        command = Command.request(request.code, body=body or request.body)
-        command.ext = _unsigned(request) if fields is None else fields
-        who = f"{group_name}> <{client_id}"
-        return self._later(channel, request, self._call(cast(Channel, member), request, command, who))
-
-    async def _call(self, member: Channel, request: Command, command: Command, who: str) -> Command:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"The Consumer {who} not online")
+        command = Command.request(request.code, body=body)
+        command.ext = fields
         try:
-            answer = await member.request(command, _CALL_MS)
+            answer = await cast(Channel, member).request(command, _CALL_MS)
         except RequestTimeout as error:
-            return request.reply(
-                ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"consumer <{who}> Timeout: {error}"
-            )
+            return request.reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"consumer {who} Timeout: {error}")
         except RocketError as error:
-            return request.reply(
-                ResponseCode.SYSTEM_ERROR, remark=f"invoke consumer <{who}> Exception: {error}"
-            )
-        passed = request.reply(answer.code, remark=answer.remark, body=answer.body)
-        passed.ext = answer.ext_fields()
-        return passed
-
-    def _later(
-        self, channel: Channel, request: Command, work: Coroutine[Any, Any, Command]
-    ) -> Command | None:
-        """Answer when the work is done."""
-        answer_later(self._tasks, channel, request, work)
-        return None
+            remark = f"invoke consumer {who} Exception: {error}"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        response = request.reply(answer.code, remark=answer.remark, body=answer.body)
+        response.ext = answer.ext_fields()
+        return response
 
 
 def _unsigned(request: Command) -> dict[str, str]:

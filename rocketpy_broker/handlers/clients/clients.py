@@ -1,13 +1,14 @@
-"""HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP.
+"""Heartbeats of clients, their groups and connections, and the queue locks of orderly consumers.
 
-Source: ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener of RocketMQ 4.6.0.
+Source: ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener and, for connections
+and locks, AdminBrokerProcessor of RocketMQ 4.6.0.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
@@ -16,13 +17,21 @@ from rocketpy.errors import RocketError, UsageError
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
     CheckClientRequestBody,
+    Connection,
+    ConsumerConnection,
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    ProducerConnection,
+    UnlockBatchRequestBody,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
+    GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
+    GetProducerConnectionListRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
@@ -33,9 +42,10 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, bounded, filter_of
 from rocketpy_broker.handlers.base import Handler
-from rocketpy_broker.handlers.pull.expressions import ExpressionPolicy
-from rocketpy_broker.services.metadata.clients import ClientRegistry
+from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy
+from rocketpy_broker.services.metadata.clients import ClientChannelInfo, ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
+from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, own_topic
 from rocketpy_broker.store.files.batch_saver import PendingChange
 
@@ -67,6 +77,7 @@ class ClientHandler:
         clients: ClientRegistry,
         groups: SubscriptionGroupTable,
         topics: TopicTable,
+        locks: QueueLocks,
         expressions: ExpressionPolicy,
         config: ConsumeConfig,
         *,
@@ -78,6 +89,7 @@ class ClientHandler:
         self._limited_log = RateLimitedLog(log)
         self._groups = groups
         self._topics = topics
+        self._locks = locks
         self._expressions = expressions
         self._config = config
         self._now_ms = now_ms
@@ -90,6 +102,10 @@ class ClientHandler:
             RequestCode.UNREGISTER_CLIENT: self.unregister,
             RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            RequestCode.LOCK_BATCH_MQ: self.lock_queues,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock_queues,
         }
 
     def heart_beat(self, channel: Channel, request: Command) -> Command | None:
@@ -198,6 +214,43 @@ class ClientHandler:
             body=GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids).encode()
         )
 
+    def consumer_connections(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_CONSUMER_CONNECTION_LIST."""
+        name = request.header_as(GetConsumerConnectionListRequestHeader).consumer_group
+        group = self._clients.consumer_group(name)
+        if group is None:
+            remark = f"the consumer group[{name}] not online"
+            return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
+        body = ConsumerConnection(
+            connection_set=_connections(group.members),
+            subscription_table=group.subscriptions,
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+        )
+        return request.reply(body=body.encode())
+
+    def producer_connections(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_PRODUCER_CONNECTION_LIST."""
+        name = request.header_as(GetProducerConnectionListRequestHeader).producer_group
+        members = self._clients.producers(name)
+        if not members:
+            remark = f"the producer group[{name}] not exist"
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        return request.reply(body=ProducerConnection(connection_set=_connections(members)).encode())
+
+    def lock_queues(self, channel: Channel, request: Command) -> Command:
+        """Handle LOCK_BATCH_MQ: locks queues, or renews locks."""
+        wanted = LockBatchRequestBody.decode(request.body)
+        got = self._locks.lock(wanted.consumer_group, wanted.client_id, wanted.mq_set, int(self._now_ms()))
+        return request.reply(body=LockBatchResponseBody(lock_ok_mq_set=got).encode())
+
+    def unlock_queues(self, channel: Channel, request: Command) -> Command:
+        """Handle UNLOCK_BATCH_MQ."""
+        body = UnlockBatchRequestBody.decode(request.body)
+        self._locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        return request.reply()
+
     def channel_closed(self, channel: Channel) -> None:
         """Forget who was on a channel that is gone."""
         self._notify(self._clients.drop_channel(channel))
@@ -221,3 +274,15 @@ class ClientHandler:
                     cast(Channel, channel).oneway(
                         Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
                     )
+
+
+def _connections(members: Mapping[Hashable, ClientChannelInfo]) -> list[Connection]:
+    return [
+        Connection(
+            client_id=info.client_id,
+            client_addr=cast(Channel, channel).remote_address,
+            language=info.language,
+            version=info.version,
+        )
+        for channel, info in members.items()
+    ]

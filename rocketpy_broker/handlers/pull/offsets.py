@@ -17,7 +17,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler, answer_later
+from rocketpy_broker.handlers.base import Handler, in_task
 from rocketpy_broker.services.cluster.slave_sync import WITH_VERSIONS
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
@@ -48,7 +48,7 @@ class OffsetHandler:
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: in_task(self._tasks, self.all_offsets),
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
         }
 
@@ -80,13 +80,10 @@ class OffsetHandler:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return request.reply()
 
-    def all_offsets(self, channel: Channel, request: Command) -> None:
-        """Handle GET_ALL_CONSUMER_OFFSET: what a slave copies."""
+    async def all_offsets(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_ALL_CONSUMER_OFFSET, a slave's request."""
         versions = WITH_VERSIONS in request.ext_fields()
-        answer_later(self._tasks, channel, request, self._all_offsets(request, versions))
-
-    async def _all_offsets(self, request: Command, versions: bool) -> Command:
-        return request.reply(body=await self._offsets.encode_aside(versions=versions))
+        return request.reply(body=await self._offsets.encode_in_thread(versions=versions))
 
     def clone(self, channel: Channel, request: Command) -> Command:
         """Handle CLONE_GROUP_OFFSET: let one group go on where another is."""

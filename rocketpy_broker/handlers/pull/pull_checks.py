@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import logging
+
 from rocketpy.protocol.bodies import SubscriptionData, TopicConfig
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.config.model import BrokerConfig, ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, MessageFilter, filter_of, is_tag_type, subscription_of
-from rocketpy_broker.handlers.base import FAQ, refuse_topic
-from rocketpy_broker.handlers.pull.expressions import ExpressionPolicy
+from rocketpy_broker.filter.subscription import SQL92
+from rocketpy_broker.handlers.base import FAQ, topic_not_found
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import PERM_READ, TopicTable
 
+log = logging.getLogger("rocketpy.broker.filter")
+
 _BROADCASTING = "BROADCASTING"
+
+
+class ExpressionPolicy:
+    """Refuses expressions where they are not allowed, and says in the log, once, which key allows them.
+
+    config: read at each question, since the key may be changed while the broker runs.
+    """
+
+    def __init__(self, config: ConsumeConfig) -> None:
+        self._config = config
+        self._has_said = False
+
+    def refusal(self, kind: str | None, group: str) -> str | None:
+        """Return why a group may not filter by a kind of expression, in RocketMQ's words; None if it may."""
+        if is_tag_type(kind) or self._config.property_filter:
+            return None
+        if kind == SQL92 and not self._has_said:
+            self._has_said = True
+            log.warning(
+                "consumer group %.200r is refused its filter by SQL92; enablePropertyFilter=true allows such",
+                group,
+            )
+        return f"The broker does not support consumer to filter message by {kind}"
 
 
 class PullChecks:
@@ -50,7 +77,7 @@ class PullChecks:
             return _forbidden(request, f"subscription group no permission, {header.consumer_group}")
         topic = self._topics.get(header.topic)
         if topic is None:
-            return refuse_topic(request, header.topic)
+            return topic_not_found(request, header.topic)
         if not topic.perm & PERM_READ:
             return _forbidden(request, f"the topic[{header.topic}] pulling message is forbidden")
         if not 0 <= header.queue_id < topic.read_queue_nums:

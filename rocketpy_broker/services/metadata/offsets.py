@@ -194,7 +194,7 @@ class ConsumerOffsets:
         """
         return _text(self._table, self._versions if versions else {})
 
-    async def encode_aside(self, *, versions: bool) -> bytes:
+    async def encode_in_thread(self, *, versions: bool) -> bytes:
         """`encode` in a thread: with a million offsets it takes seconds."""
         table, times = _copied(self._table), _copied(self._versions) if versions else {}
         return await asyncio.to_thread(_text, table, times)

@@ -12,8 +12,7 @@ from typing import Final
 
 from rocketpy.protocol.remoting.command import VERSION
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.services.stats.put_counts import PutCounts
-from rocketpy_broker.services.stats.stats import BrokerStats
+from rocketpy_broker.services.stats.stats import BrokerStats, PutCounts
 from rocketpy_broker.store import MessageStore
 
 _NO_QUEUES: Final = (

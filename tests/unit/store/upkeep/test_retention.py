@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rocketpy.errors import ConfigInvalid, DiskFull, StoreError
-from rocketpy_broker.services.metadata.unused_queues import drop_unused_queues
+from rocketpy_broker.handlers.admin.admin import drop_unused_queues
 from rocketpy_broker.store import FlushConfig, IndexConfig, MessageStore, RetentionConfig
 from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.queue.queue_reader import GetMessageStatus
