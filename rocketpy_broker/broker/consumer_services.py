@@ -35,7 +35,7 @@ from rocketpy_broker.services.periodic import PeriodicCalls
 from rocketpy_broker.services.stats.runtime_info import DayTotals, runtime_info
 from rocketpy_broker.services.stats.stats import SAMPLE_MS, BrokerStats, PutCounts
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.files.clock import system_clock
+from rocketpy_broker.store.files.disk import system_clock
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.consumers")

@@ -30,7 +30,7 @@ from rocketpy_broker.config.keys import (
     to_text,
 )
 from rocketpy_broker.config.model import BrokerConfig, ListenConfig, NamesrvConfig
-from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.disk import Clock, system_clock
 from rocketpy_broker.store.files.properties import change_file, read_settings
 from rocketpy_broker.store.setting import Change, Key
 

@@ -20,8 +20,8 @@ from rocketpy_broker.security.accounts import (
     dump_access_file,
     read_access_file,
 )
-from rocketpy_broker.store.files.atomic_file import replace_file
-from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.disk import Clock, system_clock
+from rocketpy_broker.store.files.state_file import replace_file
 
 log = logging.getLogger("rocketpy.broker.access")
 

@@ -46,7 +46,7 @@ from rocketpy_broker.security.required_permissions import (
     required_permissions,
 )
 from rocketpy_broker.services.periodic import PeriodicCalls
-from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.disk import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.access")
 

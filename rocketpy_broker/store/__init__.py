@@ -12,8 +12,8 @@ from rocketpy_broker.store.config import (
     RetentionConfig,
     StoreConfig,
 )
+from rocketpy_broker.store.log.message_log import RecoveryReport
 from rocketpy_broker.store.log.messages import AppendReceipt, MessageInner
-from rocketpy_broker.store.log.recovery_report import RecoveryReport
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.queue.queue_reader import GetMessageResult, GetMessageStatus, QueryMessageResult
 

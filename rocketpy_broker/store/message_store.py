@@ -21,18 +21,15 @@ from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy_broker.store.busy import OverloadDetector, Reason, StoreBusy
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile, DispatchProgress
-from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk, OsDisk, disk_errors, make_durable_dir
+from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, disk_errors, make_durable_dir, system_clock
 from rocketpy_broker.store.files.state_file import load_state, save_state
 from rocketpy_broker.store.files.store_lock import StoreLock
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.commit_log import CommitLog
 from rocketpy_broker.store.log.flush import FlushPlan, flush_failure, flush_now
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.log.message_log import MessageLog
-from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
-from rocketpy_broker.store.log.queue_table import QueueTable
-from rocketpy_broker.store.log.recovery_report import RecoveryReport
+from rocketpy_broker.store.log.message_log import MessageLog, RecoveryReport
+from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner, QueueTable
 from rocketpy_broker.store.queue.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum, decode_checksums, encode_checksums
 from rocketpy_broker.store.recovery.recovery import Recovery

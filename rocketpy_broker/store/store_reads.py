@@ -11,7 +11,7 @@ from rocketpy.protocol.message.record import is_intact
 from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.message_log import MessageLog
-from rocketpy_broker.store.log.queue_table import QueueTable
+from rocketpy_broker.store.log.messages import QueueTable
 from rocketpy_broker.store.queue.consume_queue import UNIT, ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.queue.queue_reader import (
@@ -19,8 +19,8 @@ from rocketpy_broker.store.queue.queue_reader import (
     GetMessageResult,
     QueryMessageResult,
     QueueReader,
+    offset_by_time,
 )
-from rocketpy_broker.store.queue.time_search import offset_by_time
 from rocketpy_broker.store.stats import StoreStats
 
 

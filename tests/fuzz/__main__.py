@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rocketpy_broker.store.files.atomic_file import replace_file
+from rocketpy_broker.store.files.state_file import replace_file
 from tests.fuzz.engine import Failure, Result, run_offline
 from tests.fuzz.live import LIVE_TARGETS, fuzz_port
 from tests.fuzz.targets import TARGETS

@@ -43,7 +43,7 @@ from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.stats.stats import GROUP_GET_NUMS, BrokerStats
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.files.clock import system_clock
+from rocketpy_broker.store.files.disk import system_clock
 
 _LONG_MAX: Final = 2**63 - 1
 _ANSWER_BYTES_MAX: Final = 12 << 20

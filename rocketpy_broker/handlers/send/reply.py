@@ -32,7 +32,7 @@ from rocketpy_broker.config.model import SendConfig
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.send.send import SendHandler
 from rocketpy_broker.store import MessageInner
-from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.disk import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.reply")
 

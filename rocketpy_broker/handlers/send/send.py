@@ -45,7 +45,7 @@ from rocketpy_broker.services.metadata.topics import (
 )
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.busy import PendingFull, Reason, StoreBusy
-from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.disk import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.send")
 

@@ -25,7 +25,7 @@ from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_T
 from rocketpy_broker.services.transactions.half_messages import HalfMessage
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.disk import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.transactions")
 

@@ -45,25 +45,25 @@ from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.store.busy import PendingFull
 from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint
-from rocketpy_broker.store.files.clock import Clock
-from rocketpy_broker.store.files.disk import Disk
+from rocketpy_broker.store.files.disk import Clock, Disk
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import BulkReader, LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
-from rocketpy_broker.store.log.message_log import RecordScan
-from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
-from rocketpy_broker.store.log.queue_table import QueueTable
-from rocketpy_broker.store.log.record_rules import (
+from rocketpy_broker.store.log.message_log import RecordScan, RecoveryReport
+from rocketpy_broker.store.log.messages import (
     NUL_IN_PROPERTIES,
     TIMESTAMP_BYTES,
+    AppendReceipt,
+    DispatchRequest,
+    MessageInner,
+    QueueTable,
     peek_message,
     store_host_flag,
     timestamp_in,
     too_large,
     with_hosts,
 )
-from rocketpy_broker.store.log.recovery_report import RecoveryReport
 
 logger = logging.getLogger("rocketpy_broker.dledger.ledger_log")
 

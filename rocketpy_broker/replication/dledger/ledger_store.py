@@ -16,11 +16,10 @@ from rocketpy_broker.replication.dledger.storage.entry_records import check_reco
 from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
 from rocketpy_broker.store.config import StoreConfig
-from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk, OsDisk
+from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.log.flush import FlushPlan
-from rocketpy_broker.store.log.queue_table import QueueTable
-from rocketpy_broker.store.log.recovery_report import RecoveryReport
+from rocketpy_broker.store.log.message_log import RecoveryReport
+from rocketpy_broker.store.log.messages import QueueTable
 from rocketpy_broker.store.message_store import MessageStore
 
 logger = logging.getLogger("rocketpy_broker.dledger.ledger_store")

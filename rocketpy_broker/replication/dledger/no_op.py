@@ -10,7 +10,7 @@ from typing import Final
 
 from rocketpy.protocol.message.record import encode_record
 from rocketpy.protocol.message.sysflag import MessageSysFlag
-from rocketpy_broker.store.files.clock import Clock
+from rocketpy_broker.store.files.disk import Clock
 
 NO_OP_TOPIC: Final = "SELF_TEST_TOPIC"
 

@@ -19,8 +19,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.services.delay.queues import DelayQueues
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.busy import StoreBusy
-from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk, OsDisk
+from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.files.state_file import load_state, save_state, save_state_in_thread
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 

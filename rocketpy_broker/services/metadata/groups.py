@@ -18,8 +18,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.services.metadata.offsets import check_group_name
 from rocketpy_broker.services.metadata.persistent_table import PersistentTable, TableChange
-from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk
+from rocketpy_broker.store.files.disk import Clock, Disk, system_clock
 
 log = logging.getLogger("rocketpy.broker.groups")
 

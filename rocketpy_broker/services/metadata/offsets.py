@@ -18,8 +18,7 @@ import msgspec
 from rocketpy.errors import GroupInvalid, StoreError
 from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
 from rocketpy_broker.services.metadata.topics import check_topic_name
-from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk, OsDisk
+from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.files.state_file import load_state, save_in_thread, save_state
 
 log = logging.getLogger("rocketpy.broker.offsets")

@@ -17,8 +17,7 @@ from rocketpy.errors import StoreError
 from rocketpy.protocol.bodies import DataVersion
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.store.files.batch_saver import BatchSaver
-from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk, OsDisk
+from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.files.state_file import format_table, load_state, save_state
 
 T = TypeVar("T")

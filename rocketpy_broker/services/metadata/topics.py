@@ -23,8 +23,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.services.metadata.persistent_table import PersistentTable, TableChange
 from rocketpy_broker.store.files.batch_saver import ChangePending, PendingChange
-from rocketpy_broker.store.files.clock import Clock, system_clock
-from rocketpy_broker.store.files.disk import Disk
+from rocketpy_broker.store.files.disk import Clock, Disk, system_clock
 
 log = logging.getLogger("rocketpy.broker.topics")
 

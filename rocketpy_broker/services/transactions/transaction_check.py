@@ -33,7 +33,7 @@ from rocketpy_broker.services.transactions.half_messages import (
 )
 from rocketpy_broker.services.transactions.transactions import OpenHalfMessage, TransactionService
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
-from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.disk import Clock, system_clock
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.transactions")

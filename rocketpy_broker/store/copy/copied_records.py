@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged, TopicInvalid, TornTail
 from rocketpy.protocol.message.record import BLANK_MAGIC, MIN_BLANK_BYTES, RecordView, peek, read_start
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, check_topic
 from rocketpy_broker.store.log.plain_records import PlainRecords
-from rocketpy_broker.store.log.queue_table import check_topic
 from rocketpy_broker.store.message_store import MessageStore
 
 

@@ -18,6 +18,7 @@ import errno
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -345,3 +346,12 @@ def make_durable_dir(disk: Disk, directory: Path) -> None:
         disk.make_dir(directory)
         for path in reversed(made):
             disk.fsync_dir(path.parent)
+
+
+Clock = Callable[[], int]
+"""Milliseconds since 1970. It may jump; nothing but timestamps and file names depends on it."""
+
+
+def system_clock() -> int:
+    """The machine's clock in ms since 1970."""
+    return time.time_ns() // 1_000_000

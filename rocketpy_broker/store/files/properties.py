@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy_broker.store.files.atomic_file import replace_file
+from rocketpy_broker.store.files.state_file import replace_file
 
 _LINE_END = re.compile(r"\r\n?|\n")
 """Java's. `str.splitlines` knows more, of which ISO-8859-1 makes one of any byte 0x85 in a comment."""

@@ -18,8 +18,7 @@ from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy.protocol.java import utf8_hash
 from rocketpy_broker.store.config import IndexConfig
 from rocketpy_broker.store.files.checkpoint import DispatchProgress
-from rocketpy_broker.store.files.clock import Clock
-from rocketpy_broker.store.files.disk import Disk, disk_errors
+from rocketpy_broker.store.files.disk import Clock, Disk, disk_errors
 from rocketpy_broker.store.index.index_file import IndexFile
 from rocketpy_broker.store.index.index_hash import joined_hash, key_hashes
 

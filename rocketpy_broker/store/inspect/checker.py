@@ -22,7 +22,7 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.index.index_file import IndexFile
 from rocketpy_broker.store.index.index_hash import positive_hash
 from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
-from rocketpy_broker.store.log.log_files import LogFiles
+from rocketpy_broker.store.log.mapped_file_queue import LogFiles
 from rocketpy_broker.store.log.message_log import RecordScan
 from rocketpy_broker.store.log.messages import NOT_IN_QUEUE
 from rocketpy_broker.store.message_store import MessageStore

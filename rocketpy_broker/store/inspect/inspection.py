@@ -17,10 +17,9 @@ from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.index.index_file import HEADER_BYTES, IndexFile
-from rocketpy_broker.store.log.log_files import LogFiles
 from rocketpy_broker.store.log.log_scan import LogScan, find_record
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
+from rocketpy_broker.store.log.mapped_file_queue import LogFiles, MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan
 from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable, Dispatcher

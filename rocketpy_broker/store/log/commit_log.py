@@ -33,27 +33,26 @@ from rocketpy.protocol.message.record import (
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint
-from rocketpy_broker.store.files.clock import Clock
-from rocketpy_broker.store.files.disk import Disk, disk_errors
+from rocketpy_broker.store.files.disk import Clock, Disk, disk_errors
 from rocketpy_broker.store.log.flush import FlushPlan
-from rocketpy_broker.store.log.log_scan import BulkReader, LogScan, LogTail
+from rocketpy_broker.store.log.log_scan import BulkReader, LogScan, LogTail, find_record, has_lost_sector
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
-from rocketpy_broker.store.log.message_log import RecordScan
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, AppendReceipt, DispatchRequest, MessageInner
-from rocketpy_broker.store.log.preallocation import Preallocator
-from rocketpy_broker.store.log.queue_table import QueueTable
-from rocketpy_broker.store.log.record_rules import (
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue, Preallocator
+from rocketpy_broker.store.log.message_log import RecordScan, RecoveryReport
+from rocketpy_broker.store.log.messages import (
+    NOT_IN_QUEUE,
     NUL_IN_PROPERTIES,
     TIMESTAMP_BYTES,
+    AppendReceipt,
+    DispatchRequest,
+    MessageInner,
+    QueueTable,
     peek_message,
     store_host_flag,
     timestamp_in,
     too_large,
     with_hosts,
 )
-from rocketpy_broker.store.log.recovery_report import RecoveryReport
-from rocketpy_broker.store.log.tail_check import check_end, cut
 
 logger = logging.getLogger("rocketpy_broker.store.commit_log")
 
@@ -429,3 +428,45 @@ class CommitLog:
     def take_expired_side_files(self) -> list[MappedFile]:
         """There is nothing else."""
         return []
+
+
+def check_end(
+    files: MappedFileQueue,
+    scan: RecordScan,
+    checkpoint: Checkpoint,
+    config: RecoveryConfig,
+    report: RecoveryReport,
+) -> None:
+    """Refuse an end that is damage rather than a torn tail. Raises StoreDamaged."""
+    follower = find_record(files, scan.end)
+    is_ours = checkpoint.flushed_offset >= 0
+    if follower is not None and not is_ours and follower.store_timestamp < scan.last_store_timestamp:
+        follower = None  # left over from an earlier, longer log: 4.6.0 cuts without wiping
+    problem = ""
+    if 0 <= scan.end < checkpoint.flushed_offset:
+        problem = f"the log was flushed up to {checkpoint.flushed_offset}"
+    elif follower is not None and not (
+        is_ours and has_lost_sector(files, scan.end, follower.physical_offset)
+    ):
+        problem = f"a valid record follows at {follower.physical_offset}"
+    reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
+    if problem and not config.cut_damage:
+        raise StoreDamaged(
+            f"the commit log in {files.directory} is damaged at {scan.end}: {reason}, but "
+            f"{problem}. Restore the file from a replica or a copy; or set cut_damage and lose the rest"
+        )
+    if problem:
+        report.note(f"damage at {scan.end} ({reason}, but {problem}) is cut off as configured")
+    elif follower is not None:
+        report.note(f"unflushed records behind {scan.end} are lost: {reason}")
+    elif scan.stop is not None:
+        report.note(f"torn tail at {scan.end}: {reason}")
+
+
+def cut(files: MappedFileQueue, end: int, report: RecoveryReport) -> None:
+    """Cut the log's files at `end`, and delete those that are none of the log's. Raises StoreError."""
+    report.cut_bytes = files.truncate(end)
+    if strays := files.drop_strays():
+        report.note(f"{strays} files are deleted that power loss left: expired ones, or unflushed ones")
+    if report.cut_bytes:
+        report.note(f"{report.cut_bytes} bytes behind {end} are wiped from the commit log")

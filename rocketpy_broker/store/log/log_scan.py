@@ -14,9 +14,9 @@ from rocketpy.protocol.message.record import (
     peek,
     read_start,
 )
-from rocketpy_broker.store.log.log_files import LogFiles
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.log.queue_table import check_topic
+from rocketpy_broker.store.log.mapped_file_queue import LogFiles
+from rocketpy_broker.store.log.messages import check_topic
 
 _WINDOW_BYTES: Final = 4 << 20
 _TAIL_BYTES: Final = 16 << 20

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from rocketpy.errors import StoreDamaged, StoreError, ensure
+from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.disk import Disk, disk_errors
 from rocketpy_broker.store.log.mapped_file import MappedFile
 
@@ -308,3 +310,65 @@ class MappedFileQueue:
             file.close()
         if self.spare is not None:
             self.spare.close()
+
+
+class Preallocator:
+    """Decides when more is needed; `make` does it, and may run in a thread."""
+
+    __slots__ = ("_files", "_margin")
+
+    def __init__(self, files: MappedFileQueue, config: CommitLogConfig) -> None:
+        self._files = files
+        # How near to its file's end the log may come before the next file is made.
+        self._margin = min(config.segment_bytes // 2, max(config.reserve_bytes, config.message_bytes_max))
+
+    def is_wanted(self) -> bool:
+        """Is the log near the end of what is reserved, or of its file?"""
+        last = self._files.last
+        if last is None:
+            return False
+        return last.wants_reserve() or (self._files.spare is None and last.size - last.wrote < self._margin)
+
+    def make(self) -> MappedFile | None:
+        """Reserve space in the last file, or return the next one. Blocks. Raises DiskFull, StoreError."""
+        last = self._files.last
+        if last is None:
+            return None
+        if last.wants_reserve():
+            last.reserve()
+            return None
+        return self._files.create_preallocated(last.end)
+
+
+class LogFiles(Protocol):
+    """Files of one size that follow each other without a gap. Offsets in bytes from the log's start."""
+
+    file_bytes: int
+
+    @property
+    def directory(self) -> Path:
+        """Where the newest are."""
+
+    @property
+    def mapped_files(self) -> Sequence[MappedFile]:
+        """All, oldest first."""
+
+    @property
+    def min_offset(self) -> int:
+        """Where the oldest starts."""
+
+    @property
+    def max_offset(self) -> int:
+        """Just behind the last byte written."""
+
+    def find(self, offset: int) -> MappedFile | None:
+        """Return the one that holds this offset, written or not."""
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Return written bytes within one file; None when they are not all there."""
+
+    def take_first(self) -> MappedFile:
+        """Take the oldest out, for the caller to delete; never the one being written."""
+
+    def drop_strays(self) -> int:
+        """Delete the files that are not part of the log; return their number."""

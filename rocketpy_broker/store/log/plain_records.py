@@ -15,8 +15,7 @@ from zlib import crc32
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.message.record import MESSAGE_MAGIC
 from rocketpy.protocol.message.sysflag import MessageSysFlag
-from rocketpy_broker.store.log.messages import DispatchRequest
-from rocketpy_broker.store.log.queue_table import QueueCursor
+from rocketpy_broker.store.log.messages import DispatchRequest, QueueCursor
 
 # size, magic, crc, queue id, queue offset, physical offset, sysFlag, store timestamp, body length
 _HEAD: Final = Struct(">iIIi4xqqi16xq20xi")

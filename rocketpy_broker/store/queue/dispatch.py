@@ -24,8 +24,13 @@ from rocketpy_broker.store.files.disk import Disk, lacks_descriptors
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest
-from rocketpy_broker.store.log.queue_table import QueueCursor, QueueTable, check_topic
+from rocketpy_broker.store.log.messages import (
+    NOT_IN_QUEUE,
+    DispatchRequest,
+    QueueCursor,
+    QueueTable,
+    check_topic,
+)
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.property_fields import PropertyFields, index_fields
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, QueueCursor
 from rocketpy_broker.store.log.plain_records import PlainRecords
-from rocketpy_broker.store.log.queue_table import QueueCursor
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable
 

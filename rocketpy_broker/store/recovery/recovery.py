@@ -31,10 +31,8 @@ from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.log_scan import LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.log.message_log import MessageLog, RecordScan
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest
-from rocketpy_broker.store.log.queue_table import QueueTable
-from rocketpy_broker.store.log.recovery_report import RecoveryReport
+from rocketpy_broker.store.log.message_log import MessageLog, RecordScan, RecoveryReport
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, QueueTable
 from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import CHECKSUM_BYTES_MAX, ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum

@@ -1,36 +1,122 @@
-"""Deletes what retention lets go, in steps: chosen on the store's own thread, deleted in any.
+"""Retention: decides which files expire, takes them out of the store, and deletes them in any thread.
 
-A file is taken out of its list first, so that nobody begins to read it, then its name goes; whoever reads it
-at that moment holds it open and reads on. The commit log goes first: a crash in between leaves units and
-index entries that point below the log, which readers know how to skip.
+Two things start a pass: the hour of `delete_when`, and a disk fuller than `max_used_percent`. A pass deletes
+the oldest commit log files that were last written longer ago than `reserved_hours`. Above `refuse_percent`
+the store rejects messages until there is space. With `clean_forcibly`, which is off by default, a disk
+fuller than `clean_percent` has the oldest files deleted whatever their age.
+Consume queues and index follow: entries that point below the commit log's start go. The file being written
+never goes.
+
+A file is taken out of its list first, so that no new reader finds it, and then deleted; a reader that holds
+it open reads on. The commit log goes first: a crash in between leaves units and index entries that point
+below the log, which readers skip.
+
+Source: RocketMQ DefaultMessageStore CleanCommitLogService, MappedFileQueue deleteExpiredFileByTime.
+Differs: `clean_forcibly` is on by default there, so a full disk costs messages that nobody has read.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rocketpy.errors import DiskFull
 from rocketpy_broker.store.busy import Reason
+from rocketpy_broker.store.config import RetentionConfig
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.message_store import MessageStore
-from rocketpy_broker.store.upkeep.retention import (
-    CleanDecision,
-    DiskUse,
-    FileAge,
-    decide,
-    deletable_below,
-    expired,
-)
 
 logger = logging.getLogger("rocketpy_broker.store.cleaner")
 
+_HOUR_MS = 3_600_000
 _NAMED_QUEUES_MAX = 20
 
 Deletion = Callable[[], None]
 """Deletes one file. Blocks; safe in a thread. Raises StoreError."""
+
+
+class DiskUse(NamedTuple):
+    """Used part of the file systems of commit log and consume queues, 0 to 1; below 0 when not known."""
+
+    log: float
+    queues: float
+
+
+class FileAge(NamedTuple):
+    """A commit log file. written_ms: when it was last written. held_ms: for how long a reader has been seen
+    to hold it; None when none does.
+    """
+
+    written_ms: int
+    held_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CleanDecision:
+    """What one pass does. reason: for the log; empty when there is nothing to do."""
+
+    reason: str
+    at_once: bool
+    """Delete files whatever their age."""
+    refuse_writes: bool
+    """The disk is so full that messages are refused."""
+
+
+def is_hour_of(delete_when: str, now_ms: int) -> bool:
+    """Is it one of the hours of `deleteWhen`, "04" or "04;16", in local time?"""
+    hour = time.localtime(now_ms / 1000).tm_hour
+    return any(part.strip().isdigit() and int(part) == hour for part in delete_when.split(";"))
+
+
+def decide(config: RetentionConfig, use: DiskUse, now_ms: int, *, manual: bool = False) -> CleanDecision:
+    """Whether to delete now, and how. manual: an operator asked for it."""
+    fullest = 100 * max(use)
+    urgent = fullest > config.clean_percent
+    refuse = fullest > config.refuse_percent
+    reason = ""
+    if manual:
+        reason = "asked for"
+    elif urgent and config.clean_forcibly:
+        reason = f"the disk is {fullest:.0f}% full, above {config.clean_percent}%"
+    elif fullest > config.max_used_percent or min(use) < 0:
+        reason = f"the disk is {fullest:.0f}% full, the limit is {config.max_used_percent}%"
+    elif is_hour_of(config.delete_when, now_ms):
+        reason = f"it is the hour of deleteWhen={config.delete_when}"
+    return CleanDecision(reason, urgent and config.clean_forcibly, refuse)
+
+
+def expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, at_once: bool) -> int:
+    """How many of the oldest files go now. files: all but the one being written, oldest first.
+
+    A file that a reader holds stays for `grace_ms` from when it was first in the way; so do those behind it,
+    for a log has no holes.
+    """
+    limit = now_ms - config.reserved_hours * _HOUR_MS
+    count = 0
+    for file in files[: config.batch_files_max]:
+        if not at_once and file.written_ms > limit:
+            break
+        if file.held_ms is not None and file.held_ms < config.grace_ms:
+            break
+        count += 1
+    return count
+
+
+def deletable_below(ends: Sequence[int], offset: int) -> int:
+    """How many of the oldest files of a queue or of the index go: those whose newest record lies below
+    that commit log offset. ends: that record's physical offset, of all files but the last, oldest first.
+    """
+    count = 0
+    for end in ends:
+        if end >= offset:
+            break
+        count += 1
+    return count
 
 
 def disk_use(path: Path) -> float:

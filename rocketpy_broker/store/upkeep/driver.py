@@ -20,7 +20,7 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.log.flush import FlushPlan, flush_failure
-from rocketpy_broker.store.log.recovery_report import RecoveryReport
+from rocketpy_broker.store.log.message_log import RecoveryReport
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.queue.dispatch import make_files
 from rocketpy_broker.store.upkeep.cleaner import Cleaner, Deletion

@@ -23,8 +23,7 @@ from rocketpy_broker.replication.dledger.storage.entry_scan import EntryScan, ac
 from rocketpy_broker.replication.dledger.storage.joined_files import JoinedFiles
 from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
-from rocketpy_broker.store.log.log_files import LogFiles
-from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
+from rocketpy_broker.store.log.mapped_file_queue import LogFiles, MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan
 
 _PREFIX = "dledger-"

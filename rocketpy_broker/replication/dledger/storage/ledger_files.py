@@ -37,8 +37,7 @@ from rocketpy_broker.store.files.disk import Disk, OsDisk, disk_errors, make_dur
 from rocketpy_broker.store.log.flush import FlushPlan, flush_now
 from rocketpy_broker.store.log.log_scan import LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
-from rocketpy_broker.store.log.preallocation import Preallocator
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue, Preallocator
 
 logger = logging.getLogger("rocketpy_broker.dledger.ledger_files")
 

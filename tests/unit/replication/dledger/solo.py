@@ -10,7 +10,7 @@ from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoin
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
 from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
 from rocketpy_broker.store import StoreConfig
-from rocketpy_broker.store.files.clock import Clock, system_clock
+from rocketpy_broker.store.files.disk import Clock, system_clock
 from tests.unit.store.helpers import message, small_config
 
 

@@ -7,8 +7,7 @@ import pytest
 from rocketpy.errors import InvariantError, StoreDamaged
 from rocketpy_broker.store import CommitLogConfig
 from rocketpy_broker.store.files.disk import OsDisk
-from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
-from rocketpy_broker.store.log.preallocation import Preallocator
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue, Preallocator
 
 
 def log_of(directory: Path, *sizes: int) -> MappedFileQueue:

@@ -4,7 +4,7 @@ import pytest
 
 from rocketpy.protocol.message.record import encode_record, host_bytes
 from rocketpy.protocol.message.sysflag import MessageSysFlag
-from rocketpy_broker.store.log.record_rules import TIMESTAMP_BYTES, timestamp_in
+from rocketpy_broker.store.log.messages import TIMESTAMP_BYTES, timestamp_in
 
 V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 

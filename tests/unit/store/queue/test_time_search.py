@@ -11,7 +11,7 @@ import pytest
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.log.message_log import MessageLog
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
-from rocketpy_broker.store.queue.time_search import offset_by_time
+from rocketpy_broker.store.queue.queue_reader import offset_by_time
 
 
 class Log:

@@ -15,7 +15,7 @@ from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.index.index_hash import key_hashes, positive_hash
 from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.log.log_scan import LogScan
-from rocketpy_broker.store.log.queue_table import QueueCursor
+from rocketpy_broker.store.log.messages import QueueCursor
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable, Dispatcher
 from rocketpy_broker.store.queue.property_fields import PropertyFields, index_fields

@@ -15,16 +15,17 @@ from rocketpy_broker.handlers.admin.admin import drop_unused_queues
 from rocketpy_broker.store import FlushConfig, IndexConfig, MessageStore, RetentionConfig
 from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.queue.queue_reader import GetMessageStatus
-from rocketpy_broker.store.upkeep.cleaner import Cleaner, disk_use
-from rocketpy_broker.store.upkeep.driver import StoreDriver
-from rocketpy_broker.store.upkeep.retention import (
+from rocketpy_broker.store.upkeep.cleaner import (
+    Cleaner,
     DiskUse,
     FileAge,
     decide,
     deletable_below,
+    disk_use,
     expired,
     is_hour_of,
 )
+from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, put, small_config
 from tests.waiting import LIMIT_S
