@@ -272,7 +272,7 @@ class EmbeddedCluster(Lifecycle):
         slaves = [broker.replication for broker in self.brokers if broker.config.is_slave]
         masters = [broker.replication for broker in self.brokers if not broker.config.is_slave]
         return all(slave.slave_state() is HaClientState.COPIES for slave in slaves) and all(
-            len(master.slaves()) == self._slaves and master.progress.acked >= 0 for master in masters
+            len(master.slaves()) == self._slaves and master.connected.acked >= 0 for master in masters
         )
 
 

@@ -28,7 +28,7 @@ from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
 from rocketpy_broker.replication.dledger.no_op import NoOp
 from rocketpy_broker.replication.dledger.peer import Peer, PeerHealth, PeerState
-from rocketpy_broker.replication.ha.progress import SlaveState
+from rocketpy_broker.replication.ha.connected_slaves import SlaveState
 from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 

@@ -18,12 +18,12 @@ from rocketpy_broker.config.model import BrokerConfig, BrokerRole
 from rocketpy_broker.handlers.send.response import ParkResponses, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import ReplicaWaiters
 from rocketpy_broker.replication.ha.client import HaClient, HaClientState
+from rocketpy_broker.replication.ha.connected_slaves import ConnectedSlaves, SlaveState
 from rocketpy_broker.replication.ha.epochs import rank
 from rocketpy_broker.replication.ha.log import EpochFile, StoreSource
-from rocketpy_broker.replication.ha.progress import Progress, SlaveState
 from rocketpy_broker.replication.ha.server import HaServer
-from rocketpy_broker.replication.ha.settings import LinkSettings
-from rocketpy_broker.replication.ha_status import slaves_text
+from rocketpy_broker.replication.ha.settings import HaSettings
+from rocketpy_broker.replication.ha_status import encode_slaves
 from rocketpy_broker.services.cluster.registration import advertised
 from rocketpy_broker.store import FlushDiskType, MessageStore
 from rocketpy_broker.store.busy import Reason
@@ -44,8 +44,10 @@ class HaReplication:
         """Whether it copies a master now."""
         ha = config.ha
         self.epochs = EpochFile(store.disk, config.store.root / "config" / "haEpochs.json")
-        self.progress = Progress(behind_bytes_max=ha.behind_bytes_max, joined_only=ha.handshake_required)
-        settings = LinkSettings(
+        self.connected = ConnectedSlaves(
+            behind_bytes_max=ha.behind_bytes_max, joined_only=ha.handshake_required
+        )
+        settings = HaSettings(
             heartbeat_ms=ha.heartbeat_ms,
             silence_ms=ha.silence_ms,
             batch_bytes=ha.batch_bytes,
@@ -55,7 +57,7 @@ class HaReplication:
         self.server = HaServer(
             StoreSource(store, self.epochs),
             self._server_settings(settings),
-            self.progress,
+            self.connected,
             self._acked,
             tasks,
             names=config.replica_names,
@@ -73,7 +75,7 @@ class HaReplication:
         )
         self._waiters: ReplicaWaiters | None = None
 
-    def _server_settings(self, settings: LinkSettings) -> LinkSettings:
+    def _server_settings(self, settings: HaSettings) -> HaSettings:
         """With access control and without a secret, those of an HA port that no slave is let in at."""
         config = self._config
         if not config.accepts_any_replica or config.replica_address.scheme == "memory":
@@ -99,11 +101,11 @@ class HaReplication:
         """
         self.epochs.load()
         if self.is_slave:
-            self.epochs.follow()
+            self.epochs.become_slave()
             self._store.reject(Reason.SLAVE, StoreError("this broker is a slave"))
         else:
             end, now_ms = self._store.max_physical_offset, self._store.clock()
-            self.epochs.lead(end, secrets.token_hex(8), now_ms, is_clean=is_clean)
+            self.epochs.become_master(end, secrets.token_hex(8), now_ms, is_clean=is_clean)
 
     async def listen(self, address: Address) -> None:
         """Open the HA port. address: where the broker listens. Raises OSError."""
@@ -122,7 +124,7 @@ class HaReplication:
             log.warning(
                 "HA port %d cannot be used (%s), %s is; set haListenPort", port, error, self.server.address
             )
-        self._driver.on_written = self.server.poke
+        self._driver.on_written = self.server.schedule_send
 
     @property
     def advertised_address(self) -> str:
@@ -141,9 +143,9 @@ class HaReplication:
             "haRole": self._config.ha.role.name,
             "haAddress": "" if address is None else self.advertised_address,
             "haEpoch": str(rank(self.epochs.state, end)[0]),
-            "haConnections": str(self.progress.connections),
-            "haAckedOffset": str(self.progress.acked),
-            "haSlaves": slaves_text(self.slaves()),
+            "haConnections": str(self.connected.connections),
+            "haAckedOffset": str(self.connected.acked),
+            "haSlaves": encode_slaves(self.slaves()),
         }
         if self.is_slave:
             table["haMasterAddress"] = str(self.client.address or "")
@@ -156,7 +158,7 @@ class HaReplication:
 
     def slaves(self) -> list[SlaveState]:
         """Who copies this broker."""
-        return self.progress.states(self._store.max_physical_offset)
+        return self.connected.states(self._store.max_physical_offset)
 
     def slave_state(self) -> HaClientState | None:
         """What it is doing as a slave; None for a master."""
@@ -179,12 +181,12 @@ class HaReplication:
         if self._config.ha.role is not BrokerRole.SYNC_MASTER:
             return None
         self._waiters = ReplicaWaiters(
-            self.progress,
+            self.connected,
             answers,
             self._tasks,
             timeout_ms=self._config.store.flush.sync_timeout_ms,
             are_before=are_before,
-            poke=self.server.poke,
+            poke=self.server.schedule_send,
             on_visible=self._driver.schedule_dispatch,
         )
         self._store.dispatcher.limit = self._waiters.limit
@@ -198,7 +200,7 @@ class HaReplication:
         """Copy the master, if this is a slave: the one configured, or told to `follow`."""
         if self.is_slave:
             if self._config.ha.master_address is not None:
-                self.client.follow(self._config.ha.master_address)
+                self.client.set_master(self._config.ha.master_address)
             self.client.start()
 
     def follow(self, ha_address: str) -> None:
@@ -208,7 +210,7 @@ class HaReplication:
         address = Address.parse(ha_address)
         if address.scheme == "tcp" and self._config.listen.address.scheme == "tls":
             address = Address("tls", address.host, address.port)
-        self.client.follow(address)
+        self.client.set_master(address)
 
     async def stop_role_changes(self) -> None:
         """It has one role for all its life."""

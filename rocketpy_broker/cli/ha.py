@@ -18,7 +18,7 @@ import msgspec
 from rocketpy.errors import RocketError
 from rocketpy_broker.cli.common import name_servers, namesrv_of, print_line, print_table
 from rocketpy_broker.replication.ha.client import HaClientState
-from rocketpy_broker.replication.ha_status import MASTER_ID, Replica, ask_broker, find_replicas
+from rocketpy_broker.replication.ha_status import MASTER_ID, BrokerReport, ask_broker, find_brokers
 
 _EXIT_PROBLEMS = 1
 _EXIT_UNKNOWN = 2
@@ -58,10 +58,10 @@ async def _status(options: argparse.Namespace) -> int:
     return _EXIT_PROBLEMS if bad else 0
 
 
-async def _replicas(options: argparse.Namespace) -> list[Replica]:
+async def _replicas(options: argparse.Namespace) -> list[BrokerReport]:
     if options.broker:
         return [await ask_broker(options.broker)]
-    return await find_replicas(name_servers(options), options.name)
+    return await find_brokers(name_servers(options), options.name)
 
 
 def _nobody(options: argparse.Namespace) -> str:
@@ -70,17 +70,17 @@ def _nobody(options: argparse.Namespace) -> str:
     return f"no broker{named} is registered at {namesrv_of(options)}"
 
 
-def _waits(replica: Replica) -> bool:
+def _waits(replica: BrokerReport) -> bool:
     """Whether a slave of ours does not copy."""
     return replica.state not in ("", HaClientState.COPIES.name)
 
 
-def _print_table(replicas: Sequence[Replica]) -> None:
+def _print_table(replicas: Sequence[BrokerReport]) -> None:
     ends = {each.name: each.max_offset for each in replicas if each.broker_id == MASTER_ID and each.answers}
     print_table([_COLUMNS, *(_row(each, ends.get(each.name)) for each in replicas)])
 
 
-def _row(replica: Replica, master_end: int | None) -> tuple[str, ...]:
+def _row(replica: BrokerReport, master_end: int | None) -> tuple[str, ...]:
     """master_end: where the master's log ends, if it told; a slave's lag is counted from there."""
     is_slave = replica.broker_id != MASTER_ID
     lag = max(0, master_end - replica.max_offset) if is_slave and master_end is not None else None
@@ -98,5 +98,5 @@ def _row(replica: Replica, master_end: int | None) -> tuple[str, ...]:
     )
 
 
-def _who(replica: Replica) -> tuple[str, str, str]:
+def _who(replica: BrokerReport) -> tuple[str, str, str]:
     return replica.name or "?", str(replica.broker_id), replica.address

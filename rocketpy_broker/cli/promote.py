@@ -24,7 +24,7 @@ from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.config.model import BrokerConfig, BrokerRole
 from rocketpy_broker.replication.ha.epochs import rank
 from rocketpy_broker.replication.ha.log import EpochFile
-from rocketpy_broker.replication.ha_status import MASTER_ID, Replica, find_replicas
+from rocketpy_broker.replication.ha_status import MASTER_ID, BrokerReport, find_brokers
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.properties import change_file
 
@@ -82,7 +82,7 @@ def _objections(config: BrokerConfig, ours: tuple[int, int]) -> Iterator[str]:
     """Yield why it is not for this slave to be the master."""
     options = ChannelOptions(ssl=config.registration.ssl)
     try:
-        replicas = asyncio.run(find_replicas(config.registration.namesrv, config.name, options))
+        replicas = asyncio.run(find_brokers(config.registration.namesrv, config.name, options))
     except RocketError as error:
         yield f"no name server tells who else there is: {error}"
         return
@@ -91,7 +91,7 @@ def _objections(config: BrokerConfig, ours: tuple[int, int]) -> Iterator[str]:
             yield from _objection(replica, ours)
 
 
-def _objection(replica: Replica, ours: tuple[int, int]) -> Iterator[str]:
+def _objection(replica: BrokerReport, ours: tuple[int, int]) -> Iterator[str]:
     who = f"slave {replica.broker_id} at {replica.address}"
     if replica.broker_id == MASTER_ID:
         if replica.answers:

@@ -13,7 +13,7 @@ from rocketpy_broker.metrics import catalog
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.peer import PeerHealth
 from rocketpy_broker.replication.ha.client import HaClientState
-from rocketpy_broker.replication.ha.progress import SlaveState
+from rocketpy_broker.replication.ha.connected_slaves import SlaveState
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.long_polling import PullRequestHoldTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets

@@ -23,7 +23,7 @@ from rocketpy_broker.replication.dledger.core.messages import (
     to_request,
 )
 from rocketpy_broker.replication.dledger.handshake import authenticate
-from rocketpy_broker.replication.ha_status import ask_runtime_info, find_places
+from rocketpy_broker.replication.ha_status import ask_runtime_info, find_broker_addresses
 
 _TIMEOUT_MS: Final = 3000
 
@@ -57,7 +57,7 @@ async def find_peers(
     namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
 ) -> list[PeerReport]:
     """Ask every broker that a name server knows, or those of one name. Raises RocketError if none answers."""
-    places = await find_places(namesrv, name, options)
+    places = await find_broker_addresses(namesrv, name, options)
     return await asyncio.gather(
         *(
             _ask_broker(PeerReport(broker_name=name, broker_id=id_, address=address), options)

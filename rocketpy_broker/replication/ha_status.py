@@ -18,14 +18,14 @@ from rocketpy.errors import RemoteProtocolError, RocketError
 from rocketpy.protocol.bodies import ClusterInfo, KVTable
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.transport import Address, ChannelOptions
-from rocketpy_broker.replication.ha.progress import SlaveState
+from rocketpy_broker.replication.ha.connected_slaves import SlaveState
 from rocketpy_broker.services.cluster.remoting_client import RemotingClient
 
 MASTER_ID: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class BrokerReport:
     """One broker. problem: why it did not answer, or why it does not copy; empty if all is well."""
 
     name: str
@@ -49,23 +49,23 @@ class Replica:
         return self.epoch, self.max_offset
 
 
-def slaves_text(slaves: Sequence[SlaveState]) -> str:
+def encode_slaves(slaves: Sequence[SlaveState]) -> str:
     """Return the slaves of a broker as it tells them, in JSON."""
     return msgspec.json.encode(slaves).decode()
 
 
-async def find_replicas(
+async def find_brokers(
     namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
-) -> list[Replica]:
+) -> list[BrokerReport]:
     """Ask every broker that a name server knows, or those of one name. Raises RocketError when none answers.
 
     namesrv: the first that answers counts. Brokers that do not answer are in the result all the same.
     """
-    places = await find_places(namesrv, name, options)
+    places = await find_broker_addresses(namesrv, name, options)
     return await asyncio.gather(*(ask_broker(address, name, id_, options) for name, id_, address in places))
 
 
-async def find_places(
+async def find_broker_addresses(
     namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
 ) -> list[tuple[str, int, str]]:
     """Return name, id and address of the brokers that a name server knows. Raises RocketError as above."""
@@ -87,16 +87,16 @@ async def ask_runtime_info(address: str, options: ChannelOptions | None = None) 
 
 async def ask_broker(
     address: str, name: str = "", broker_id: int = -1, options: ChannelOptions | None = None
-) -> Replica:
+) -> BrokerReport:
     """Ask one broker; whatever goes wrong is its `problem`. name, broker_id: as name servers know it."""
-    replica = Replica(name=name, broker_id=broker_id, address=address)
+    replica = BrokerReport(name=name, broker_id=broker_id, address=address)
     try:
         return _read(replica, await ask_runtime_info(address, options))
     except RocketError as error:
         return replace(replica, problem=str(error))
 
 
-def _read(replica: Replica, table: dict[str, str]) -> Replica:
+def _read(replica: BrokerReport, table: dict[str, str]) -> BrokerReport:
     try:
         return replace(
             replica,

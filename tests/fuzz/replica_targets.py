@@ -48,21 +48,20 @@ from rocketpy_broker.replication.dledger.core.node import RaftNode
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.dledger.core.state_files import TermState
 from rocketpy_broker.replication.ha.epochs import Epoch, EpochState
-from rocketpy_broker.replication.ha.master import MasterLink, Poll, Received
-from rocketpy_broker.replication.ha.settings import LinkSettings
-from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.master import DataReceived, MasterSession, Poll
+from rocketpy_broker.replication.ha.settings import HaSettings
+from rocketpy_broker.replication.ha.slave import SlaveSession
 from rocketpy_broker.replication.ha.wire import (
     CONTROL,
     REPORT,
+    ControlMessage,
     Hello,
     Join,
-    Note,
     Refused,
     Welcome,
     ack,
+    encode_control,
     frame,
-    note_to_master,
-    note_to_slave,
 )
 from tests import golden_data
 from tests.fuzz import corpus
@@ -81,7 +80,7 @@ _TAIL_CRC = zlib.crc32(_LOG[-100:])
 def make_reports(draw: Random) -> bytes:
     """What a slave says to its master, almost."""
     recorded = [data for stream in _streams() if (data := stream.slave_to_master)]
-    notes = [note_to_master(_join(draw)) for _ in range(draw.randrange(2))]
+    notes = [encode_control(_join(draw)) for _ in range(draw.randrange(2))]
     acks = [ack(draw.choice(_ODD), draw.choice(_ODD)) for _ in range(draw.randrange(3))]
     said = REPORT.pack(CONTROL) + b"".join((*notes, *acks))
     data = draw.choice((said, said, REPORT.pack(draw.choice(_ODD)), draw.choice(recorded)[:400]))
@@ -91,12 +90,12 @@ def make_reports(draw: Random) -> bytes:
 def make_stream(draw: Random) -> bytes:
     """What a master says to its slave, almost."""
     recorded = [data for stream in _streams() if (data := stream.master_to_slave)]
-    notes: list[Note] = [Hello("m", draw.random() < 0.1), _welcome(draw)]
+    notes: list[ControlMessage] = [Hello("m", draw.random() < 0.1), _welcome(draw)]
     if draw.random() < 0.2:
         notes[draw.randrange(2)] = draw.choice((Refused("no"), _join(draw), Hello("n", False)))
     place = draw.choice((len(_LOG), len(_LOG), draw.choice(_ODD)))
     frames = [frame(place, b""), frame(place, b"x" * 10), frame(min(place + 10, _ODD[-1]), b"y" * 20)]
-    said = b"".join(map(note_to_slave, notes)) + b"".join(frames[: draw.randrange(4)])
+    said = b"".join(map(encode_control, notes)) + b"".join(frames[: draw.randrange(4)])
     data = draw.choice((said, said, b"".join(frames), draw.choice(recorded)[:2000]))
     return Mutator([data], _TOKENS).mutate(draw, data) if draw.random() < 0.5 else data
 
@@ -144,36 +143,36 @@ def _log(draw: Random) -> MemoryLog:
     return log
 
 
-def _settings(draw: Random) -> LinkSettings:
-    return LinkSettings(secret=draw.choice(("", "", "", "key")), wants_flushed=draw.random() < 0.5)
+def _settings(draw: Random) -> HaSettings:
+    return HaSettings(secret=draw.choice(("", "", "", "key")), wants_flushed=draw.random() < 0.5)
 
 
 def check_master(data: bytes, draw: Random) -> None:
     """A slave's bytes change nothing here, and no message counts as copied that was not."""
     log = _log(draw)
     before = bytes(log.data)
-    link = MasterLink(log, _settings(draw), "m", 0)
+    session = MasterSession(log, _settings(draw), "m", 0)
     for now_ms, piece in enumerate(_pieces(data, draw)):
-        link.step(Received(piece), now_ms)
-        link.step(Poll(), now_ms)
-        assert link.counted <= log.max_offset, "what is not there counts as copied"
+        session.step(DataReceived(piece), now_ms)
+        session.step(Poll(), now_ms)
+        assert session.acked_offset <= log.max_offset, "what is not there counts as copied"
     assert bytes(log.data) == before
-    _raise_if_closed(link)
+    _raise_if_closed(session)
 
 
 def check_slave(data: bytes, draw: Random) -> None:
     """A master's bytes are only ever written at the end of the log, and none comes from nowhere."""
     log = _log(draw)
     kept = bytes(log.data)
-    link = SlaveLink(log, _settings(draw), broker_name="b", broker_id=1, nonce="s", now_ms=0)
-    link.step(Poll(), 0)
+    session = SlaveSession(log, _settings(draw), broker_name="b", broker_id=1, nonce="s", now_ms=0)
+    session.step(Poll(), 0)
     for number, piece in enumerate(_pieces(data, draw)):
-        link.step(Received(piece), draw.choice((number, 2000 + number)))
-        link.step(Poll(), 2000 + number)
+        session.step(DataReceived(piece), draw.choice((number, 2000 + number)))
+        session.step(Poll(), 2000 + number)
     assert log.min_offset >= 0, "the log begins before its first byte"
     assert len(log.data) <= len(kept) + len(data), "more was written than was sent"
     assert sum(map(len, log.cut_off)) + len(log.data) >= len(kept), "what was here is gone"
-    _raise_if_closed(link)
+    _raise_if_closed(session)
 
 
 def _pieces(data: bytes, draw: Random) -> list[bytes]:
@@ -181,8 +180,8 @@ def _pieces(data: bytes, draw: Random) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-def _raise_if_closed(link: MasterLink | SlaveLink) -> None:
-    if link.is_closed:
+def _raise_if_closed(session: MasterSession | SlaveSession) -> None:
+    if session.is_closed:
         raise RemoteProtocolError("the connection was closed")
 
 

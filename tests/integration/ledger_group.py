@@ -20,7 +20,7 @@ from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.config.model import ListenConfig, NamesrvConfig
 from rocketpy_broker.namesrv import NameServer
 from rocketpy_broker.replication.dledger.core.events import Tick
-from rocketpy_broker.replication.ha_status import find_places
+from rocketpy_broker.replication.ha_status import find_broker_addresses
 from tests.waiting import LIMIT_S
 
 _NUMBERS = itertools.count()
@@ -122,7 +122,7 @@ class LedgerGroup:
         namesrv = [Address.parse(self.namesrv_address)]
         async with asyncio.timeout(LIMIT_S):
             while True:
-                known = [address for _, id_, address in await find_places(namesrv) if id_ == 0]
+                known = [address for _, id_, address in await find_broker_addresses(namesrv) if id_ == 0]
                 masters = self.masters()
                 if len(masters) == 1 and known == [masters[0].advertised_address]:
                     return masters[0]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocketpy.errors import FlushFailed, StoreError
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy_broker.replication.ha.connected_slaves import ConnectedSlaves
 from rocketpy_broker.replication.ha.log import EpochFile, StoreTarget
-from rocketpy_broker.replication.ha.progress import Progress
-from rocketpy_broker.replication.ha.slave import SlaveLink
-from rocketpy_broker.replication.ha.sync_waiters import Answer, WaitingSends
+from rocketpy_broker.replication.ha.slave import SlaveSession
+from rocketpy_broker.replication.ha.sync_waiters import ReplicationResult, SyncWaiters
 from rocketpy_broker.store import (
     CommitLogConfig,
     ConsumeQueueConfig,
@@ -73,8 +73,8 @@ class Node:
         self.crash_at = 0
         """Number of the disk call before which the process dies; 0: none."""
         self.retry_at = 0.0
-        self.progress = Progress(behind_bytes_max=0)
-        self.waiting: WaitingSends[Sent] | None = None
+        self.connected = ConnectedSlaves(behind_bytes_max=0)
+        self.waiting: SyncWaiters[Sent] | None = None
         """Of a master: sends that wait for a slave, and …"""
         self.unflushed: list[tuple[list[Sent], int]] = []
         """… those that wait for the disk before that, with the log's end behind them."""
@@ -115,9 +115,9 @@ class Node:
                 epochs.load()
                 if self.world.master is self:
                     end, now_ms = store.max_physical_offset, int(self.world.now)
-                    epochs.lead(end, self.world.text(), now_ms, is_clean=report.clean)
+                    epochs.become_master(end, self.world.text(), now_ms, is_clean=report.clean)
                 else:
-                    epochs.follow()
+                    epochs.become_slave()
             except Crash:
                 self.crash_at = 0
                 self._lose()
@@ -143,8 +143,8 @@ class Node:
 
     def _lose(self) -> None:
         """What a dead process leaves; with power loss, less."""
-        if self.world.power_fails and self.world.chance.random() < 0.5:
-            self.disk = self.disk.after_power_loss(self.world.chance)
+        if self.world.power_fails and self.world.rng.random() < 0.5:
+            self.disk = self.disk.after_power_loss(self.world.rng)
         else:
             self.disk = self.disk.copy()
 
@@ -187,12 +187,12 @@ class Node:
 
     def work(self) -> None:
         """What goes on in a broker by itself, in no order."""
-        chance = self.world.chance
-        if self.is_awake and chance.random() < 0.3:
+        rng = self.world.rng
+        if self.is_awake and rng.random() < 0.3:
             self.run(self.flush)
-        if self.is_awake and chance.random() < 0.3:
+        if self.is_awake and rng.random() < 0.3:
             self.run(self.dispatch)
-        if self.is_awake and chance.random() < 0.5:
+        if self.is_awake and rng.random() < 0.5:
             self.run(self.hand_on)
         if self.is_awake and self.waiting is not None:
             self.answer(self.waiting.expire(self.world.now))
@@ -205,12 +205,12 @@ class Node:
 
     def flush(self, store: MessageStore) -> None:
         """Flush."""
-        store.flush(thorough=self.world.chance.random() < 0.2)
+        store.flush(thorough=self.world.rng.random() < 0.2)
 
-    def open_link(self) -> SlaveLink:
+    def open_session(self) -> SlaveSession:
         """A connection to the master, as its slave."""
         assert self.store is not None
-        return SlaveLink(
+        return SlaveSession(
             StoreTarget(self.store, self.epochs, self.backlog),
             self.world.settings,
             broker_name="b",
@@ -225,27 +225,29 @@ class Node:
         """Slaves may come, and clients."""
         assert self.store is not None
         world = self.world
-        self.progress = Progress(behind_bytes_max=world.behind_bytes_max, joined_only=world.joined_only)
-        self.waiting = WaitingSends(
-            self.progress, timeout_ms=world.timeout_ms, are_before=lambda: bool(self.unflushed)
+        self.connected = ConnectedSlaves(
+            behind_bytes_max=world.behind_bytes_max, joined_only=world.joined_only
+        )
+        self.waiting = SyncWaiters(
+            self.connected, timeout_ms=world.timeout_ms, are_before=lambda: bool(self.unflushed)
         )
         self.store.dispatcher.limit = self.waiting.limit
         world.begins_to_lead(self, self.store.max_physical_offset)
 
     def take_sends(self, store: MessageStore) -> None:
         """Clients send; who wants no slave to have it does not wait."""
-        chance, world = self.world.chance, self.world
+        rng, world = self.world.rng, self.world
         placed = []
-        for _ in range(chance.randrange(4)):
+        for _ in range(rng.randrange(4)):
             world.sends += 1
-            body = b"%d " % world.sends + bytes(chance.randrange(1, 2000))
-            queue_id = chance.randrange(2)
+            body = b"%d " % world.sends + bytes(rng.randrange(1, 2000))
+            queue_id = rng.randrange(2)
             properties = b"KEYS\x01k%d\x02UNIQ_KEY\x01u%d\x02" % (world.sends % 5, world.sends)
             message = MessageInner("T", queue_id, body, properties, born_host=bytes(8))
             receipt = store.append(message)
             end = receipt.physical_offset + receipt.size
             world.bodies.add(body)
-            if chance.random() < 0.9:
+            if rng.random() < 0.9:
                 placed.append(Sent(body, queue_id, receipt.queue_offset, receipt.physical_offset, end))
         try:
             store.write_out()
@@ -267,7 +269,7 @@ class Node:
         if self.waiting is not None:
             self.answer(self.waiting.acked())
 
-    def answer(self, answers: list[Answer[Sent]]) -> None:
+    def answer(self, answers: list[ReplicationResult[Sent]]) -> None:
         """Senders hear of theirs."""
         for sends, code in answers:
             self.unanswered.difference_update(sends)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rocketpy.errors import RecordCorrupt, TornTail
 from rocketpy.protocol.message.record import BLANK_MAGIC, peek, read_start
 from rocketpy_broker.replication.ha.epochs import Epoch, common_end
-from rocketpy_broker.replication.ha.master import Close, Effect, Poll, Received, Send
+from rocketpy_broker.replication.ha.master import Close, DataReceived, Effect, Poll, Send
 from tests.sim.ha_node import SEGMENT_BYTES
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class PlainNode:
     def max_offset(self) -> int:
         return self.base + len(self.log)
 
-    def open_link(self) -> PlainLink:
+    def open_session(self) -> PlainSession:
         """A connection to the master."""
-        return PlainLink(self, self.world.now)
+        return PlainSession(self, self.world.now)
 
     def speak(self, work: Callable[[], None]) -> None:
         """Do something with a connection."""
@@ -73,7 +73,7 @@ class PlainNode:
 
     def work(self) -> None:
         """What goes on in a broker by itself."""
-        if self.is_awake and self.world.chance.random() < 0.3:
+        if self.is_awake and self.world.rng.random() < 0.3:
             self._flushed = len(self.log)
 
     def acked(self) -> None:
@@ -83,8 +83,8 @@ class PlainNode:
         """The process ends at once, or power is lost with it."""
         if self.is_running:
             self.is_running = False
-            if self.world.power_fails and self.world.chance.random() < 0.5:
-                del self.log[self.world.chance.randint(self._flushed, len(self.log)) :]
+            if self.world.power_fails and self.world.rng.random() < 0.5:
+                del self.log[self.world.rng.randint(self._flushed, len(self.log)) :]
             self.world.forget_wires(self)
 
     def start(self) -> None:
@@ -129,26 +129,26 @@ class PlainNode:
         assert mine == log[self.base - begin :][: len(mine)], f"plain slave {self.number} differs (I7)"
 
 
-class PlainLink:
+class PlainSession:
     """A connection of a plain slave to its master."""
 
     def __init__(self, node: PlainNode, now_ms: float) -> None:
         self._node = node
         self._data = b""
-        self._heard_ms = self._sent_ms = now_ms
+        self._last_received_ms = self._sent_ms = now_ms
         self._reported = node.max_offset
         self.is_copying = False
 
-    def step(self, event: Received | Poll, now_ms: float) -> list[Effect]:
-        """As `SlaveLink.step`."""
+    def step(self, event: DataReceived | Poll, now_ms: float) -> list[Effect]:
+        """As `SlaveSession.step`."""
         effects: list[Effect] = []
-        if isinstance(event, Received):
-            self._heard_ms = now_ms
+        if isinstance(event, DataReceived):
+            self._last_received_ms = now_ms
             self._data += event.data
             effects += self._take(now_ms)
         if now_ms - self._sent_ms > self._node.world.report_ms:
             effects.append(self._report(now_ms))
-        if now_ms - self._heard_ms > self._node.world.settings.silence_ms:
+        if now_ms - self._last_received_ms > self._node.world.settings.silence_ms:
             effects.append(Close("silent"))
         return effects
 

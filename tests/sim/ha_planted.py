@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy_broker.replication.ha import epochs, log, master
+from rocketpy_broker.replication.ha.connected_slaves import ConnectedSlaves
 from rocketpy_broker.replication.ha.epochs import EpochState
 from rocketpy_broker.replication.ha.log import EpochFile, StoreSource, StoreTarget
-from rocketpy_broker.replication.ha.master import MasterLink
-from rocketpy_broker.replication.ha.progress import Progress
-from rocketpy_broker.replication.ha.slave import SlaveLink
-from rocketpy_broker.replication.ha.sync_waiters import Answer, WaitingSends
+from rocketpy_broker.replication.ha.master import MasterSession
+from rocketpy_broker.replication.ha.slave import SlaveSession
+from rocketpy_broker.replication.ha.sync_waiters import ReplicationResult, SyncWaiters
 from rocketpy_broker.replication.ha.wire import FrameReader
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.copy.backlog import Backlog
@@ -37,14 +37,14 @@ def defect(function: Callable[[], Iterator[None]]) -> Defect:
 @defect
 def what_is_sent_counts_as_received() -> Iterator[None]:
     """The master answers when bytes have left, and not when a slave says it has them."""
-    with patch.object(MasterLink, "counted", property(lambda link: link.next_offset)):
+    with patch.object(MasterSession, "acked_offset", property(lambda session: session.next_offset)):
         yield
 
 
 @defect
 def received_counts_where_flushed_was_promised() -> Iterator[None]:
     """Power loss of both machines takes acknowledged messages."""
-    with patch.object(MasterLink, "counted", property(lambda link: link.received)):
+    with patch.object(MasterSession, "acked_offset", property(lambda session: session.received)):
         yield
 
 
@@ -53,50 +53,50 @@ def acks_of_slaves_that_are_gone_count() -> Iterator[None]:
     """As in 4.6.0: the furthest report of any slave, ever."""
     seen = {"acked": -1}
 
-    def acked(progress: Progress) -> int:
-        links = [link.counted for link in progress._links if link.is_copying]
-        seen["acked"] = max([seen["acked"], *links])
+    def acked(connected: ConnectedSlaves) -> int:
+        sessions = [session.acked_offset for session in connected._sessions if session.is_copying]
+        seen["acked"] = max([seen["acked"], *sessions])
         return seen["acked"]
 
-    with patch.object(Progress, "acked", property(acked)):
+    with patch.object(ConnectedSlaves, "acked", property(acked)):
         yield
 
 
 @defect
 def slaves_of_rocketmq_count_where_a_handshake_is_required() -> Iterator[None]:
     """What only they have is lost with the master: they cannot be promoted."""
-    with patch.object(Progress, "_counts", lambda _self, link: link.is_copying):
+    with patch.object(ConnectedSlaves, "_counts", lambda _self, session: session.is_copying):
         yield
 
 
 @defect
 def who_waited_in_vain_is_told_that_all_is_well() -> Iterator[None]:
     """A send whose time is over is acknowledged."""
-    original = WaitingSends.expire
+    original = SyncWaiters.expire
 
-    def expire(self: WaitingSends[Any], now_ms: float) -> list[Answer[Any]]:
-        return [Answer(sends, ResponseCode.SUCCESS) for sends, _ in original(self, now_ms)]
+    def expire(self: SyncWaiters[Any], now_ms: float) -> list[ReplicationResult[Any]]:
+        return [ReplicationResult(sends, ResponseCode.SUCCESS) for sends, _ in original(self, now_ms)]
 
-    with patch.object(WaitingSends, "expire", expire):
+    with patch.object(SyncWaiters, "expire", expire):
         yield
 
 
 @defect
 def what_waits_for_a_slave_is_shown() -> Iterator[None]:
     """Consumers read what the loss of the master takes (#8239)."""
-    with patch.object(WaitingSends, "limit", lambda _self: 1 << 62):
+    with patch.object(SyncWaiters, "limit", lambda _self: 1 << 62):
         yield
 
 
 @defect
 def what_waits_for_the_disk_is_shown_before_a_slave_has_it() -> Iterator[None]:
     """A flush that somebody else asked for shows it, and nobody waits for the slave yet."""
-    original = WaitingSends.limit
+    original = SyncWaiters.limit
 
-    def limit(self: WaitingSends[Any]) -> int:
+    def limit(self: SyncWaiters[Any]) -> int:
         return original(self) if self._groups else 1 << 62
 
-    with patch.object(WaitingSends, "limit", limit):
+    with patch.object(SyncWaiters, "limit", limit):
         yield
 
 
@@ -110,14 +110,14 @@ def slaves_get_what_the_master_has_not_flushed() -> Iterator[None]:
 @defect
 def an_empty_slave_of_rocketmq_begins_within_a_file() -> Iterator[None]:
     """It begins where the master's log ends: its first file has a hole (QUIRKS 53)."""
-    with patch.object(MasterLink, "_last_file", lambda link: link._log.max_offset):
+    with patch.object(MasterSession, "_last_file_start", lambda session: session._log.max_offset):
         yield
 
 
 @defect
 def slaves_of_rocketmq_need_no_secret() -> Iterator[None]:
     """Whoever reaches the port is served."""
-    with patch.object(MasterLink, "_refusal_of_plain", lambda _link, _offset: None):
+    with patch.object(MasterSession, "_check_plain_slave", lambda _session, _offset: None):
         yield
 
 
@@ -137,12 +137,12 @@ def frames_cross_the_ends_of_files() -> Iterator[None]:
 @defect
 def a_crashed_master_goes_on_in_its_epoch() -> Iterator[None]:
     """Its slaves keep what it lost, and take what it writes next for the continuation."""
-    original = EpochFile.lead
+    original = EpochFile.become_master
 
     def lead(self: EpochFile, end: int, identity: str, now_ms: int, *, is_clean: bool) -> None:
         original(self, end, identity, now_ms, is_clean=is_clean or bool(self.state.epochs))
 
-    with patch.object(EpochFile, "lead", lead):
+    with patch.object(EpochFile, "become_master", lead):
         yield
 
 
@@ -190,21 +190,21 @@ def offsets_are_not_compared() -> Iterator[None]:
     def append(self: ReplicaLog, offset: int, data: bytes) -> None:
         original(self, self.max_offset if not self.is_empty else offset, data)
 
-    def take(self: SlaveLink, said: Any) -> list[Any]:
-        if said.body:
+    def take(self: SlaveSession, message: Any) -> list[Any]:
+        if message.body:
             self._pieces_at = self._log.max_offset if not self._pieces else self._pieces_at
-            self._pieces.append(said.body)
-            self._pieces_bytes += len(said.body)
+            self._pieces.append(message.body)
+            self._pieces_bytes += len(message.body)
         return []
 
-    def begin(self: MasterLink, offset: int) -> None:
+    def begin(self: MasterSession, offset: int) -> None:
         self.next_offset = max(0, offset - 1)
         self._state = master._State.SENDS
 
     with (
         patch.object(ReplicaLog, "append", append),
-        patch.object(SlaveLink, "_take", take),
-        patch.object(MasterLink, "_begin", begin),
+        patch.object(SlaveSession, "_on_frame", take),
+        patch.object(MasterSession, "_begin", begin),
     ):
         yield
 

@@ -22,12 +22,12 @@ from random import Random
 
 from rocketpy_broker.replication.ha.epochs import rank
 from rocketpy_broker.replication.ha.log import StoreSource
-from rocketpy_broker.replication.ha.master import Close, Effect, MasterLink, Poll, Received, Send
-from rocketpy_broker.replication.ha.settings import LinkSettings
-from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.master import Close, DataReceived, Effect, MasterSession, Poll, Send
+from rocketpy_broker.replication.ha.settings import HaSettings
+from rocketpy_broker.replication.ha.slave import SlaveSession
 from rocketpy_broker.store import MessageStore
 from tests.sim.ha_node import Node, Sent, log_of
-from tests.sim.ha_plain import PlainLink, PlainNode
+from tests.sim.ha_plain import PlainNode, PlainSession
 
 Slave = Node | PlainNode
 
@@ -36,15 +36,15 @@ Slave = Node | PlainNode
 class Wire:
     """One connection: bytes on their way, oldest first, with when they arrive."""
 
-    slave: SlaveLink | PlainLink
-    master: MasterLink
+    slave: SlaveSession | PlainSession
+    master: MasterSession
     to_master: deque[tuple[float, bytes]] = field(default_factory=deque)
     to_slave: deque[tuple[float, bytes]] = field(default_factory=deque)
 
 
 def _is_copy(slave: Slave, wire: Wire) -> bool:
     """Whether a slave has this master's log, and nothing else."""
-    if isinstance(wire.slave, SlaveLink):
+    if isinstance(wire.slave, SlaveSession):
         return wire.slave.is_copying and wire.slave.is_joined
     return wire.slave.is_copying and isinstance(slave, PlainNode) and slave.parted_at is None
 
@@ -53,19 +53,19 @@ class World:
     """Everything that a seed decides."""
 
     def __init__(self, seed: int, *, steps: int = 250) -> None:
-        self.chance = Random(seed)
+        self.rng = Random(seed)
         self.now = 1_000_000.0
-        self.flushes = self.chance.random() < 0.5
-        self.power_fails = self.flushes or self.chance.random() < 0.3
-        self.settings = LinkSettings(
+        self.flushes = self.rng.random() < 0.5
+        self.power_fails = self.flushes or self.rng.random() < 0.3
+        self.settings = HaSettings(
             wants_flushed=self.flushes,
-            batch_bytes=self.chance.choice((100, 1000, 32768)),
-            secret=self.chance.choice(("", "secret")),
+            batch_bytes=self.rng.choice((100, 1000, 32768)),
+            secret=self.rng.choice(("", "secret")),
         )
         self.steps = steps
-        self.rush_bytes = self.chance.choice((1, 2000, 1 << 20))
+        self.rush_bytes = self.rng.choice((1, 2000, 1 << 20))
         self.rate = {
-            name: self.chance.choice((0.0, low, 5 * low))
+            name: self.rng.choice((0.0, low, 5 * low))
             for name, low in (
                 ("break", 0.02),
                 ("cut", 0.01),
@@ -82,16 +82,16 @@ class World:
         self.bodies: set[bytes] = set()
         self.wires: dict[Slave, Wire] = {}
         self.nodes = [Node(self, number) for number in range(3)]
-        self.plain = [PlainNode(self, 3 + number) for number in range(self.chance.choice((0, 1, 2)))]
+        self.plain = [PlainNode(self, 3 + number) for number in range(self.rng.choice((0, 1, 2)))]
         self.all: list[Slave] = [*self.nodes, *self.plain]
-        self.joined_only = self.chance.random() < 0.5
+        self.joined_only = self.rng.random() < 0.5
         """haHandshakeRequired: slaves of RocketMQ's make no message safe."""
         if self.plain and not self.joined_only:
             self.rate["lost"] = 0.0  # who may be promoted need not have what they have
-        self.report_ms = self.chance.choice((20, 200))
+        self.report_ms = self.rng.choice((20, 200))
         """haSendHeartbeatInterval of RocketMQ's slaves; 5 s is more than most worlds last."""
-        self.behind_bytes_max = self.chance.choice((5000, 1 << 30))
-        self.timeout_ms = self.chance.choice((300, 5000))
+        self.behind_bytes_max = self.rng.choice((5000, 1 << 30))
+        self.timeout_ms = self.rng.choice((300, 5000))
         self.master = self.nodes[0]
         self.alone: Node | None = None
         """A master that nobody but its own clients sees any more."""
@@ -125,11 +125,11 @@ class World:
         raise AssertionError(f"not healed: {[self._end_of(each) for each in self.all]}")
 
     def step(self, *, faults: bool) -> None:
-        self.now += self.chance.choice((1, 5, 20, 100))
+        self.now += self.rng.choice((1, 5, 20, 100))
         if faults:
             self._fault()
         for each in self.all:
-            if not each.is_running and (not faults or self.chance.random() < 0.1):
+            if not each.is_running and (not faults or self.rng.random() < 0.1):
                 each.start()
         if faults:
             self._clients()
@@ -167,8 +167,8 @@ class World:
     def acknowledge(self, master: Node, sends: list[Sent]) -> None:
         """Clients are told SEND_OK: a slave has them, and one of ours where that is asked for."""
         assert master is self.master
-        counted = self.nodes if self.joined_only else self.all
-        until = max(each.held_until for each in counted if each is not master)
+        acked_offset = self.nodes if self.joined_only else self.all
+        until = max(each.held_until for each in acked_offset if each is not master)
         assert all(sent.end <= until for sent in sends), "acknowledged, and no slave has it"
         self.acked += sends
 
@@ -201,7 +201,7 @@ class World:
     def _look_after_plain(self, *, always: bool) -> None:
         """The operator empties the store of one whose log has parted, and of another now and then."""
         for plain in self.plain:
-            if plain.parted_at is not None if always else self.chance.random() < self.rate["empty"]:
+            if plain.parted_at is not None if always else self.rng.random() < self.rate["empty"]:
                 if self.master.store is not None:
                     self.check_plain(self.master.store)
                 plain.empty()
@@ -209,9 +209,9 @@ class World:
     # -- faults -------------------------------------------------------------------------------
 
     def _fault(self) -> None:
-        happens = {name for name, rate in self.rate.items() if self.chance.random() < rate}
-        each = self.chance.choice(self.all)
-        later = self.now + self.chance.choice((50, 500, 3000, 25_000))
+        happens = {name for name, rate in self.rate.items() if self.rng.random() < rate}
+        each = self.rng.choice(self.all)
+        later = self.now + self.rng.choice((50, 500, 3000, 25_000))
         if "break" in happens:
             self.forget_wires(each)
         if "cut" in happens:
@@ -221,11 +221,11 @@ class World:
         if "full" in happens and isinstance(each, Node):
             each.full_until = self.now + 300
         if "kill" in happens and each.is_running:
-            if isinstance(each, PlainNode) or self.chance.random() < 0.5:
+            if isinstance(each, PlainNode) or self.rng.random() < 0.5:
                 each.die()
             else:
-                each.crash_at = each.disk.calls + self.chance.randrange(1, 12)
-        if self.power_fails and self.chance.random() < self.rate["kill"] / 10:
+                each.crash_at = each.disk.calls + self.rng.randrange(1, 12)
+        if self.power_fails and self.rng.random() < self.rate["kill"] / 10:
             for one in self.all:
                 one.die()
         if "lost" in happens:
@@ -238,10 +238,10 @@ class World:
             return  # none has ever followed it: `promote` refuses that
         if self.alone is not None:
             self.alone.die()
-        if self.master.store is None or self.chance.random() < 0.5:
+        if self.master.store is None or self.rng.random() < 0.5:
             self.master.die()
         else:
-            self.alone, self.alone_until = self.master, self.now + self.chance.choice((100, 2000))
+            self.alone, self.alone_until = self.master, self.now + self.rng.choice((100, 2000))
             self.forget_wires(self.master)  # nobody is left to wait for
         for slave in slaves:
             slave.die()
@@ -270,63 +270,63 @@ class World:
             self._forget(slave)
 
     def _forget(self, slave: Slave) -> None:
-        self.master.progress.remove(self.wires.pop(slave).master)
+        self.master.connected.remove(self.wires.pop(slave).master)
 
     def _replicate(self, slave: Slave) -> None:
         master = self.master
         is_cut = max(slave.cut_until, master.cut_until) > self.now
         if is_cut or not slave.is_running or not master.is_running:
-            if slave in self.wires and self.chance.random() < 0.05:
+            if slave in self.wires and self.rng.random() < 0.05:
                 self._forget(slave)
             return
         wire = self.wires.get(slave)
         if wire is None:
             if slave.is_awake and master.is_awake and slave.retry_at <= self.now:
-                slave.retry_at = self.now + self.chance.choice((10, 200))
+                slave.retry_at = self.now + self.rng.choice((10, 200))
                 self.wires[slave] = self._connect(slave)
             return
         if slave.is_awake:
-            self._speak(slave, slave, wire.to_slave, wire.slave.step, wire.to_master)
+            self._send_due(slave, slave, wire.to_slave, wire.slave.step, wire.to_master)
         if self.wires.get(slave) is wire and master.is_awake:
-            self._speak(master, slave, wire.to_master, wire.master.step, wire.to_slave)
+            self._send_due(master, slave, wire.to_master, wire.master.step, wire.to_slave)
 
     def _connect(self, slave: Slave) -> Wire:
         assert self.master.store is not None
         source = StoreSource(self.master.store, self.master.epochs)
-        wire = Wire(slave.open_link(), MasterLink(source, self.settings, self.text(), self.now))
-        self.master.progress.add(wire.master, str(slave.number))
+        wire = Wire(slave.open_session(), MasterSession(source, self.settings, self.text(), self.now))
+        self.master.connected.add(wire.master, str(slave.number))
         return wire
 
-    def _arrived(self, arriving: deque[tuple[float, bytes]]) -> list[Received]:
+    def _arrived(self, arriving: deque[tuple[float, bytes]]) -> list[DataReceived]:
         """What has arrived by now, cut anywhere."""
-        events: list[Received] = []
+        events: list[DataReceived] = []
         while arriving and arriving[0][0] <= self.now:
             _, data = arriving.popleft()
-            cut = self.chance.randrange(len(data) + 1)
-            events += [Received(piece) for piece in (data[:cut], data[cut:]) if piece]
+            cut = self.rng.randrange(len(data) + 1)
+            events += [DataReceived(piece) for piece in (data[:cut], data[cut:]) if piece]
         return events
 
-    def _speak(
+    def _send_due(
         self,
         node: Slave,
         slave: Slave,
         arriving: deque[tuple[float, bytes]],
-        step: Callable[[Received | Poll, float], list[Effect]],
+        step: Callable[[DataReceived | Poll, float], list[Effect]],
         leaving: deque[tuple[float, bytes]],
     ) -> None:
         """Let one end of a slave's connection read what has arrived, and say what it has to say."""
-        events: list[Received | Poll] = [
-            Poll(self.chance.choice((0, 2000, 1 << 20))),
+        events: list[DataReceived | Poll] = [
+            Poll(self.rng.choice((0, 2000, 1 << 20))),
             *self._arrived(arriving),
         ]
-        wire, said = self.wires[slave], bytearray()
+        wire, message = self.wires[slave], bytearray()
         closed: list[Close] = []
 
         def work() -> None:
             for event in events:
                 for effect in step(event, self.now):
                     if isinstance(effect, Send):
-                        said.extend(effect.data)
+                        message.extend(effect.data)
                     elif isinstance(effect, Close):
                         closed.append(effect)
                     else:
@@ -338,5 +338,5 @@ class World:
         if closed:
             if self.wires.get(slave) is wire:
                 self._forget(slave)
-        elif said:
-            leaving.append((self.now + self.chance.choice((0, 1, 10, 200)), bytes(said)))
+        elif message:
+            leaving.append((self.now + self.rng.choice((0, 1, 10, 200)), bytes(message)))

@@ -55,7 +55,7 @@ PURE = (
     "rocketpy_broker.replication.dledger.core",
     "rocketpy_broker.replication.ha.epochs",
     "rocketpy_broker.replication.ha.master",
-    "rocketpy_broker.replication.ha.progress",
+    "rocketpy_broker.replication.ha.connected",
     "rocketpy_broker.replication.ha.settings",
     "rocketpy_broker.replication.ha.slave",
     "rocketpy_broker.replication.ha.sync_waiters",

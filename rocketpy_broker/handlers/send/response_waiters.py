@@ -17,7 +17,7 @@ from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
-from rocketpy_broker.replication.ha.sync_waiters import Answer, Replicas, WaitingSends
+from rocketpy_broker.replication.ha.sync_waiters import ReplicationResult, SlaveAcks, SyncWaiters
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.flush")
@@ -161,15 +161,15 @@ class FlushWaiters(ResponseWaiters):
 
 
 class ReplicaWaiters(ResponseWaiters):
-    """SYNC_MASTER: parks responses until a slave has their messages; `WaitingSends` decides.
+    """SYNC_MASTER: parks responses until a slave has their messages; `SyncWaiters` decides.
 
-    are_before: see `WaitingSends`. poke: sends new messages to the slaves.
+    are_before: see `SyncWaiters`. poke: sends new messages to the slaves.
     on_visible: called when consumers may read more; see `limit`.
     """
 
     def __init__(
         self,
-        replicas: Replicas,
+        replicas: SlaveAcks,
         responses: SendResponses,
         tasks: Tasks,
         *,
@@ -179,7 +179,7 @@ class ReplicaWaiters(ResponseWaiters):
         on_visible: Callable[[], None],
     ) -> None:
         super().__init__(responses, tasks, timeout_ms=timeout_ms)
-        self._waiting = WaitingSends[ParkedResponse](replicas, timeout_ms=timeout_ms, are_before=are_before)
+        self._waiting = SyncWaiters[ParkedResponse](replicas, timeout_ms=timeout_ms, are_before=are_before)
         self._poke = poke
         self._on_visible = on_visible
         self.limit = self._waiting.limit
@@ -207,7 +207,7 @@ class ReplicaWaiters(ResponseWaiters):
     def _expire(self, now_s: float) -> None:
         self._release(self._waiting.expire(now_s * 1000))
 
-    def _release(self, answers: list[Answer[ParkedResponse]]) -> None:
+    def _release(self, answers: list[ReplicationResult[ParkedResponse]]) -> None:
         for sends, code in answers:
             self._respond(sends, code)
         if answers:

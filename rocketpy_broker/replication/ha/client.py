@@ -1,4 +1,4 @@
-"""A slave's connection to its master: drives a `SlaveLink`, and tries again when it ends."""
+"""A slave's connection to its master: drives a `SlaveSession`, and tries again when it ends."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rocketpy.errors import ConnectionLost, FlushFailed, RocketError, StoreError
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect_raw, ending_hint
 from rocketpy_broker.replication.ha.log import EpochFile, StoreTarget
-from rocketpy_broker.replication.ha.master import Close, Effect, Poll, Received, Send
-from rocketpy_broker.replication.ha.settings import LinkSettings
-from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.master import Close, DataReceived, Effect, Poll, Send
+from rocketpy_broker.replication.ha.settings import HaSettings
+from rocketpy_broker.replication.ha.slave import SlaveSession
 from rocketpy_broker.store.copy.backlog import Backlog
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.ha")
 
 _TICK_S = 0.2
-_RUSH_S = 0.02
+_BACKLOG_INTERVAL_S = 0.02
 """How often is seen whether much of the log is still coming."""
 _RETRY_S = 1.0
 _BUFFER_MAX = 4 << 20
@@ -49,7 +49,7 @@ class HaClient:
         self,
         driver: StoreDriver,
         epochs: EpochFile,
-        settings: LinkSettings,
+        settings: HaSettings,
         tasks: Tasks,
         *,
         name: str,
@@ -71,7 +71,7 @@ class HaClient:
         self._task: asyncio.Task[None] | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._backlog = Backlog(driver.store)
-        self._working: asyncio.Handle | None = None
+        self._backlog_handle: asyncio.Handle | None = None
         self.state = HaClientState.WAITS
         self.problem = ""
         """Why the last connection ended; empty while one is copying."""
@@ -83,7 +83,7 @@ class HaClient:
         """The master's HA port, if known."""
         return self._address
 
-    def follow(self, address: Address) -> None:
+    def set_master(self, address: Address) -> None:
         """Take this master from now on."""
         if address != self._address:
             log.info("HA master of %s is %s (was %s)", self._name, address, self._address)
@@ -98,8 +98,8 @@ class HaClient:
         """Copy no more."""
         await self._tasks.cancel(self._task, self._flushing)
         self._task = None
-        if self._working is not None:
-            self._working.cancel()
+        if self._backlog_handle is not None:
+            self._backlog_handle.cancel()
         with contextlib.suppress(StoreError):  # the next start reads the log, then
             while self._backlog.size and self._driver.store.failure is None:
                 before = self._backlog.size
@@ -113,28 +113,28 @@ class HaClient:
             self._changed.clear()
             if self._address is not None:
                 try:
-                    await self._follow(self._address)
+                    await self._copy_from(self._address)
                 except RocketError as error:
-                    self._tell(error)
+                    self._log_failure(error)
             if self.state is not HaClientState.REFUSED:
                 self.state = HaClientState.WAITS
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._reconnect_s if self._address is not None else None):
                     await self._changed.wait()
 
-    def _tell(self, error: RocketError) -> None:
+    def _log_failure(self, error: RocketError) -> None:
         level = logging.DEBUG if str(error) == self.problem else logging.WARNING
         self.problem = str(error)
         log.log(level, "HA: %s does not follow %s: %s", self._name, self._address, error)
 
-    async def _follow(self, address: Address) -> None:
+    async def _copy_from(self, address: Address) -> None:
         """Copy until the connection ends. Raises RocketError, always."""
         if self.state is not HaClientState.REFUSED:
             self.state = HaClientState.CONNECTS
-        wire = _Wire()
-        await connect_raw(address, lambda: wire, self._options)
+        connection = _MasterConnection()
+        await connect_raw(address, lambda: connection, self._options)
         loop = asyncio.get_running_loop()
-        link = SlaveLink(
+        session = SlaveSession(
             StoreTarget(self._driver.store, self._epochs, self._backlog),
             self._settings,
             broker_name=self._name,
@@ -144,88 +144,90 @@ class HaClient:
         )
         try:
             while not self._changed.is_set():
-                data = await wire.read(_TICK_S)
+                data = await connection.read(_TICK_S)
                 if not data:
-                    self._step(link, wire, Poll())
-                elif link.is_copying:
-                    self._step(link, wire, Received(data))
+                    self._step(session, connection, Poll())
+                elif session.is_copying:
+                    self._step(session, connection, DataReceived(data))
                 else:  # it may have to cut the log
                     async with self._driver.paused():
-                        self._step(link, wire, Received(data))
-                if link.is_copying:
-                    wire.hand_over(lambda data: self._step(link, wire, Received(data)))
+                        self._step(session, connection, DataReceived(data))
+                if session.is_copying:
+                    connection.set_receiver(lambda data: self._step(session, connection, DataReceived(data)))
         finally:
-            wire.close()
+            connection.close()
         raise ConnectionLost(f"{address} is no longer the master")
 
-    def _step(self, link: SlaveLink, wire: _Wire, event: Received | Poll) -> None:
+    def _step(self, session: SlaveSession, connection: _MasterConnection, event: DataReceived | Poll) -> None:
         """Raises ConnectionLost when the connection is to end."""
-        self._obey(wire, link.step(event, asyncio.get_running_loop().time() * 1000))
-        if link.is_closed:
+        self._apply_effects(connection, session.step(event, asyncio.get_running_loop().time() * 1000))
+        if session.is_closed:
             raise ConnectionLost("the master does not answer")
-        if isinstance(event, Received):
-            self._note_copied(link, wire)
+        if isinstance(event, DataReceived):
+            self._on_received(session, connection)
 
-    def _obey(self, wire: _Wire, effects: list[Effect]) -> None:
+    def _apply_effects(self, connection: _MasterConnection, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Send):
-                wire.write(effect.data)
+                connection.write(effect.data)
             elif isinstance(effect, Close):
                 if effect.is_final:
                     self.state = HaClientState.REFUSED
                 raise ConnectionLost(effect.reason)
 
-    def _note_copied(self, link: SlaveLink, wire: _Wire) -> None:
-        if link.is_copying:
+    def _on_received(self, session: SlaveSession, connection: _MasterConnection) -> None:
+        if session.is_copying:
             self.state, self.problem = HaClientState.COPIES, ""
-        self.master_offset = link.master_offset
+        self.master_offset = session.master_offset
         self._on_copied()
-        if self._backlog.size and self._working is None:
-            self._work_later(_RUSH_S)
-        if link.wants_flushed and self._flushing is None:
-            self._flushing = self._tasks.spawn(self._flush(link, wire), "HA flush")
+        if self._backlog.size and self._backlog_handle is None:
+            self._schedule_backlog(_BACKLOG_INTERVAL_S)
+        if session.wants_flushed and self._flushing is None:
+            self._flushing = self._tasks.spawn(self._flush(session, connection), "HA flush")
 
-    def _work_later(self, wait_s: float) -> None:
-        self._working = asyncio.get_running_loop().call_later(wait_s, self._tasks.run, self._work)
+    def _schedule_backlog(self, wait_s: float) -> None:
+        self._backlog_handle = asyncio.get_running_loop().call_later(
+            wait_s, self._tasks.run, self._dispatch_backlog
+        )
 
-    def _work(self) -> None:
+    def _dispatch_backlog(self) -> None:
         """Dispatch a piece of the backlog, unless the log is coming faster than that."""
-        self._working = None
-        before, wait_s = self._backlog.size, _RUSH_S
+        self._backlog_handle = None
+        before, wait_s = self._backlog.size, _BACKLOG_INTERVAL_S
         if not self._backlog.is_rushing():
             try:
                 self._backlog.work()
-                wait_s = _RUSH_S if self._backlog.size == before else 0
+                wait_s = _BACKLOG_INTERVAL_S if self._backlog.size == before else 0
             except StoreError as error:
                 log.error("HA: what was copied is not dispatched, which is tried again: %s", error)
                 wait_s = _RETRY_S
         if self._backlog.size and self._driver.store.failure is None:
-            self._work_later(wait_s)
+            self._schedule_backlog(wait_s)
 
-    async def _flush(self, link: SlaveLink, wire: _Wire) -> None:
+    async def _flush(self, session: SlaveSession, connection: _MasterConnection) -> None:
         """Flush what came, and say so at once: a master waits for it."""
         store = self._driver.store
         try:
             while store.flushed_offset < store.max_physical_offset:
                 await self._driver.flush()
-                for effect in link.step(Poll(), asyncio.get_running_loop().time() * 1000):
+                for effect in session.step(Poll(), asyncio.get_running_loop().time() * 1000):
                     if isinstance(effect, Send):
-                        wire.write(effect.data)
+                        connection.write(effect.data)
         except FlushFailed as error:
             log.critical("HA: nothing more is acknowledged: %s", error)
         finally:
             self._flushing = None
 
 
-class _Wire(StreamProtocol):
-    """Bytes of one connection: they wait for `read`, until somebody takes them at once (`hand_over`)."""
+class _MasterConnection(StreamProtocol):
+    """Bytes of one connection: they wait for `read`, until somebody takes them at once (`set_receiver`)."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._taker: Callable[[bytes], None] | None = None
+        self._receiver: Callable[[bytes], None] | None = None
         self._data: list[bytes] = []
         self._size = 0
-        self._is_news = asyncio.Event()
+        self._has_news = asyncio.Event()
         self._lost: Exception | None = None
         self._has_heard = False
 
@@ -234,22 +236,22 @@ class _Wire(StreamProtocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio promises
         self._transport = transport
 
-    def hand_over(self, taker: Callable[[bytes], None]) -> None:
-        """Give what comes from now on to `taker`; when it raises ConnectionLost, `read` does so, too."""
-        self._taker = taker
+    def set_receiver(self, receiver: Callable[[bytes], None]) -> None:
+        """Give what comes from now on to `receiver`; when it raises ConnectionLost, `read` does so, too."""
+        self._receiver = receiver
 
     def data_received(self, data: bytes) -> None:
         self._has_heard = True
-        if self._taker is not None and not self._data:
+        if self._receiver is not None and not self._data:
             try:
-                self._taker(data)
+                self._receiver(data)
             except ConnectionLost as error:
                 self.connection_lost(error)
                 self.close()
             return
         self._data.append(data)
         self._size += len(data)
-        self._is_news.set()
+        self._has_news.set()
         if self._size > _BUFFER_MAX and self._transport is not None:
             self._transport.pause_reading()
 
@@ -257,15 +259,15 @@ class _Wire(StreamProtocol):
         if self._lost is None:
             hint = "" if self._has_heard else ending_hint(self._transport)
             self._lost = ConnectionLost(f"{exc or 'the master closed the connection'}{hint}")
-        self._is_news.set()
+        self._has_news.set()
 
     async def read(self, timeout_s: float) -> bytes:
         """What has come, empty after that time. Raises ConnectionLost when nothing more will."""
         if not self._data and self._lost is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self._is_news.wait()
-        self._is_news.clear()
+                    await self._has_news.wait()
+        self._has_news.clear()
         if not self._data and self._lost is not None:
             raise ConnectionLost(str(self._lost))
         data = b"".join(self._data)

@@ -46,11 +46,11 @@ def begin_epoch(state: EpochState, end: int, identity: str, now_ms: int) -> Epoc
     it must not outrank a slave that was promoted while it was away.
     """
     number = max(state.seen + 1, state.epochs[-1].number + 1 if state.epochs else 1, now_ms)
-    epochs = (*known_until(state.epochs, end), Epoch(number, end, identity))
+    epochs = (*epochs_until(state.epochs, end), Epoch(number, end, identity))
     return EpochState(epochs=epochs[-_KEPT:], seen=number, own=identity)
 
 
-def known_until(epochs: Sequence[Epoch], end: int) -> tuple[Epoch, ...]:
+def epochs_until(epochs: Sequence[Epoch], end: int) -> tuple[Epoch, ...]:
     """Return those that began in a log which ends at `end`."""
     return tuple(epoch for epoch in epochs if epoch.start <= end)
 
@@ -77,5 +77,5 @@ def rank(state: EpochState, end: int) -> tuple[int, int]:
     The epoch goes before the length: a slave that missed the last promotion may have more bytes, none of
     which count.
     """
-    known = known_until(state.epochs, end)
+    known = epochs_until(state.epochs, end)
     return known[-1].number if known else 0, end

@@ -33,7 +33,7 @@ class EpochFile:
             save_state(self._disk, self._path, msgspec.json.format(msgspec.json.encode(state), indent=2))
             self.state = state
 
-    def lead(self, end: int, identity: str, now_ms: int, *, is_clean: bool) -> None:
+    def become_master(self, end: int, identity: str, now_ms: int, *, is_clean: bool) -> None:
         """Start as a master whose log ends at `end`. Raises StoreError.
 
         is_clean: whether the last stop was; after a crash a master may lack what its slaves have, so what it
@@ -49,7 +49,7 @@ class EpochFile:
         """Take over from another master; see `lead`. Raises StoreError."""
         self.save(begin_epoch(self.state, end, identity, now_ms))
 
-    def follow(self) -> None:
+    def become_slave(self) -> None:
         """Start as a slave. Raises StoreError."""
         self.save(msgspec.structs.replace(self.state, own=""))
 

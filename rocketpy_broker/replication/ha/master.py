@@ -14,25 +14,25 @@ from typing import Final
 
 from rocketpy.errors import RemoteProtocolError, StoreError
 from rocketpy_broker.replication.ha.epochs import common_end
-from rocketpy_broker.replication.ha.settings import LinkSettings, LogSource
+from rocketpy_broker.replication.ha.settings import HaSettings, LogSource
 from rocketpy_broker.replication.ha.wire import (
     CONTROL,
+    ControlMessage,
     Hello,
     Join,
-    Note,
     Refused,
     ReportReader,
     Welcome,
+    encode_control,
     frame,
     frames,
     is_proof,
-    note_to_slave,
     proof,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class DataReceived:
     """Bytes came from the peer."""
 
     data: bytes
@@ -56,7 +56,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Acked:
+class AckReceived:
     """The slave says how far it is."""
 
     received: int
@@ -71,7 +71,7 @@ class Close:
     is_final: bool = False
 
 
-Effect = Send | Acked | Close
+Effect = Send | AckReceived | Close
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 _TAIL_BYTES_MAX: Final = 1 << 16
 """What a slave may have compared; ours shows 4096 bytes. It is read while nobody else is served."""
@@ -86,18 +86,18 @@ class _State(enum.Enum):
     CLOSED = "closed"
 
 
-class MasterLink:
+class MasterSession:
     """One connection. nonce: a text that was never used before; for the slave's proof."""
 
-    def __init__(self, log: LogSource, settings: LinkSettings, nonce: str, now_ms: float) -> None:
+    def __init__(self, log: LogSource, settings: HaSettings, nonce: str, now_ms: float) -> None:
         self._log = log
         self._settings = settings
         self._nonce = nonce
         self._reader = ReportReader()
         self._state = _State.FIRST
-        self._heard_ms = now_ms
+        self._last_received_ms = now_ms
         self._sent_ms = float("-inf")
-        self._join_by_ms = now_ms + settings.first_ms
+        self._join_deadline_ms = now_ms + settings.first_ms
         """When a peer that has not joined is disconnected."""
         self.next_offset = -1
         """What is sent next; -1 before that is known."""
@@ -119,31 +119,31 @@ class MasterLink:
         return self._state is _State.SENDS
 
     @property
-    def counted(self) -> int:
+    def acked_offset(self) -> int:
         """The offset below which a message is safe with this slave."""
         return self.flushed if self._settings.wants_flushed and self.slave is not None else self.received
 
-    def step(self, event: Received | Poll, now_ms: float) -> list[Effect]:
+    def step(self, event: DataReceived | Poll, now_ms: float) -> list[Effect]:
         """Take an event; return what is to be done, in order. After a Close nothing more comes."""
         if self.is_closed:
             return []
         effects: list[Effect] = []
         try:
-            if isinstance(event, Received):
-                self._heard_ms = now_ms
+            if isinstance(event, DataReceived):
+                self._last_received_ms = now_ms
                 if self._state is _State.FIRST and event.data.startswith(_TLS_HANDSHAKE):
                     return [self._close("it speaks TLS, and this HA port does not (tls.server.mode)")]
-                for said in self._reader.feed(event.data):
-                    effects += self._hear(said, now_ms)
+                for message in self._reader.feed(event.data):
+                    effects += self._on_message(message, now_ms)
                     if self.is_closed:
                         return effects
             else:
                 effects += self._send(event.room, now_ms)
         except (RemoteProtocolError, StoreError) as error:
             return [*effects, self._close(str(error))]
-        if now_ms - self._heard_ms > self._settings.silence_ms:
-            effects.append(self._close(f"silent for {now_ms - self._heard_ms:.0f} ms"))
-        elif self._state is not _State.SENDS and now_ms > self._join_by_ms:
+        if now_ms - self._last_received_ms > self._settings.silence_ms:
+            effects.append(self._close(f"silent for {now_ms - self._last_received_ms:.0f} ms"))
+        elif self._state is not _State.SENDS and now_ms > self._join_deadline_ms:
             why = (
                 "; RocketMQ's slaves cannot join where haSecret is asked for" if self._settings.secret else ""
             )
@@ -156,37 +156,37 @@ class MasterLink:
 
     # -- hearing ------------------------------------------------------------------------------
 
-    def _hear(self, said: tuple[int, int] | Note, now_ms: float) -> list[Effect]:
-        if isinstance(said, Join) and self._state is _State.JOIN:
-            return self._join(said)
-        if not isinstance(said, tuple):
-            return [self._close(f"an unexpected note: {type(said).__name__}")]
-        if self._state is _State.FIRST and said[0] == CONTROL:
-            self._state, self._reader.speaks_notes = _State.JOIN, True
+    def _on_message(self, message: tuple[int, int] | ControlMessage, now_ms: float) -> list[Effect]:
+        if isinstance(message, Join) and self._state is _State.JOIN:
+            return self._join(message)
+        if not isinstance(message, tuple):
+            return [self._close(f"an unexpected note: {type(message).__name__}")]
+        if self._state is _State.FIRST and message[0] == CONTROL:
+            self._state, self._reader.uses_handshake = _State.JOIN, True
             # Its disk may be busy: it reads the end of its log first.
-            self._join_by_ms = now_ms + _JOIN_FACTOR * self._settings.join_ms
-            return [Send(note_to_slave(Hello(self._nonce, bool(self._settings.secret))))]
+            self._join_deadline_ms = now_ms + _JOIN_FACTOR * self._settings.join_ms
+            return [Send(encode_control(Hello(self._nonce, bool(self._settings.secret))))]
         if self._state is _State.JOIN:
             return [self._close("an ack before the slave has joined")]
-        return self._report(*said)
+        return self._report(*message)
 
     def _report(self, received: int, flushed: int) -> list[Effect]:
         if self._state is _State.FIRST:
-            refusal = self._refusal_of_plain(received)
+            refusal = self._check_plain_slave(received)
             if refusal is not None:
                 return [refusal]
-            self._begin(received or self._last_file())
+            self._begin(received or self._last_file_start())
         if not max(flushed, 0) <= received <= self._log.max_offset:
             return [self._close(f"it reports {received}, the log here ends at {self._log.max_offset}")]
         self.received, self.flushed = received, flushed
-        return [Acked(received, flushed)]
+        return [AckReceived(received, flushed)]
 
-    def _last_file(self) -> int:
+    def _last_file_start(self) -> int:
         """QUIRKS 53: an empty slave gets the last file only."""
         end = self._log.ready_offset
         return end - end % self._log.segment_bytes
 
-    def _refusal_of_plain(self, offset: int) -> Close | None:
+    def _check_plain_slave(self, offset: int) -> Close | None:
         if self._settings.secret:
             return self._close("it knows no secret (haSecret)")
         if 0 < offset < self._log.min_offset:
@@ -201,7 +201,7 @@ class MasterLink:
         secret = self._settings.secret
         if not is_proof(join.proof, proof(secret, "slave", self._nonce, join.nonce)):
             return self._refuse("the slave does not know the secret of this master (haSecret)")
-        start = self._start_of(join)
+        start = self._start_offset(join)
         if isinstance(start, str):
             return self._refuse(start)
         self.slave = join
@@ -213,12 +213,12 @@ class MasterLink:
             wants_flushed=self._settings.wants_flushed,
             proof=proof(secret, "master", join.nonce, self._nonce),
         )
-        return [Send(note_to_slave(welcome))]
+        return [Send(encode_control(welcome))]
 
     def _refuse(self, reason: str) -> list[Effect]:
-        return [Send(note_to_slave(Refused(reason))), self._close(reason)]
+        return [Send(encode_control(Refused(reason))), self._close(reason)]
 
-    def _start_of(self, join: Join) -> int | str:
+    def _start_offset(self, join: Join) -> int | str:
         """Return where that slave is to begin, or why it cannot."""
         log = self._log
         if join.max_offset < 0 or not 0 <= join.tail_bytes <= min(join.max_offset, _TAIL_BYTES_MAX):
@@ -240,11 +240,11 @@ class MasterLink:
             return (
                 f"the slave's log is good up to {start}, this one begins at {log.min_offset}; empty its store"
             )
-        if start == join.max_offset and not self._has_tail(join):
+        if start == join.max_offset and not self._has_same_tail(join):
             return f"the slave's log ends with other bytes than are here before {start}; empty its store"
         return start
 
-    def _has_tail(self, join: Join) -> bool:
+    def _has_same_tail(self, join: Join) -> bool:
         begin = join.max_offset - join.tail_bytes
         if not join.tail_bytes or begin < self._log.min_offset:
             return True

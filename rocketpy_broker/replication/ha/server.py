@@ -1,4 +1,4 @@
-"""A master's HA port: drives one `MasterLink` for each slave.
+"""A master's HA port: drives one `MasterSession` for each slave.
 
 A connection takes one of the places for slaves once it has joined: by our handshake, or with the first report
 of a slave of RocketMQ's. Before that it has little time, and gives way to newer ones where there are many.
@@ -24,9 +24,9 @@ from rocketpy.transport import (
     certificate_names,
     listen_raw,
 )
-from rocketpy_broker.replication.ha.master import Acked, Close, MasterLink, Poll, Received, Send
-from rocketpy_broker.replication.ha.progress import Progress
-from rocketpy_broker.replication.ha.settings import LinkSettings, LogSource
+from rocketpy_broker.replication.ha.connected_slaves import ConnectedSlaves
+from rocketpy_broker.replication.ha.master import AckReceived, Close, DataReceived, MasterSession, Poll, Send
+from rocketpy_broker.replication.ha.settings import HaSettings, LogSource
 
 log = logging.getLogger("rocketpy.broker.ha")
 
@@ -34,9 +34,9 @@ _TICK_S = 0.5
 _ROOM_BYTES = 512 * 1024
 """Sent in one turn of the event loop to one slave."""
 _SLAVES_MAX = 64
-_STRANGERS_MAX = 256
+_UNJOINED_MAX = 256
 """Connections that have not joined; fewer where a quarter of maxConnections is less."""
-_STRANGERS_MIN = 4
+_UNJOINED_MIN = 4
 """However few descriptors there are."""
 _CLOSE_WAIT_S = 1.0
 """A slave has this long to take what was sent before its connection was closed."""
@@ -52,8 +52,8 @@ class HaServer:
     def __init__(
         self,
         source: LogSource,
-        settings: LinkSettings,
-        progress: Progress,
+        settings: HaSettings,
+        connected: ConnectedSlaves,
         on_ack: Callable[[], None],
         tasks: Tasks,
         *,
@@ -63,13 +63,13 @@ class HaServer:
         self._source = source
         self.tasks = tasks
         self.settings = settings
-        self.progress = progress
+        self.connected = connected
         self.on_ack = on_ack
         self.limited_log: Final = RateLimitedLog(log)
-        self._slaves: set[_Slave] = set()
-        self._strangers: dict[_Slave, str] = {}
+        self._slaves: set[_SlaveConnection] = set()
+        self._unjoined: dict[_SlaveConnection, str] = {}
         """Connections that have not joined, oldest first, with their hosts."""
-        self._strangers_max = _STRANGERS_MAX
+        self._unjoined_max = _UNJOINED_MAX
         self._listener: Listener | None = None
         self._poll: asyncio.Handle | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -83,8 +83,8 @@ class HaServer:
         """Listen. Raises OSError."""
         first_ms = min(options.frame_timeout_ms, self.settings.first_ms)  # for TLS
         options = replace(options, frame_timeout_ms=first_ms)
-        self._strangers_max = max(_STRANGERS_MIN, min(_STRANGERS_MAX, options.max_connections // 4))
-        self._listener = await listen_raw(address, lambda: _Slave(self), options)
+        self._unjoined_max = max(_UNJOINED_MIN, min(_UNJOINED_MAX, options.max_connections // 4))
+        self._listener = await listen_raw(address, lambda: _SlaveConnection(self), options)
         self._tick()
 
     async def close(self) -> None:
@@ -98,10 +98,10 @@ class HaServer:
 
     def disconnect(self) -> None:
         """Disconnect every slave: they come back and agree anew on what they have."""
-        for slave in (*self._slaves, *self._strangers):
+        for slave in (*self._slaves, *self._unjoined):
             slave.close("this broker stops, or changes its role")
 
-    def poke(self) -> None:
+    def schedule_send(self) -> None:
         """The log has grown: send that, in the loop's next turn."""
         if self._slaves and self._poll is None:
             self._poll = asyncio.get_running_loop().call_soon(self.tasks.run, self._poll_all)
@@ -114,62 +114,62 @@ class HaServer:
     def _tick(self) -> None:
         """Heartbeats and silence."""
         self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self.tasks.run, self._tick)
-        for stranger in list(self._strangers):
+        for stranger in list(self._unjoined):
             stranger.poll()
         self._poll_all()
 
     # -- what connections tell ----------------------------------------------------------------
 
-    def open_link(self, slave: _Slave, host: str) -> MasterLink:
+    def open_session(self, slave: _SlaveConnection, host: str) -> MasterSession:
         """Return the core of a new connection, which has not joined."""
-        if len(self._strangers) >= self._strangers_max:
-            self._drop_stranger()
-        self._strangers[slave] = host
-        return MasterLink(self._source, self.settings, secrets.token_hex(16), _now_ms())
+        if len(self._unjoined) >= self._unjoined_max:
+            self._drop_oldest_unjoined()
+        self._unjoined[slave] = host
+        return MasterSession(self._source, self.settings, secrets.token_hex(16), _now_ms())
 
-    def is_stranger(self, names: frozenset[str]) -> bool:
+    def rejects_certificate(self, names: frozenset[str]) -> bool:
         """Whether a certificate with these names is not one of a replica."""
         return bool(self._names) and not self._names & names
 
-    def _drop_stranger(self) -> None:
+    def _drop_oldest_unjoined(self) -> None:
         """Close the oldest connection of the host that has most of those that have not joined."""
-        (crowd, count), *_ = Counter(self._strangers.values()).most_common(1)
-        oldest = next(stranger for stranger, host in self._strangers.items() if host == crowd)
+        (crowd, count), *_ = Counter(self._unjoined.values()).most_common(1)
+        oldest = next(stranger for stranger, host in self._unjoined.items() if host == crowd)
         text = "HA: closing a connection that has not joined; %s has %d of those"
         self.limited_log.warning(crowd, text, crowd, count)
-        del self._strangers[oldest]
+        del self._unjoined[oldest]
         oldest.abort()
 
-    def joined_link(self, slave: _Slave, link: MasterLink, address: str) -> bool:
+    def session_joined(self, slave: _SlaveConnection, session: MasterSession, address: str) -> bool:
         """Take a connection that has joined; False when there are enough slaves."""
         if slave in self._slaves:
             return True
         if len(self._slaves) >= _SLAVES_MAX:
             return False
-        del self._strangers[slave]
+        del self._unjoined[slave]
         self._slaves.add(slave)
-        self.progress.add(link, address)
+        self.connected.add(session, address)
         log.info("HA slave at %s has joined", address)
         return True
 
-    def closed_link(self, slave: _Slave, link: MasterLink) -> None:
+    def session_closed(self, slave: _SlaveConnection, session: MasterSession) -> None:
         """Forget a connection."""
         self._slaves.discard(slave)
-        self._strangers.pop(slave, None)
-        self.progress.remove(link)
+        self._unjoined.pop(slave, None)
+        self.connected.remove(session)
 
 
-class _Slave(StreamProtocol):
+class _SlaveConnection(StreamProtocol):
     """One connection."""
 
     def __init__(self, server: HaServer) -> None:
         self._server = server
-        self._link: MasterLink | None = None
+        self._session: MasterSession | None = None
         self._transport: asyncio.Transport | None = None
         self._address = "?"
         self._is_full = False
-        self._again: asyncio.Handle | None = None
-        self._ending: asyncio.Handle | None = None
+        self._continue_handle: asyncio.Handle | None = None
+        self._abort_timer: asyncio.Handle | None = None
         """Set while it closes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -178,16 +178,16 @@ class _Slave(StreamProtocol):
         self._transport = transport
         self._address = _text(transport.get_extra_info("peername"))
         names = certificate_names(transport)
-        if self._server.is_stranger(names):
+        if self._server.rejects_certificate(names):
             shown = ", ".join(sorted(names)) or "no name"
             text = "HA connection from %s: its certificate has %s, which is not in replicaCertNames"
             self._server.limited_log.warning(shown, text, self._address, shown)
             transport.abort()
             return
-        self._link = self._server.open_link(self, self._address.rpartition(":")[0])
+        self._session = self._server.open_session(self, self._address.rpartition(":")[0])
 
     def data_received(self, data: bytes) -> None:
-        self._step(Received(data))
+        self._step(DataReceived(data))
         self.poll()
 
     def pause_writing(self) -> None:
@@ -198,44 +198,46 @@ class _Slave(StreamProtocol):
         self.poll()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for handle in (self._again, self._ending):
+        for handle in (self._continue_handle, self._abort_timer):
             if handle is not None:
                 handle.cancel()
-        if self._link is not None:
-            self._server.closed_link(self, self._link)
-            self._link = None
+        if self._session is not None:
+            self._server.session_closed(self, self._session)
+            self._session = None
 
     def poll(self) -> None:
         """Send what there is, as far as the socket takes it."""
-        if self._link is None or self._again is not None:
+        if self._session is None or self._continue_handle is not None:
             return
-        link, before = self._link, self._link.next_offset
+        session, before = self._session, self._session.next_offset
         self._step(Poll(0 if self._is_full else _ROOM_BYTES))
-        if link.next_offset - before >= _ROOM_BYTES and not (self._is_full or link.is_closed):
-            self._again = asyncio.get_running_loop().call_soon(self._server.tasks.run, self._go_on)
+        if session.next_offset - before >= _ROOM_BYTES and not (self._is_full or session.is_closed):
+            self._continue_handle = asyncio.get_running_loop().call_soon(
+                self._server.tasks.run, self._continue_sending
+            )
 
-    def _go_on(self) -> None:
-        self._again = None
+    def _continue_sending(self) -> None:
+        self._continue_handle = None
         self.poll()
 
     def close(self, reason: str) -> None:
         """Close the connection: a slave that hangs would never take what is still to be sent to it."""
-        if self._transport is not None and self._ending is None:
+        if self._transport is not None and self._abort_timer is None:
             log.info("HA connection from %s is closed: %s", self._address, reason)
             self._transport.close()
-            self._ending = asyncio.get_running_loop().call_later(_CLOSE_WAIT_S, self._transport.abort)
+            self._abort_timer = asyncio.get_running_loop().call_later(_CLOSE_WAIT_S, self._transport.abort)
 
     def abort(self) -> None:
         """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
-    def _step(self, event: Received | Poll) -> None:
-        if self._link is None or self._transport is None or self._ending is not None:
+    def _step(self, event: DataReceived | Poll) -> None:
+        if self._session is None or self._transport is None or self._abort_timer is not None:
             return
         acked = False
-        effects = self._link.step(event, _now_ms())
-        if self._link.is_copying and not self._server.joined_link(self, self._link, self._address):
+        effects = self._session.step(event, _now_ms())
+        if self._session.is_copying and not self._server.session_joined(self, self._session, self._address):
             log.warning("HA slave at %s is refused: %d slaves have joined", self._address, _SLAVES_MAX)
             self.close("too many slaves")
             return
@@ -243,7 +245,7 @@ class _Slave(StreamProtocol):
             match effect:
                 case Send(data):
                     self._transport.write(data)
-                case Acked():
+                case AckReceived():
                     acked = True
                 case Close(reason):
                     host = self._address.rpartition(":")[0]

@@ -9,7 +9,7 @@ from rocketpy_broker.replication.ha.epochs import EpochState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LinkSettings:
+class HaSettings:
     """What both ends of a connection go by; defaults of 4.6.0."""
 
     heartbeat_ms: int = 5000
@@ -24,7 +24,7 @@ class LinkSettings:
     """A peer that has not introduced itself this long after it connected is disconnected; see `first_ms`."""
     wants_flushed: bool = False
     """Slaves of ours acknowledge what they flushed, not what they received."""
-    notes: bool = True
+    handshake: bool = True
     """Whether a slave asks its master for our handshake."""
     hello_wait_ms: int = 1000
     """How long a slave waits for an answer to that before it takes its master for RocketMQ's."""

@@ -11,22 +11,22 @@ import zlib
 
 from rocketpy.errors import RemoteProtocolError, StoreError
 from rocketpy_broker.replication.ha.epochs import EpochState
-from rocketpy_broker.replication.ha.master import Close, Effect, Poll, Received, Send
-from rocketpy_broker.replication.ha.settings import LinkSettings, LogTarget
+from rocketpy_broker.replication.ha.master import Close, DataReceived, Effect, Poll, Send
+from rocketpy_broker.replication.ha.settings import HaSettings, LogTarget
 from rocketpy_broker.replication.ha.wire import (
     CONTROL,
     OFFSET_MAX,
     REPORT,
+    ControlMessage,
     Frame,
     FrameReader,
     Hello,
     Join,
-    Note,
     Refused,
     Welcome,
     ack,
+    encode_control,
     is_proof,
-    note_to_master,
     proof,
 )
 
@@ -42,13 +42,13 @@ class _State(enum.Enum):
     CLOSED = "closed"
 
 
-class SlaveLink:
+class SlaveSession:
     """One connection to a master, just opened. nonce: a text that was never used before."""
 
     def __init__(
         self,
         log: LogTarget,
-        settings: LinkSettings,
+        settings: HaSettings,
         *,
         broker_name: str,
         broker_id: int,
@@ -62,7 +62,7 @@ class SlaveLink:
         self._hello_nonce = ""
         self._reader = FrameReader()
         self._state = _State.HELLO
-        self._heard_ms = self._opened_ms = now_ms
+        self._last_received_ms = self._opened_ms = now_ms
         self._sent_ms = float("-inf")
         self._reported = (-1, -1)
         self._pieces: list[memoryview] = []
@@ -85,16 +85,16 @@ class SlaveLink:
         """Whether it is agreed where to begin, or the master is RocketMQ's."""
         return self._state is _State.COPIES
 
-    def step(self, event: Received | Poll, now_ms: float) -> list[Effect]:
+    def step(self, event: DataReceived | Poll, now_ms: float) -> list[Effect]:
         """Take an event; return what is to be done, in order. After a Close nothing more comes."""
         if self.is_closed:
             return []
         effects: list[Effect] = []
         try:
-            if isinstance(event, Received):
-                self._heard_ms = now_ms
+            if isinstance(event, DataReceived):
+                self._last_received_ms = now_ms
                 effects += self._receive(event.data)
-            effects += self._speak(now_ms)
+            effects += self._send_due(now_ms)
         except (RemoteProtocolError, StoreError) as error:
             effects.append(self._close(str(error)))
         return effects
@@ -110,33 +110,35 @@ class SlaveLink:
             return [self._close("the master's HA port speaks TLS, and this slave does not (tls://host:port)")]
         effects: list[Effect] = []
         try:
-            for said in self._reader.feed(data):
-                effects += self._take(said) if isinstance(said, Frame) else self._note(said)
+            for message in self._reader.feed(data):
+                effects += (
+                    self._on_frame(message) if isinstance(message, Frame) else self._on_control(message)
+                )
                 if self.is_closed:
                     break
         finally:
             self._write()
         return effects
 
-    def _take(self, said: Frame) -> list[Effect]:
+    def _on_frame(self, message: Frame) -> list[Effect]:
         """Take a frame: its body waits for those behind it, and is written with them."""
         if self._state is not _State.COPIES:
             return [self._close("a frame before anything was agreed on")]
         log = self._log
         expected = self._pieces_at + self._pieces_bytes if self._pieces else log.max_offset
-        if said.offset != expected and (self._pieces or not log.is_empty):
-            return [self._close(f"the master sends from {said.offset}, the log here ends at {expected}")]
-        if said.body is None:
+        if message.offset != expected and (self._pieces or not log.is_empty):
+            return [self._close(f"the master sends from {message.offset}, the log here ends at {expected}")]
+        if message.body is None:
             return []
-        self.master_offset = max(self.master_offset, said.offset + len(said.body))
-        if not said.body:
+        self.master_offset = max(self.master_offset, message.offset + len(message.body))
+        if not message.body:
             if log.is_empty and not self._pieces:
-                log.append(said.offset, b"")
+                log.append(message.offset, b"")
             return []
         if not self._pieces:
-            self._pieces_at = said.offset
-        self._pieces.append(said.body)
-        self._pieces_bytes += len(said.body)
+            self._pieces_at = message.offset
+        self._pieces.append(message.body)
+        self._pieces_bytes += len(message.body)
         return []
 
     def _write(self) -> None:
@@ -144,16 +146,16 @@ class SlaveLink:
             pieces, self._pieces, self._pieces_bytes = self._pieces, [], 0
             self._log.append(self._pieces_at, b"".join(pieces))
 
-    def _note(self, note: Note) -> list[Effect]:
+    def _on_control(self, note: ControlMessage) -> list[Effect]:
         if isinstance(note, Hello):
-            return self._answer_hello(note)
+            return self._on_hello(note)
         if isinstance(note, Refused):
             return [self._close(f"the master refuses: {note.reason}", is_final=True)]
         if isinstance(note, Welcome) and self._state is _State.JOIN:
-            return self._enter(note)
+            return self._on_welcome(note)
         return [self._close(f"an unexpected note: {type(note).__name__}")]
 
-    def _answer_hello(self, hello: Hello) -> list[Effect]:
+    def _on_hello(self, hello: Hello) -> list[Effect]:
         if self._state is not _State.HELLO:
             return []  # too late: it was taken for RocketMQ's, and so it is treated
         self._state, self._hello_nonce = _State.JOIN, hello.nonce
@@ -170,9 +172,9 @@ class SlaveLink:
             nonce=self._nonce,
             proof=proof(self._settings.secret, "slave", hello.nonce, self._nonce),
         )
-        return [Send(note_to_master(join))]
+        return [Send(encode_control(join))]
 
-    def _enter(self, welcome: Welcome) -> list[Effect]:
+    def _on_welcome(self, welcome: Welcome) -> list[Effect]:
         log, epochs = self._log, welcome.epochs
         expected = proof(self._settings.secret, "master", self._nonce, self._hello_nonce)
         if not is_proof(welcome.proof, expected):
@@ -189,13 +191,13 @@ class SlaveLink:
 
     # -- speaking -----------------------------------------------------------------------------
 
-    def _speak(self, now_ms: float) -> list[Effect]:
-        if self._state is not _State.CLOSED and now_ms - self._heard_ms > self._settings.silence_ms:
-            return [self._close(f"silent for {now_ms - self._heard_ms:.0f} ms")]
+    def _send_due(self, now_ms: float) -> list[Effect]:
+        if self._state is not _State.CLOSED and now_ms - self._last_received_ms > self._settings.silence_ms:
+            return [self._close(f"silent for {now_ms - self._last_received_ms:.0f} ms")]
         if self._state is _State.HELLO:
-            if self._settings.notes and self._sent_ms < self._opened_ms:
-                return self._say(REPORT.pack(CONTROL), now_ms)
-            if self._settings.notes and now_ms - self._opened_ms < self._settings.hello_wait_ms:
+            if self._settings.handshake and self._sent_ms < self._opened_ms:
+                return self._send(REPORT.pack(CONTROL), now_ms)
+            if self._settings.handshake and now_ms - self._opened_ms < self._settings.hello_wait_ms:
                 return []
             if self._settings.secret:
                 return [self._close("the master does not answer the handshake that haSecret asks for")]
@@ -207,8 +209,8 @@ class SlaveLink:
         if now_at == self._reported and self._sent_ms + self._settings.heartbeat_ms >= now_ms:
             return []
         self._reported = now_at
-        return self._say(ack(*now_at) if self.is_joined else REPORT.pack(now_at[0]), now_ms)
+        return self._send(ack(*now_at) if self.is_joined else REPORT.pack(now_at[0]), now_ms)
 
-    def _say(self, data: bytes, now_ms: float) -> list[Effect]:
+    def _send(self, data: bytes, now_ms: float) -> list[Effect]:
         self._sent_ms = now_ms
         return [Send(data)]

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _ALL: Final = 1 << 62
 
 
-class Replicas(Protocol):
+class SlaveAcks(Protocol):
     """How far slaves are."""
 
     @property
@@ -28,7 +28,7 @@ class Replicas(Protocol):
         """Whether it makes sense to wait for one."""
 
 
-class Answer(NamedTuple, Generic[T]):
+class ReplicationResult(NamedTuple, Generic[T]):
     """Sends that wait no longer. code: SUCCESS, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT."""
 
     sends: list[T]
@@ -46,14 +46,14 @@ class _Group(Generic[T]):
         self.ends_ms = ends_ms
 
 
-class WaitingSends(Generic[T]):
+class SyncWaiters(Generic[T]):
     """Sends in the order of the log, each answered exactly once.
 
     timeout_ms: after so long a send is answered FLUSH_SLAVE_TIMEOUT. are_before: whether sends wait for
     something else first, such as the disk, and are not here yet: nobody may read those either.
     """
 
-    def __init__(self, replicas: Replicas, *, timeout_ms: float, are_before: Callable[[], bool]) -> None:
+    def __init__(self, replicas: SlaveAcks, *, timeout_ms: float, are_before: Callable[[], bool]) -> None:
         self._replicas = replicas
         self._timeout_ms = timeout_ms
         self._are_before = are_before
@@ -69,7 +69,7 @@ class WaitingSends(Generic[T]):
         """The log offset below which consumers may read; all of it while nobody waits."""
         return self._visible if self._groups or self._are_before() else _ALL
 
-    def park(self, sends: list[T], until: int, now_ms: float) -> list[Answer[T]]:
+    def park(self, sends: list[T], until: int, now_ms: float) -> list[ReplicationResult[T]]:
         """Take sends that are answered when a slave has everything below `until`; return what is answered.
 
         Without sends, what was written may be read then.
@@ -81,25 +81,25 @@ class WaitingSends(Generic[T]):
             self._groups[-1].until = max(self._groups[-1].until, until)
         else:
             self._visible = max(self._visible, until)
-        return [Answer(sends, ResponseCode.SLAVE_NOT_AVAILABLE)]
+        return [ReplicationResult(sends, ResponseCode.SLAVE_NOT_AVAILABLE)]
 
-    def acked(self) -> list[Answer[T]]:
+    def acked(self) -> list[ReplicationResult[T]]:
         """A slave may have more than before."""
         acked = self._replicas.acked
         return self._release(lambda group: group.until <= acked, ResponseCode.SUCCESS)
 
-    def expire(self, now_ms: float) -> list[Answer[T]]:
+    def expire(self, now_ms: float) -> list[ReplicationResult[T]]:
         """Time has passed."""
         return self._release(lambda group: group.ends_ms <= now_ms, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
-    def fail(self) -> list[Answer[T]]:
+    def fail(self) -> list[ReplicationResult[T]]:
         """This broker stops, or is no master any more."""
         return self._release(lambda _: True, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
-    def _release(self, is_over: Callable[[_Group[T]], bool], code: int) -> list[Answer[T]]:
-        groups, answers = self._groups, list[Answer[T]]()
+    def _release(self, is_over: Callable[[_Group[T]], bool], code: int) -> list[ReplicationResult[T]]:
+        groups, answers = self._groups, list[ReplicationResult[T]]()
         while groups and is_over(groups[0]):
             group = groups.popleft()
             self._visible = max(self._visible, group.until)
-            answers.append(Answer(group.sends, code))
+            answers.append(ReplicationResult(group.sends, code))
         return answers

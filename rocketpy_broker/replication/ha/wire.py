@@ -83,8 +83,8 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
     reason: str
 
 
-Note = Hello | Join | Welcome | Refused
-_decoder: Final[msgspec.json.Decoder[Note]] = msgspec.json.Decoder(Note)
+ControlMessage = Hello | Join | Welcome | Refused
+_decoder: Final[msgspec.json.Decoder[ControlMessage]] = msgspec.json.Decoder(ControlMessage)
 
 
 def frame(offset: int, body: bytes) -> bytes:
@@ -104,14 +104,9 @@ def frames(offset: int, body: bytes, size_max: int) -> bytes:
     return b"".join(pieces)
 
 
-def note_to_slave(note: Note) -> bytes:
-    """Return a note as a master sends it."""
-    return frame(CONTROL, msgspec.json.encode(note))
-
-
-def note_to_master(note: Note) -> bytes:
-    """Return a note as a slave sends it."""
-    return frame(CONTROL, msgspec.json.encode(note))
+def encode_control(message: ControlMessage) -> bytes:
+    """Return the bytes of a control message; they are the same in both directions."""
+    return frame(CONTROL, msgspec.json.encode(message))
 
 
 def ack(received: int, flushed: int) -> bytes:
@@ -132,7 +127,7 @@ def is_proof(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode(), expected.encode())
 
 
-def _note(data: bytes) -> Note:
+def _decode_control(data: bytes) -> ControlMessage:
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -152,7 +147,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._data = b""
 
-    def feed(self, data: bytes) -> Iterator[Frame | Note]:
+    def feed(self, data: bytes) -> Iterator[Frame | ControlMessage]:
         """Yield what is whole now, and in the end the header of what is not.
 
         Raises RemoteProtocolError for what no master sends; nothing more can be read then.
@@ -174,19 +169,19 @@ class FrameReader:
                     return
                 position = begin + size
                 body = view[begin:position]
-                yield _note(bytes(body)) if offset == CONTROL else Frame(offset, body)
+                yield _decode_control(bytes(body)) if offset == CONTROL else Frame(offset, body)
         finally:
             self._data = data[position:]
 
 
 class ReportReader:
-    """Takes a slave's bytes apart. `speaks_notes` is to be set once it has answered one."""
+    """Takes a slave's bytes apart. `uses_handshake` is to be set once it has answered one."""
 
     def __init__(self) -> None:
         self._data = b""
-        self.speaks_notes = False
+        self.uses_handshake = False
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, int] | Note]:
+    def feed(self, data: bytes) -> Iterator[tuple[int, int] | ControlMessage]:
         """Yield (received, flushed) of every ack (flushed -1 for a plain report), and notes.
 
         The report that stands for "I understand notes" is (-1, -1).
@@ -197,7 +192,7 @@ class ReportReader:
             (first,) = REPORT.unpack_from(self._data)
             if first < CONTROL:
                 raise RemoteProtocolError(f"HA report of offset {first}")
-            if not self.speaks_notes:
+            if not self.uses_handshake:
                 self._data = self._data[REPORT.size :]
                 yield first, -1
             elif first == CONTROL:
@@ -210,7 +205,7 @@ class ReportReader:
                     return
                 body = self._data[HEADER_BYTES : HEADER_BYTES + size]
                 self._data = self._data[HEADER_BYTES + size :]
-                yield _note(body)
+                yield _decode_control(body)
             else:
                 if len(self._data) < _ACK.size:
                     return

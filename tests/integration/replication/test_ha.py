@@ -73,8 +73,8 @@ async def test_a_slave_finds_its_master_and_copies_everything(brokers: Pair) -> 
     for queue_id in range(4):
         ours, theirs = (b.store.queues.queues["HaTopic", queue_id] for b in (slave, master))
         assert list(ours.units()) == list(theirs.units())
-    states = master.replication.progress.states(master.store.max_physical_offset)
-    await until(lambda: master.replication.progress.acked == master.store.max_physical_offset)
+    states = master.replication.connected.states(master.store.max_physical_offset)
+    await until(lambda: master.replication.connected.acked == master.store.max_physical_offset)
     assert [state.broker_id for state in states] == [1]
 
 
@@ -122,7 +122,7 @@ async def test_a_slave_goes_on_where_it_was(brokers: Pair) -> None:
 
 async def test_a_slave_that_stops_while_it_catches_up(brokers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without this what a slave copied in a rush would be in no queue after a stop that was clean."""
-    monkeypatch.setattr("rocketpy_broker.replication.ha.client._RUSH_S", 3600)
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._BACKLOG_INTERVAL_S", 3600)
     master = await brokers.master()
     await send(brokers, 400, size=2000)
     slave = await brokers.slave()
@@ -154,7 +154,7 @@ async def test_slaves_of_slaves(brokers: Pair) -> None:
     await send(brokers, 100)
     await caught_up(master, first, second)
     assert log_bytes(second) == log_bytes(master)
-    assert first.replication.progress.connections == master.replication.progress.connections == 1
+    assert first.replication.connected.connections == master.replication.connected.connections == 1
 
 
 async def test_a_slave_refuses_sends(brokers: Pair) -> None:
@@ -436,7 +436,7 @@ async def test_a_sync_master_answers_when_a_slave_has_it(brokers: Pair) -> None:
             alone = await producer.send(Message("BenchmarkTest", b"0"), queue=_queue(flush))
             assert alone.status is SendStatus.SLAVE_NOT_AVAILABLE
             slave = await brokers.slave(f"s-{flush}", 1, brokerName=flush, **settings)
-            await until(lambda master=master: master.replication.progress.is_slave_ok(1 << 20))  # type: ignore[misc]
+            await until(lambda master=master: master.replication.connected.is_slave_ok(1 << 20))  # type: ignore[misc]
             for number in range(30):
                 result = await producer.send(Message("BenchmarkTest", b"%d" % number), queue=_queue(flush))
                 assert result.status is SendStatus.SEND_OK
@@ -466,7 +466,7 @@ async def test_a_slave_that_does_not_answer_costs_the_time_out(brokers: Pair) ->
     master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="600000")
     wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
     wire[1].write(bytes(8))
-    await until(lambda: master.replication.progress.is_slave_ok(1))
+    await until(lambda: master.replication.connected.is_slave_ok(1))
     async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
         await until(lambda: master.store.max_physical_offset > 0)
@@ -485,7 +485,7 @@ async def test_a_master_that_stops_waits_for_its_slave(brokers: Pair) -> None:
     master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="60000")
     wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
     wire[1].write(bytes(8))
-    await until(lambda: master.replication.progress.is_slave_ok(1))
+    await until(lambda: master.replication.connected.is_slave_ok(1))
     async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
         await until(lambda: master.store.max_physical_offset > 0)
@@ -506,7 +506,7 @@ async def test_what_waits_for_disk_and_slave_is_read_by_nobody(
     )
     wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
     wire[1].write(bytes(8))
-    await until(lambda: master.replication.progress.is_slave_ok(1))
+    await until(lambda: master.replication.connected.is_slave_ok(1))
     driver, gate = master.replication._driver, asyncio.Event()
     original = driver.flush
 

@@ -34,7 +34,7 @@ async def test_brokers_tell_of_their_replication(brokers: Pair) -> None:
         await producer.send(Message("HaTopic", b"x"))
     await caught_up(master, slave)
     end = master.store.max_physical_offset
-    await until(lambda: master.replication.progress.acked == end)
+    await until(lambda: master.replication.connected.acked == end)
     async with await RawClient.open(str(master.address)) as client:
         table = KVTable.decode((await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
     assert (table["haRole"], table["haConnections"], table["haAckedOffset"]) == (

@@ -33,7 +33,7 @@ from rocketpy.transport import Address, ClientOnlyEndpoint, connect
 from rocketpy_broker import EmbeddedCluster, cli
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.handlers.send.response_waiters import PC_BUSY
-from rocketpy_broker.replication.ha_status import find_places
+from rocketpy_broker.replication.ha_status import find_broker_addresses
 from tests.integration.ledger_group import ledger_group
 from tests.waiting import LIMIT_S, until
 
@@ -176,7 +176,7 @@ async def test_roles_reach_the_name_server(tmp_path: Path) -> None:
         namesrv = [Address.parse(group.namesrv_address)]
         async with asyncio.timeout(LIMIT_S):
             for pause_s in itertools.repeat(0.05):
-                found = {id_: address for _, id_, address in await find_places(namesrv)}
+                found = {id_: address for _, id_, address in await find_broker_addresses(namesrv)}
                 if found == wanted:
                     break
                 await asyncio.sleep(pause_s)
@@ -184,7 +184,7 @@ async def test_roles_reach_the_name_server(tmp_path: Path) -> None:
 
 async def addresses(namesrv: str) -> dict[int, str]:
     """The members of the group by their ids, as the name server tells them."""
-    return {id_: address for _, id_, address in await find_places([Address.parse(namesrv)])}
+    return {id_: address for _, id_, address in await find_broker_addresses([Address.parse(namesrv)])}
 
 
 def contains(part: dict[int, str], told: dict[int, str]) -> bool:

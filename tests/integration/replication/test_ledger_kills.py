@@ -13,7 +13,7 @@ import pytest
 from rocketpy import Message, Producer, PullConsumer, SendStatus
 from rocketpy.errors import RocketError
 from rocketpy.transport import Address
-from rocketpy_broker.replication.ha_status import find_places
+from rocketpy_broker.replication.ha_status import find_broker_addresses
 from tests.integration.processes import start, stop
 from tests.interop.processes import free_port
 from tests.waiting import LIMIT_S
@@ -58,7 +58,10 @@ class Group:
         """The peer whose broker name servers know as the master."""
         async with asyncio.timeout(LIMIT_S):
             for pause_s in itertools.repeat(0.05):
-                found = {id_: address for _, id_, address in await find_places([Address.parse(self.namesrv)])}
+                found = {
+                    id_: address
+                    for _, id_, address in await find_broker_addresses([Address.parse(self.namesrv)])
+                }
                 for name, address in self.addresses.items():
                     if found.get(0) == address and name != other_than:
                         return name

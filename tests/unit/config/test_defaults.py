@@ -14,7 +14,7 @@ from rocketpy_broker.replication.dledger import peer_transport as links
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.ha import client as ha_client
 from rocketpy_broker.replication.ha import server as ha_server
-from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.services.delay import scheduler as delay
 from rocketpy_broker.services.metadata import clients, locks
 from rocketpy_broker.store.config import StoreConfig
@@ -133,9 +133,9 @@ FIXED: dict[str, Row] = {
     "DLedger: a broker votes at most every": (lambda broker: broker.dledger.vote_interval_ms_max, 1000),
     "DLedger: a send waits for a majority": (lambda broker: broker.dledger.commit_wait_ms, 2500),
     "DLedger: a broker's appends that may wait": (lambda broker: broker.dledger.pending_max, 10_000),
-    "HA link: a sign of life every": (lambda _: LinkSettings().heartbeat_ms, 5000),
-    "HA link: a silent peer is gone after": (lambda _: LinkSettings().silence_ms, 20_000),
-    "HA link: largest frame": (lambda _: LinkSettings().batch_bytes, 32_768),
+    "HA link: a sign of life every": (lambda _: HaSettings().heartbeat_ms, 5000),
+    "HA link: a silent peer is gone after": (lambda _: HaSettings().silence_ms, 20_000),
+    "HA link: largest frame": (lambda _: HaSettings().batch_bytes, 32_768),
 }  # fmt: skip
 
 OURS: dict[str, Row] = {
@@ -147,9 +147,9 @@ OURS: dict[str, Row] = {
     "appends that a full backlog holds": (lambda _: backlog._WAITING_MAX, 10_000),
     "bytes scanned at a time": (lambda _: log_scan._WINDOW_BYTES, 4 << 20),
     "a torn tail is at most": (lambda _: log_scan._TAIL_BYTES, 16 << 20),
-    "HA link: a hello is awaited for": (lambda _: LinkSettings().hello_wait_ms, 1000),
-    "HA link: a slave asks for the handshake": (lambda _: LinkSettings().notes, True),
-    "HA link: slaves acknowledge what they received": (lambda _: LinkSettings().wants_flushed, False),
+    "HA link: a hello is awaited for": (lambda _: HaSettings().hello_wait_ms, 1000),
+    "HA link: a slave asks for the handshake": (lambda _: HaSettings().handshake, True),
+    "HA link: slaves acknowledge what they received": (lambda _: HaSettings().wants_flushed, False),
     "HA: bytes on their way to a slave": (lambda _: ha_server._ROOM_BYTES, 512 * 1024),
     "HA: RocketMQ's slaves count": (lambda broker: broker.ha.handshake_required, False),
     "HA: a slave that cannot write tries again after": (lambda _: ha_client._RETRY_S, 1.0),

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from rocketpy_broker.replication.ha.epochs import NO_EPOCHS, EpochState
-from rocketpy_broker.replication.ha.master import Close, Effect, MasterLink, Poll, Received, Send
-from rocketpy_broker.replication.ha.settings import LinkSettings
-from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.master import Close, DataReceived, Effect, MasterSession, Poll, Send
+from rocketpy_broker.replication.ha.settings import HaSettings
+from rocketpy_broker.replication.ha.slave import SlaveSession
 
 
 class MemoryLog:
@@ -69,16 +69,16 @@ class Pair:
         self,
         source: MemoryLog,
         target: MemoryLog,
-        settings: LinkSettings | None = None,
-        slave_settings: LinkSettings | None = None,
+        settings: HaSettings | None = None,
+        slave_settings: HaSettings | None = None,
         *,
         chunk: int = 1 << 20,
     ) -> None:
-        settings = settings or LinkSettings()
+        settings = settings or HaSettings()
         self.now = 0.0
         self.source, self.target, self.chunk = source, target, chunk
-        self.master = MasterLink(source, settings, "master-nonce", self.now)
-        self.slave = SlaveLink(
+        self.master = MasterSession(source, settings, "master-nonce", self.now)
+        self.slave = SlaveSession(
             target, slave_settings or settings, broker_name="b", broker_id=1, nonce="slave-nonce", now_ms=0
         )
         self.closed: list[Close] = []
@@ -95,10 +95,11 @@ class Pair:
         to_slave = self._sent(self.master.step(Poll(), self.now))
         while to_master or to_slave:
             answers = b"".join(
-                self._sent(self.master.step(Received(piece), self.now)) for piece in self._pieces(to_master)
+                self._sent(self.master.step(DataReceived(piece), self.now))
+                for piece in self._pieces(to_master)
             )
             to_master = b"".join(
-                self._sent(self.slave.step(Received(piece), self.now)) for piece in self._pieces(to_slave)
+                self._sent(self.slave.step(DataReceived(piece), self.now)) for piece in self._pieces(to_slave)
             )
             to_slave = answers + self._sent(self.master.step(Poll(), self.now))
 

@@ -10,11 +10,11 @@ import pytest
 from rocketpy.errors import ConnectionLost
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions, connect_raw
-from rocketpy_broker.replication.ha.client import _BUFFER_MAX, _Wire
-from rocketpy_broker.replication.ha.master import MasterLink
-from rocketpy_broker.replication.ha.progress import Progress
+from rocketpy_broker.replication.ha.client import _BUFFER_MAX, _MasterConnection
+from rocketpy_broker.replication.ha.connected_slaves import ConnectedSlaves
+from rocketpy_broker.replication.ha.master import MasterSession
 from rocketpy_broker.replication.ha.server import HaServer
-from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.replication.ha.wire import REPORT, Frame, FrameReader
 from tests.unit.replication.ha.logs import MemoryLog
 from tests.waiting import LIMIT_S, until
@@ -33,17 +33,17 @@ async def slow_slave(address: Address) -> tuple[asyncio.StreamReader, asyncio.St
     return reader, writer
 
 
-async def stuck_link(progress: Progress) -> MasterLink:
+async def stuck_link(connected: ConnectedSlaves) -> MasterSession:
     """The master's end of the only connection, once the sockets in between are full."""
-    await until(lambda: progress.connections == 1)
-    (link,) = progress._links
+    await until(lambda: connected.connections == 1)
+    (session,) = connected._sessions
     still = count()
     last = -1
     while next(still) < 20:
-        if link.next_offset != last:
-            last, still = link.next_offset, count()
+        if session.next_offset != last:
+            last, still = session.next_offset, count()
         await asyncio.sleep(0.01)
-    return link
+    return session
 
 
 async def test_a_slave_that_is_busy_takes_no_whole_log_into_memory() -> None:
@@ -56,20 +56,20 @@ async def test_a_slave_that_is_busy_takes_no_whole_log_into_memory() -> None:
         writer.close()
 
     server = await asyncio.start_server(send, "127.0.0.1", 0)
-    wire = _Wire()
+    connection = _MasterConnection()
     host, port = server.sockets[0].getsockname()
-    await connect_raw(Address("tcp", host, port), lambda: wire, None)
-    transport = wire._transport
+    await connect_raw(Address("tcp", host, port), lambda: connection, None)
+    transport = connection._transport
     assert transport is not None
     await until(lambda: not transport.is_reading())
-    first = await wire.read(0)
+    first = await connection.read(0)
     assert _BUFFER_MAX < len(first) < 2 * _BUFFER_MAX
     got = [first]
     while sum(map(len, got)) < PIECES * len(PIECE):
-        got.append(await wire.read(20))
+        got.append(await connection.read(20))
         assert 0 < len(got[-1]) < 2 * _BUFFER_MAX
     assert b"".join(got) == PIECE * PIECES
-    wire.close()
+    connection.close()
     server.close()
     await server.wait_closed()
 
@@ -94,12 +94,12 @@ async def test_a_slave_that_cannot_go_on_hears_why() -> None:
         ended.set()
 
     server = await asyncio.start_server(send, "127.0.0.1", 0)
-    wire = _Wire()
-    wire.hand_over(refuse)
-    await connect_raw(Address("tcp", *server.sockets[0].getsockname()), lambda: wire, None)
+    connection = _MasterConnection()
+    connection.set_receiver(refuse)
+    await connect_raw(Address("tcp", *server.sockets[0].getsockname()), lambda: connection, None)
     await until(ended.is_set)
     with pytest.raises(ConnectionLost, match="the log here ends elsewhere"):
-        await wire.read(20)
+        await connection.read(20)
     assert unseen == []
     server.close()
     await server.wait_closed()
@@ -109,8 +109,8 @@ async def test_a_master_sends_on_without_waiting_for_reports(monkeypatch: pytest
     """A slave that has been away would get half a megabyte for each of its reports, or twice a second."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 3600)
     source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
-    progress = Progress(behind_bytes_max=1 << 30)
-    server = HaServer(source, LinkSettings(), progress, lambda: None, Tasks("a broker"))
+    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
+    server = HaServer(source, HaSettings(), connected, lambda: None, Tasks("a broker"))
     await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
     assert server.address is not None
 
@@ -130,13 +130,13 @@ async def test_a_master_waits_for_a_slow_slave_and_goes_on_with_it(monkeypatch: 
     """A slow slave would cost its master the memory for a whole log, or get a bit of it twice a second."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 3600)
     source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
-    progress = Progress(behind_bytes_max=1 << 30)
-    server = HaServer(source, LinkSettings(), progress, lambda: None, Tasks("a broker"))
+    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
+    server = HaServer(source, HaSettings(), connected, lambda: None, Tasks("a broker"))
     await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
     assert server.address is not None
     reader, writer = await slow_slave(server.address)
-    link = await stuck_link(progress)
-    assert link.next_offset < source.max_offset // 2
+    session = await stuck_link(connected)
+    assert session.next_offset < source.max_offset // 2
     frames, received = FrameReader(), bytearray()
     while len(received) < source.max_offset - 1:
         async with asyncio.timeout(LIMIT_S):
@@ -153,13 +153,13 @@ async def test_a_master_that_becomes_a_slave_sends_no_more(monkeypatch: pytest.M
     """A slow slave would go on to copy a log of which the new master may have cut off the end."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._CLOSE_WAIT_S", 3600)
     source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
-    progress = Progress(behind_bytes_max=1 << 30)
-    server = HaServer(source, LinkSettings(), progress, lambda: None, Tasks("a broker"))
+    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
+    server = HaServer(source, HaSettings(), connected, lambda: None, Tasks("a broker"))
     await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
     assert server.address is not None
     reader, writer = await slow_slave(server.address)
-    link = await stuck_link(progress)
-    sent_until = link.next_offset
+    session = await stuck_link(connected)
+    sent_until = session.next_offset
     assert sent_until < source.max_offset
     server.disconnect()
     frames, received = FrameReader(), bytearray()

@@ -12,10 +12,10 @@ import pytest
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.replication.ha.client import HaClient, HaClientState
+from rocketpy_broker.replication.ha.connected_slaves import ConnectedSlaves
 from rocketpy_broker.replication.ha.log import EpochFile, StoreSource
-from rocketpy_broker.replication.ha.progress import Progress
 from rocketpy_broker.replication.ha.server import HaServer
-from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.unit.replication.ha.logs import MemoryLog
@@ -31,7 +31,7 @@ RUSH = 200
 async def following(
     root: Path,
     address: Address,
-    settings: LinkSettings,
+    settings: HaSettings,
     *,
     on_copied: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[HaClient]:
@@ -43,7 +43,7 @@ async def following(
         driver, EpochFile(store.disk, root / "haEpochs.json"), settings, Tasks("a broker"),
         name="b", broker_id=1, reconnect_ms=60_000, on_copied=on_copied,
     )  # fmt: skip
-    client.follow(address)
+    client.set_master(address)
     client.start()
     try:
         yield client
@@ -55,16 +55,16 @@ async def following(
 class Master:
     """A store and its HA port."""
 
-    def __init__(self, store: MessageStore, settings: LinkSettings) -> None:
+    def __init__(self, store: MessageStore, settings: HaSettings) -> None:
         self.store = store
-        self.progress = Progress(behind_bytes_max=1 << 30)
+        self.connected = ConnectedSlaves(behind_bytes_max=1 << 30)
         source = StoreSource(store, EpochFile(store.disk, store.config.root / "haEpochs.json"))
-        self.server = HaServer(source, settings, self.progress, lambda: None, Tasks("a broker"))
+        self.server = HaServer(source, settings, self.connected, lambda: None, Tasks("a broker"))
 
     def put(self, count: int) -> None:
         """Store messages, and let the slave have them."""
         put(self.store, *range(count), body=bytes(2000))
-        self.server.poke()
+        self.server.schedule_send()
 
     def has_sent_all_to(self, slave: HaClient) -> bool:
         """Whether the slave has the whole log."""
@@ -76,9 +76,9 @@ class Master:
 
 
 @asynccontextmanager
-async def leading(root: Path, settings: LinkSettings | None = None) -> AsyncIterator[Master]:
+async def leading(root: Path, settings: HaSettings | None = None) -> AsyncIterator[Master]:
     """A master. Over memory what it sends in one turn of the loop arrives as one piece."""
-    settings = settings or LinkSettings()
+    settings = settings or HaSettings()
     with MessageStore(small_config(root)) as store:
         master = Master(store, settings)
         await master.server.start(MEMORY, ChannelOptions())
@@ -102,7 +102,7 @@ async def test_a_slave_waits_before_it_tries_again(tmp_path: Path) -> None:
         writer.close()
 
     server = await asyncio.start_server(drop, "127.0.0.1", 0)
-    async with following(tmp_path, Address("tcp", *server.sockets[0].getsockname()), LinkSettings()) as slave:
+    async with following(tmp_path, Address("tcp", *server.sockets[0].getsockname()), HaSettings()) as slave:
         await until(lambda: slave.problem != "")
         assert slave.state is HaClientState.WAITS
         await asyncio.sleep(0.2)  # for what must not happen
@@ -113,17 +113,17 @@ async def test_a_slave_waits_before_it_tries_again(tmp_path: Path) -> None:
 
 async def test_a_slave_that_was_refused_says_so_while_it_waits(tmp_path: Path) -> None:
     """An operator would take it for one that waits for its master, and that nothing has to be done for."""
-    progress = Progress(behind_bytes_max=1 << 30)
+    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
     server = HaServer(
         MemoryLog(),
-        LinkSettings(secret="theirs"),
-        progress,
+        HaSettings(secret="theirs"),
+        connected,
         lambda: None,
         Tasks("a broker"),
     )
     await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
     assert server.address is not None
-    async with following(tmp_path, server.address, LinkSettings(secret="ours")) as slave:
+    async with following(tmp_path, server.address, HaSettings(secret="ours")) as slave:
         await until(lambda: slave.problem != "")
         assert slave.state is HaClientState.REFUSED
     await server.close()
@@ -134,7 +134,7 @@ async def test_a_slave_says_that_more_of_the_log_has_come(tmp_path: Path) -> Non
     copied = asyncio.Event()
     async with (
         leading(tmp_path / "master") as master,
-        following(tmp_path / "slave", MEMORY, LinkSettings(), on_copied=copied.set) as slave,
+        following(tmp_path / "slave", MEMORY, HaSettings(), on_copied=copied.set) as slave,
     ):
         await copying(slave)
         copied.clear()
@@ -148,13 +148,13 @@ async def test_a_rush_is_dispatched_without_more_news(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Consumers of a slave would not get what came in a rush before its master says something else."""
-    monkeypatch.setattr("rocketpy_broker.replication.ha.client._RUSH_S", 0)
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._BACKLOG_INTERVAL_S", 0)
     async with (
         leading(tmp_path / "master") as master,
-        following(tmp_path / "slave", MEMORY, LinkSettings()) as slave,
+        following(tmp_path / "slave", MEMORY, HaSettings()) as slave,
     ):
         await copying(slave)
-        await until(lambda: slave._working is None)
+        await until(lambda: slave._backlog_handle is None)
         master.put(RUSH)
         store = slave._driver.store
         await until(lambda: master.has_sent_all_to(slave) and store.dispatch_behind_bytes == 0)
@@ -167,15 +167,15 @@ async def test_a_rush_is_dispatched_soon_after_it(tmp_path: Path) -> None:
     waits: list[float] = []
 
     def look() -> None:
-        if isinstance(slave._working, asyncio.TimerHandle):
-            waits.append(slave._working.when() - loop.time())
+        if isinstance(slave._backlog_handle, asyncio.TimerHandle):
+            waits.append(slave._backlog_handle.when() - loop.time())
 
     def copied() -> None:
         loop.call_soon(look)
 
     async with (
         leading(tmp_path / "master") as master,
-        following(tmp_path / "slave", MEMORY, LinkSettings(), on_copied=copied) as slave,
+        following(tmp_path / "slave", MEMORY, HaSettings(), on_copied=copied) as slave,
     ):
         await copying(slave)
         master.put(RUSH)
@@ -185,9 +185,9 @@ async def test_a_rush_is_dispatched_soon_after_it(tmp_path: Path) -> None:
 
 async def test_a_closed_slave_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece of a rush would set a timer, and all but one would use the store after it was closed."""
-    monkeypatch.setattr("rocketpy_broker.replication.ha.client._RUSH_S", 3600)
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._BACKLOG_INTERVAL_S", 3600)
     async with leading(tmp_path / "master") as master:
-        async with following(tmp_path / "slave", MEMORY, LinkSettings()) as slave:
+        async with following(tmp_path / "slave", MEMORY, HaSettings()) as slave:
             await copying(slave)
             for _ in range(3):
                 master.put(RUSH)
@@ -207,13 +207,13 @@ async def test_a_slave_flushes_on_a_machine_that_runs_for_years(
     since_boot = loop.time
     monkeypatch.setattr(loop, "time", lambda: since_boot() + 1e9)
     async with (
-        leading(tmp_path / "master", LinkSettings(wants_flushed=True)) as master,
-        following(tmp_path / "slave", MEMORY, LinkSettings()) as slave,
+        leading(tmp_path / "master", HaSettings(wants_flushed=True)) as master,
+        following(tmp_path / "slave", MEMORY, HaSettings()) as slave,
     ):
         await copying(slave)
         for _ in range(3):
             master.put(1)
-            await until(lambda: master.progress.acked == master.store.max_physical_offset)
+            await until(lambda: master.connected.acked == master.store.max_physical_offset)
         assert slave.problem == ""
 
 
@@ -221,7 +221,7 @@ async def test_what_comes_while_a_slave_waits_for_its_disk_is_kept(tmp_path: Pat
     """A slave with a busy disk would drop a piece of the log, and start over each time it connects."""
     async with leading(tmp_path / "master") as master:
         master.put(4 * RUSH)  # several pieces
-        async with following(tmp_path / "slave", MEMORY, LinkSettings()) as slave:
+        async with following(tmp_path / "slave", MEMORY, HaSettings()) as slave:
 
             async def keep_busy() -> None:
                 while not master.has_sent_all_to(slave):

@@ -40,39 +40,39 @@ def test_who_begins_an_epoch_and_with_which_number(tmp_path: Path) -> None:
     slave made master by its file alone would go on in its old master's epoch.
     """
     master, slave = (EpochFile(OsDisk(), tmp_path / name) for name in ("master.json", "slave.json"))
-    master.lead(0, "a", 1000, is_clean=True)
+    master.become_master(0, "a", 1000, is_clean=True)
     slave.save(EpochState(epochs=master.state.epochs, seen=1000))
     slave.promote(50, "b", 5000)
     master.load()
-    master.lead(80, "c", 9000, is_clean=False)
+    master.become_master(80, "c", 9000, is_clean=False)
     assert master.state.epochs == (Epoch(1000, 0, "a"), Epoch(1001, 80, "c"))
     assert slave.state.seen == 5000
     before = slave.state
-    slave.lead(60, "d", 6000, is_clean=True)
+    slave.become_master(60, "d", 6000, is_clean=True)
     assert slave.state == before
-    slave.follow()
-    slave.lead(60, "e", 7000, is_clean=True)
+    slave.become_slave()
+    slave.become_master(60, "e", 7000, is_clean=True)
     assert slave.state.epochs[-1] == Epoch(7000, 60, "e")
 
 
 def test_common_end_against_real_histories() -> None:
     """Without this a rare order of promotions could make two logs look equal where they are not."""
     for seed in range(300):
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         logs = [(b"", NO_EPOCHS) for _ in range(3)]
         for turn in range(6):
-            leader = chance.randrange(3)
+            leader = rng.randrange(3)
             data, state = logs[leader]
-            data = data[: chance.randint(max(0, len(data) - 3), len(data))]
+            data = data[: rng.randint(max(0, len(data) - 3), len(data))]
             state = begin_epoch(state, len(data), f"{turn}", 0)
-            data += bytes([turn + 65]) * chance.randint(0, 5)
+            data += bytes([turn + 65]) * rng.randint(0, 5)
             logs[leader] = data, state
             for slave in range(3):
                 mine, known = logs[slave]
-                if slave == leader or chance.random() < 0.4 or known.seen > state.seen:
+                if slave == leader or rng.random() < 0.4 or known.seen > state.seen:
                     continue
                 end = common_end(known.epochs, len(mine), state.epochs, len(data)) if mine else 0
                 if end is None:
                     continue
                 assert mine[:end] == data[:end], f"seed {seed}"
-                logs[slave] = data[: chance.randint(end, len(data))], state
+                logs[slave] = data[: rng.randint(end, len(data))], state

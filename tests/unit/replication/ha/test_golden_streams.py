@@ -2,16 +2,16 @@
 
 import pytest
 
-from rocketpy_broker.replication.ha.master import MasterLink, Poll, Received
-from rocketpy_broker.replication.ha.settings import LinkSettings
-from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.master import DataReceived, MasterSession, Poll
+from rocketpy_broker.replication.ha.settings import HaSettings
+from rocketpy_broker.replication.ha.slave import SlaveSession
 from rocketpy_broker.replication.ha.wire import Frame, FrameReader
 from tests import golden_data
 from tests.unit.replication.ha.logs import MemoryLog, sent
 
 NAMES = ["ha1-conn1", "ha1-conn2", "ha2-conn1", "ha3-conn1", "ha4-conn1"]
 SEGMENT_BYTES = {"ha1": 256 * 1024, "ha2": 65536, "ha3": 1 << 30, "ha4": 65536}
-PLAIN = LinkSettings(notes=False)
+PLAIN = HaSettings(handshake=False)
 
 
 def _log(name: str, stream: golden_data.HaStream) -> MemoryLog:
@@ -42,18 +42,18 @@ def test_our_master_says_what_javas_said(name: str) -> None:
     log = _GrowingLog(bytes(whole.data), min_offset=whole.min_offset, segment_bytes=whole.segment_bytes)
     log.end = _first_end(stream)
     now = 0.0
-    master = MasterLink(log, PLAIN, "", now)
-    said = b""
+    master = MasterSession(log, PLAIN, "", now)
+    message = b""
     for frame in stream.frames[1:]:
         if frame["dir"] == "slave->master":
             data = stream.slave_to_master[frame["at"] : frame["at"] + 8]
-            assert sent(master.step(Received(data), now)) == b""
+            assert sent(master.step(DataReceived(data), now)) == b""
         else:
             if not frame["bodySize"]:
                 now += 5001
             log.end = max(log.end, frame["phyOffset"] + frame["bodySize"])
-            said += sent(master.step(Poll(room=1), now))
-    assert said == stream.master_to_slave
+            message += sent(master.step(Poll(room=1), now))
+    assert message == stream.master_to_slave
 
 
 def _first_end(stream: golden_data.HaStream) -> int:
@@ -70,17 +70,17 @@ def test_our_slave_says_what_javas_said(name: str) -> None:
     first = int(stream.frames[1]["offset"])
     log = MemoryLog(min_offset=first) if first else MemoryLog()
     opened_ms = stream.frames[1]["time"] * 1000
-    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=opened_ms)
-    said = b""
+    slave = SlaveSession(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=opened_ms)
+    message = b""
     frames = stream.frames[1:]
     for index, frame in enumerate(frames):
         # A frame was read when the slave spoke next: in ha3 its process stood still for some seconds.
         spoke = (other["time"] for other in frames[index:] if other["dir"] == "slave->master")
         now_ms = next(spoke, frame["time"]) * 1000
         if frame["dir"] == "slave->master":
-            said += sent(slave.step(Poll(), now_ms))
+            message += sent(slave.step(Poll(), now_ms))
         else:
             data = stream.master_to_slave[frame["at"] : frame["at"] + 12 + frame["bodySize"]]
-            said += sent(slave.step(Received(data), now_ms))
-    assert said == stream.slave_to_master
+            message += sent(slave.step(DataReceived(data), now_ms))
+    assert message == stream.slave_to_master
     assert (log.min_offset, log.data) == (expected.min_offset, expected.data)

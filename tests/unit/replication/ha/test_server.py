@@ -12,9 +12,9 @@ import pytest
 
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
-from rocketpy_broker.replication.ha.progress import Progress
+from rocketpy_broker.replication.ha.connected_slaves import ConnectedSlaves
 from rocketpy_broker.replication.ha.server import HaServer
-from rocketpy_broker.replication.ha.settings import LinkSettings
+from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.replication.ha.wire import CONTROL, REPORT
 from tests.unit.replication.ha.logs import MemoryLog
 from tests.waiting import LIMIT_S, until
@@ -23,11 +23,11 @@ KNOWN = "a secret"
 
 
 @asynccontextmanager
-async def served(settings: LinkSettings) -> AsyncIterator[tuple[HaServer, Address]]:
+async def served(settings: HaSettings) -> AsyncIterator[tuple[HaServer, Address]]:
     """An HA port with an empty log behind it."""
-    progress = Progress(behind_bytes_max=1 << 30)
+    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
     source = MemoryLog(b"", segment_bytes=1 << 20)
-    server = HaServer(source, settings, progress, lambda: None, Tasks("a broker"))
+    server = HaServer(source, settings, connected, lambda: None, Tasks("a broker"))
     await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
     assert server.address is not None
     try:
@@ -47,17 +47,17 @@ async def is_ended(connection: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize("said", [b"", bytes(7), REPORT.pack(CONTROL)])
-async def test_who_does_not_join_is_disconnected(said: bytes) -> None:
+@pytest.mark.parametrize("message", [b"", bytes(7), REPORT.pack(CONTROL)])
+async def test_who_does_not_join_is_disconnected(message: bytes) -> None:
     """A stranger who begins and does not go on would hold a connection for as long as he likes."""
-    async with served(LinkSettings(join_ms=50, secret=KNOWN)) as (_, address):
+    async with served(HaSettings(join_ms=50, secret=KNOWN)) as (_, address):
         with socket.create_connection((address.host, address.port)) as idle:
-            idle.sendall(said)
+            idle.sendall(message)
             assert await is_ended(idle)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "shown", "is_stranger"),
+    ("wanted", "shown", "rejects_certificate"),
     [
         ({"a", "b"}, {"a"}, False),
         ({"a", "b"}, {"b", "x"}, False),
@@ -69,21 +69,21 @@ async def test_who_does_not_join_is_disconnected(said: bytes) -> None:
     ],
 )
 def test_a_certificate_must_have_one_of_the_names(
-    wanted: set[str], shown: set[str], *, is_stranger: bool
+    wanted: set[str], shown: set[str], *, rejects_certificate: bool
 ) -> None:
     """Whoever has any certificate of the same authority, as clients do, could copy every message."""
     server = HaServer(
-        MemoryLog(), LinkSettings(), Progress(behind_bytes_max=1), lambda: None, Tasks("a broker"),
+        MemoryLog(), HaSettings(), ConnectedSlaves(behind_bytes_max=1), lambda: None, Tasks("a broker"),
         names=frozenset(wanted),
     )  # fmt: skip
-    assert server.is_stranger(frozenset(shown)) is is_stranger
+    assert server.rejects_certificate(frozenset(shown)) is rejects_certificate
 
 
 async def test_what_slaves_acknowledge_is_told_at_once() -> None:
     """A SYNC_MASTER would let each of its senders wait for the time-out."""
     acked = asyncio.Event()
-    progress = Progress(behind_bytes_max=1 << 30)
-    server = HaServer(MemoryLog(bytes(100)), LinkSettings(), progress, acked.set, Tasks("a broker"))
+    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
+    server = HaServer(MemoryLog(bytes(100)), HaSettings(), connected, acked.set, Tasks("a broker"))
     await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
     assert server.address is not None
     with socket.create_connection((server.address.host, server.address.port)) as slave:
@@ -94,17 +94,17 @@ async def test_what_slaves_acknowledge_is_told_at_once() -> None:
         slave.sendall(REPORT.pack(60))
         async with asyncio.timeout(LIMIT_S):
             await acked.wait()
-        assert progress.acked == 60
-        (state,) = progress.states(100)
+        assert connected.acked == 60
+        (state,) = connected.states(100)
         assert (state.address, state.lag_bytes) == (f"127.0.0.1:{slave.getsockname()[1]}", 40)
-    await until(lambda: progress.connections == 0)
-    assert not progress.is_slave_ok(60)
+    await until(lambda: connected.connections == 0)
+    assert not connected.is_slave_ok(60)
     await server.close()
 
 
 async def test_a_closed_port_leaves_nothing_behind() -> None:
     """Its timer would go on for as long as the broker runs, and with each change of roles one more."""
-    async with served(LinkSettings()) as (server, _):
+    async with served(HaSettings()) as (server, _):
         closed = weakref.ref(server)
         await server.close()
         del server
@@ -114,7 +114,7 @@ async def test_a_closed_port_leaves_nothing_behind() -> None:
 
 async def test_the_oldest_stranger_gives_way() -> None:
     """Whoever opens connections and says nothing could hold all file descriptors of a master."""
-    async with served(LinkSettings()) as (server, address):
+    async with served(HaSettings()) as (server, address):
         with contextlib.ExitStack() as opened:
             first, *others = [
                 opened.enter_context(socket.create_connection((address.host, address.port)))
@@ -122,20 +122,24 @@ async def test_the_oldest_stranger_gives_way() -> None:
             ]
             assert await is_ended(first)
             others[-1].sendall(REPORT.pack(0))
-            await until(lambda: server.progress.connections == 1)
+            await until(lambda: server.connected.connections == 1)
 
 
 async def test_a_slave_that_hangs_is_let_go() -> None:
     """Each hang of a slave would cost its master a socket and its buffer for ever: 64, and none is let in."""
     source = MemoryLog(bytes(32 << 20), segment_bytes=64 << 20)
-    progress = Progress(behind_bytes_max=1 << 30)
+    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
     server = HaServer(
-        source, LinkSettings(silence_ms=300, heartbeat_ms=100), progress, lambda: None, Tasks("a broker")
+        source,
+        HaSettings(silence_ms=300, heartbeat_ms=100),
+        connected,
+        lambda: None,
+        Tasks("a broker"),
     )
     await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
     assert server.address is not None
     with socket.create_connection((server.address.host, server.address.port)) as hanging:
         hanging.sendall(REPORT.pack(1))
-        await until(lambda: bool(progress.states(source.max_offset)))
-        await until(lambda: not progress.states(source.max_offset))
+        await until(lambda: bool(connected.states(source.max_offset)))
+        await until(lambda: not connected.states(source.max_offset))
     await server.close()

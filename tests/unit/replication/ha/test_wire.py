@@ -6,7 +6,7 @@ import pytest
 
 from rocketpy.errors import RemoteProtocolError
 from rocketpy_broker.replication.ha.epochs import Epoch
-from rocketpy_broker.replication.ha.wire import CONTROL, FrameReader, Join, ReportReader, ack, note_to_master
+from rocketpy_broker.replication.ha.wire import CONTROL, FrameReader, Join, ReportReader, ack, encode_control
 
 LARGEST_BODY = 4 << 20
 LARGEST_NOTE = 1 << 20
@@ -37,7 +37,7 @@ def test_a_slave_refuses_frames_that_cannot_be(offset: int, size: int) -> None:
 def test_a_master_refuses_notes_that_cannot_be(size: int) -> None:
     """Without this a stranger's bytes would fill the memory of a master."""
     reader = ReportReader()
-    reader.speaks_notes = True
+    reader.uses_handshake = True
     with pytest.raises(RemoteProtocolError, match=f"{size} bytes"):
         list(reader.feed(header(CONTROL, size)))
 
@@ -45,10 +45,10 @@ def test_a_master_refuses_notes_that_cannot_be(size: int) -> None:
 def test_a_master_waits_for_the_rest_of_a_note_or_report() -> None:
     """Without this a network that splits packets would end replication."""
     reader = ReportReader()
-    reader.speaks_notes = True
+    reader.uses_handshake = True
     assert list(reader.feed(header(CONTROL, LARGEST_NOTE))) == []
     reader = ReportReader()
-    reader.speaks_notes = True
+    reader.uses_handshake = True
     assert list(reader.feed(ack(300, 200)[:15])) == []
     assert list(reader.feed(ack(300, 200)[15:])) == [(300, 200)]
 
@@ -65,9 +65,9 @@ def test_notes_and_reports_are_taken_apart_however_they_come() -> None:
         broker_name="b" * 300, broker_id=1, epochs=(Epoch(1, 0, "a"),), epoch_seen=1, max_offset=9,
         tail_bytes=0, tail_crc=0, nonce="n", proof="p",
     )  # fmt: skip
-    data = note_to_master(note) + ack(1, 2) + note_to_master(note) + ack(3, 4)
+    data = encode_control(note) + ack(1, 2) + encode_control(note) + ack(3, 4)
     for size in (1, 7, 300, len(data)):
         reader = ReportReader()
-        reader.speaks_notes = True
+        reader.uses_handshake = True
         found = [part for at in range(0, len(data), size) for part in reader.feed(data[at : at + size])]
         assert found == [note, (1, 2), note, (3, 4)]

@@ -1,7 +1,7 @@
 """Sends that wait for a slave: what readers see while some wait and others no longer can."""
 
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy_broker.replication.ha.sync_waiters import Answer, WaitingSends
+from rocketpy_broker.replication.ha.sync_waiters import ReplicationResult, SyncWaiters
 
 
 class Slaves:
@@ -17,30 +17,30 @@ class Slaves:
 def test_nobody_reads_past_sends_that_wait_though_later_ones_do_not() -> None:
     """A reader would get a message that its sender may still hear is lost, or never get those behind it."""
     slaves = Slaves()
-    waiting = WaitingSends[str](slaves, timeout_ms=100, are_before=lambda: True)
+    waiting = SyncWaiters[str](slaves, timeout_ms=100, are_before=lambda: True)
     assert waiting.park(["a"], 10, 0) == []
     assert waiting.park(["b"], 20, 1) == []
     assert waiting.ends_ms == 100
     slaves.is_there = False
-    assert waiting.park(["c"], 30, 2) == [Answer(["c"], ResponseCode.SLAVE_NOT_AVAILABLE)]
+    assert waiting.park(["c"], 30, 2) == [ReplicationResult(["c"], ResponseCode.SLAVE_NOT_AVAILABLE)]
     assert waiting.limit() == 0
     slaves.acked = 10
-    assert waiting.acked() == [Answer(["a"], ResponseCode.SUCCESS)]
+    assert waiting.acked() == [ReplicationResult(["a"], ResponseCode.SUCCESS)]
     assert waiting.limit() == 10
     assert waiting.ends_ms == 101
-    assert waiting.expire(101) == [Answer(["b"], ResponseCode.FLUSH_SLAVE_TIMEOUT)]
+    assert waiting.expire(101) == [ReplicationResult(["b"], ResponseCode.FLUSH_SLAVE_TIMEOUT)]
     assert waiting.limit() == 30
-    assert waiting.park(["d"], 40, 200) == [Answer(["d"], ResponseCode.SLAVE_NOT_AVAILABLE)]
+    assert waiting.park(["d"], 40, 200) == [ReplicationResult(["d"], ResponseCode.SLAVE_NOT_AVAILABLE)]
     assert waiting.limit() == 40
 
 
 def test_a_single_send_that_waits_holds_back_later_ones() -> None:
     """With one sender in flight when the last slave goes, the next send would be shown before it, or fail."""
     slaves = Slaves()
-    waiting = WaitingSends[str](slaves, timeout_ms=100, are_before=lambda: True)
+    waiting = SyncWaiters[str](slaves, timeout_ms=100, are_before=lambda: True)
     waiting.park(["a"], 10, 0)
     slaves.is_there = False
     waiting.park(["b"], 20, 1)
     assert waiting.limit() == 0
-    assert waiting.expire(100) == [Answer(["a"], ResponseCode.FLUSH_SLAVE_TIMEOUT)]
+    assert waiting.expire(100) == [ReplicationResult(["a"], ResponseCode.FLUSH_SLAVE_TIMEOUT)]
     assert waiting.limit() == 20

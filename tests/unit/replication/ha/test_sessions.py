@@ -4,20 +4,19 @@ import pytest
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.config.model import HaConfig
+from rocketpy_broker.replication.ha.connected_slaves import ConnectedSlaves
 from rocketpy_broker.replication.ha.epochs import Epoch, EpochState
-from rocketpy_broker.replication.ha.master import Acked, Close, MasterLink, Poll, Received
-from rocketpy_broker.replication.ha.progress import Progress
-from rocketpy_broker.replication.ha.settings import LinkSettings
-from rocketpy_broker.replication.ha.slave import SlaveLink
+from rocketpy_broker.replication.ha.master import AckReceived, Close, DataReceived, MasterSession, Poll
+from rocketpy_broker.replication.ha.settings import HaSettings
+from rocketpy_broker.replication.ha.slave import SlaveSession
 from rocketpy_broker.replication.ha.wire import (
     CONTROL,
     REPORT,
     Hello,
     Join,
     Welcome,
+    encode_control,
     frame,
-    note_to_master,
-    note_to_slave,
 )
 from tests.unit.replication.ha.logs import MemoryLog, Pair, sent
 
@@ -25,15 +24,15 @@ TEXT = bytes(range(256)) * 64
 FIRST = Epoch(1, 0, "one")
 ONE = EpochState(epochs=(FIRST,), seen=1)
 KNOWN = "s3"
-PLAIN = LinkSettings(notes=False)
+PLAIN = HaSettings(handshake=False)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 12, 8192, 1 << 20])
-@pytest.mark.parametrize("notes", [False, True])
-def test_a_log_arrives_whole_however_it_is_cut(chunk: int, *, notes: bool) -> None:
+@pytest.mark.parametrize("handshake", [False, True])
+def test_a_log_arrives_whole_however_it_is_cut(chunk: int, *, handshake: bool) -> None:
     """Without this a slave would break on a network that splits frames."""
     source = MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE)
-    pair = Pair(source, MemoryLog(), LinkSettings(notes=notes), chunk=chunk)
+    pair = Pair(source, MemoryLog(), HaSettings(handshake=handshake), chunk=chunk)
     pair.run()
     source.data += b"more"
     pair.run()
@@ -44,9 +43,9 @@ def test_a_log_arrives_whole_however_it_is_cut(chunk: int, *, notes: bool) -> No
 
 def test_a_slave_of_ours_asks_for_the_whole_log_and_javas_gets_the_last_file() -> None:
     """Without this a new slave would lack the older messages, though the master has them (QUIRKS 53)."""
-    for notes, first in ((True, 4096), (False, 12288)):
+    for handshake, first in ((True, 4096), (False, 12288)):
         source = MemoryLog(TEXT[:10000], min_offset=4096, epochs=ONE)
-        pair = Pair(source, MemoryLog(), LinkSettings(notes=notes))
+        pair = Pair(source, MemoryLog(), HaSettings(handshake=handshake))
         pair.run()
         assert (pair.target.min_offset, pair.target.max_offset) == (first, 14096)
 
@@ -57,23 +56,23 @@ def test_a_java_master_never_sees_the_greeting() -> None:
     4.6.0 takes the last whole i64 of what it read; it starts once that is not negative.
     """
     log = MemoryLog(min_offset=4096)
-    slave = SlaveLink(log, LinkSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
-    said = sent(slave.step(Poll(), 0))
-    assert said == REPORT.pack(CONTROL)
+    slave = SlaveSession(log, HaSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
+    message = sent(slave.step(Poll(), 0))
+    assert message == REPORT.pack(CONTROL)
     for now in range(100, 1000, 100):
         assert slave.step(Poll(), now) == []
     assert sent(slave.step(Poll(), 1000)) == REPORT.pack(4096)
-    assert sent(slave.step(Received(frame(4096, b"abc")), 1100)) == REPORT.pack(4099)
+    assert sent(slave.step(DataReceived(frame(4096, b"abc")), 1100)) == REPORT.pack(4099)
 
 
 def test_an_answer_that_comes_too_late_does_no_harm() -> None:
     """Without this a slow network would make slaves reconnect for ever."""
     source = MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE)
-    slave = SlaveLink(MemoryLog(), LinkSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
-    master = MasterLink(source, LinkSettings(), "m", 0)
-    hello = sent(master.step(Received(sent(slave.step(Poll(), 0))), 500))
+    slave = SlaveSession(MemoryLog(), HaSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
+    master = MasterSession(source, HaSettings(), "m", 0)
+    hello = sent(master.step(DataReceived(sent(slave.step(Poll(), 0))), 500))
     assert sent(slave.step(Poll(), 1001)) == REPORT.pack(0)
-    assert slave.step(Received(hello), 1002) == []
+    assert slave.step(DataReceived(hello), 1002) == []
 
 
 def test_silence_closes_either_end() -> None:
@@ -98,7 +97,7 @@ def test_a_pair_stays_together_without_messages() -> None:
 @pytest.mark.parametrize(("heartbeat_ms", "stays"), [(5000, True), (19_000, True), (20_000, False)])
 def test_a_heartbeat_that_comes_too_late_is_refused_at_the_start(*, heartbeat_ms: int, stays: bool) -> None:
     """Without this such a pair would disconnect whenever nobody sends, and copy nothing until it is back."""
-    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), LinkSettings(heartbeat_ms=heartbeat_ms))
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), HaSettings(heartbeat_ms=heartbeat_ms))
     pair.run(seconds=100)
     assert (pair.closed == []) is stays
     if stays:
@@ -113,9 +112,11 @@ def test_a_heartbeat_that_comes_too_late_is_refused_at_the_start(*, heartbeat_ms
 def test_bytes_from_elsewhere_close_the_connection() -> None:
     """Without this a slave would write a hole or a second copy into its log."""
     for offset in (4095, 4097, 0):
-        slave = SlaveLink(MemoryLog(min_offset=4096), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+        slave = SlaveSession(
+            MemoryLog(min_offset=4096), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0
+        )
         slave.step(Poll(), 0)
-        (effect,) = slave.step(Received(frame(offset, b"xy")[:13]), 1)
+        (effect,) = slave.step(DataReceived(frame(offset, b"xy")[:13]), 1)
         assert isinstance(effect, Close)
 
 
@@ -132,13 +133,13 @@ class CountingLog(MemoryLog):
 def test_what_comes_together_is_written_and_reported_once() -> None:
     """A slave far behind would make 32 writes of a megabyte, and would not know that it is behind."""
     log = CountingLog(min_offset=4096)
-    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave = SlaveSession(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
     slave.step(Poll(), 0)
     burst = b"".join(frame(4096 + at, TEXT[at : at + 100]) for at in range(0, 1000, 100))
-    assert sent(slave.step(Received(burst + frame(5096, b"tail")[:14]), 1)) == REPORT.pack(5096)
+    assert sent(slave.step(DataReceived(burst + frame(5096, b"tail")[:14]), 1)) == REPORT.pack(5096)
     assert (log.writes, bytes(log.data)) == (1, TEXT[:1000])
     assert slave.master_offset == 5096
-    assert sent(slave.step(Received(frame(5096, b"tail")[14:]), 2)) == REPORT.pack(5100)
+    assert sent(slave.step(DataReceived(frame(5096, b"tail")[14:]), 2)) == REPORT.pack(5100)
     assert (log.writes, bytes(log.data)) == (2, TEXT[:1000] + b"tail")
 
 
@@ -147,9 +148,11 @@ def test_what_comes_together_is_written_and_reported_once() -> None:
 def test_a_gap_between_frames_that_come_together_is_seen(second: int, first_offset: int) -> None:
     """Frames of one piece would be joined as if nothing were missing; what came before is kept."""
     log = MemoryLog(min_offset=first_offset)  # 0: it is empty, and begins where its master says
-    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave = SlaveSession(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
     slave.step(Poll(), 0)
-    (effect,) = slave.step(Received(frame(4096, TEXT[:100]) + frame(second, b"xy") + frame(4198, b"z")), 1)
+    (effect,) = slave.step(
+        DataReceived(frame(4096, TEXT[:100]) + frame(second, b"xy") + frame(4198, b"z")), 1
+    )
     assert isinstance(effect, Close)
     assert f"sends from {second}, the log here ends at 4196" in effect.reason
     assert bytes(log.data) == TEXT[:100]
@@ -158,36 +161,36 @@ def test_a_gap_between_frames_that_come_together_is_seen(second: int, first_offs
 def test_a_heartbeat_in_the_middle_of_a_burst_changes_nothing() -> None:
     """A heartbeat has no body: it must be neither written nor taken for the end of what came."""
     log = CountingLog()
-    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave = SlaveSession(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
     slave.step(Poll(), 0)
-    slave.step(Received(frame(8192, b"ab") + frame(8194, b"") + frame(8194, b"cd")), 1)
+    slave.step(DataReceived(frame(8192, b"ab") + frame(8194, b"") + frame(8194, b"cd")), 1)
     assert (log.min_offset, bytes(log.data), log.writes) == (8192, b"abcd", 1)
 
 
 def test_a_slave_is_asked_for_its_place_again_by_heartbeats_only_now_and_then() -> None:
     """Reports that say nothing new would double the load of an idle pair; none at all would end it."""
-    slave = SlaveLink(
-        MemoryLog(min_offset=4096), LinkSettings(notes=False, heartbeat_ms=1000), broker_name="b",
+    slave = SlaveSession(
+        MemoryLog(min_offset=4096), HaSettings(handshake=False, heartbeat_ms=1000), broker_name="b",
         broker_id=1, nonce="", now_ms=0,
     )  # fmt: skip
-    said = [now for now in range(0, 5001, 250) if slave.step(Poll(), now)]
-    assert said == [0, 1250, 2500, 3750, 5000]
+    message = [now for now in range(0, 5001, 250) if slave.step(Poll(), now)]
+    assert message == [0, 1250, 2500, 3750, 5000]
 
 
 def test_a_slave_that_is_ahead_is_closed() -> None:
     """Without this a sync master would count messages as safe that this slave does not have (#3015)."""
     for first in ([], [REPORT.pack(100)]):
-        master = MasterLink(MemoryLog(TEXT[:200]), PLAIN, "", 0)
+        master = MasterSession(MemoryLog(TEXT[:200]), PLAIN, "", 0)
         for report in first:
-            master.step(Received(report), 1)
-        effects = master.step(Received(REPORT.pack(201)), 2)
+            master.step(DataReceived(report), 1)
+        effects = master.step(DataReceived(REPORT.pack(201)), 2)
         assert [type(effect) for effect in effects] == [Close]
 
 
 def test_a_slave_behind_the_masters_first_file_is_closed() -> None:
     """Without this it would hang, connected, and never get a byte."""
-    master = MasterLink(MemoryLog(TEXT, min_offset=4096), PLAIN, "", 0)
-    assert isinstance(master.step(Received(REPORT.pack(4095)), 1)[0], Close)
+    master = MasterSession(MemoryLog(TEXT, min_offset=4096), PLAIN, "", 0)
+    assert isinstance(master.step(DataReceived(REPORT.pack(4095)), 1)[0], Close)
 
 
 @pytest.mark.parametrize(
@@ -239,23 +242,23 @@ def test_a_slave_whose_good_part_has_expired_on_the_master_is_refused() -> None:
     assert pair.target.max_offset == 3500
 
 
-@pytest.mark.parametrize("notes", [False, True])
-def test_a_slave_counts_from_its_first_report(*, notes: bool) -> None:
+@pytest.mark.parametrize("handshake", [False, True])
+def test_a_slave_counts_from_its_first_report(*, handshake: bool) -> None:
     """A SYNC_MASTER would let senders wait for a slave of which it has not heard how far it has flushed."""
-    settings = LinkSettings(notes=notes, wants_flushed=True)
+    settings = HaSettings(handshake=handshake, wants_flushed=True)
     pair = Pair(MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE), MemoryLog(), settings)
-    progress = Progress(behind_bytes_max=1 << 30)
-    progress.add(pair.master, "here")
+    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
+    connected.add(pair.master, "here")
     assert pair.slave.master_offset == -1
-    said = sent(pair.slave.step(Poll(), 0))
+    message = sent(pair.slave.step(Poll(), 0))
     while not pair.master.is_copying:
-        heard = sent(pair.master.step(Received(said), 0))
+        heard = sent(pair.master.step(DataReceived(message), 0))
         if pair.master.is_copying:
             break
-        said = sent(pair.slave.step(Received(heard), 0))
-    (state,) = progress.states(len(TEXT))
+        message = sent(pair.slave.step(DataReceived(heard), 0))
+    (state,) = connected.states(len(TEXT))
     assert state.flushed == -1
-    assert progress.is_slave_ok(0) is not notes
+    assert connected.is_slave_ok(0) is not handshake
     assert pair.slave.master_offset == -1
 
 
@@ -311,9 +314,7 @@ def test_a_java_slaves_store_is_taken_over_when_it_is_a_copy() -> None:
 def test_who_does_not_know_the_secret_gets_nothing(masters: str, slaves: str) -> None:
     """Without this anybody who reaches the port could read every message, or feed a slave."""
     target = MemoryLog()
-    pair = Pair(
-        MemoryLog(TEXT, epochs=ONE), target, LinkSettings(secret=masters), LinkSettings(secret=slaves)
-    )
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), target, HaSettings(secret=masters), HaSettings(secret=slaves))
     pair.run()
     if masters:
         assert pair.closed
@@ -322,7 +323,7 @@ def test_who_does_not_know_the_secret_gets_nothing(masters: str, slaves: str) ->
 
 def test_both_know_the_secret() -> None:
     """Without this a pair with a secret could not talk at all."""
-    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), LinkSettings(secret=KNOWN))
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), HaSettings(secret=KNOWN))
     pair.run()
     assert pair.closed == []
     assert pair.target.data == TEXT
@@ -330,19 +331,19 @@ def test_both_know_the_secret() -> None:
 
 def test_a_plain_slave_gets_nothing_from_a_master_with_a_secret() -> None:
     """Without this the secret would be no more than a request."""
-    master = MasterLink(MemoryLog(TEXT), LinkSettings(secret=KNOWN), "n", 0)
-    assert isinstance(master.step(Received(REPORT.pack(0)), 1)[-1], Close)
+    master = MasterSession(MemoryLog(TEXT), HaSettings(secret=KNOWN), "n", 0)
+    assert isinstance(master.step(DataReceived(REPORT.pack(0)), 1)[-1], Close)
 
 
 def test_a_proof_that_is_no_ascii_is_refused() -> None:
     """A stranger could fill the log with tracebacks."""
-    master = MasterLink(MemoryLog(TEXT), LinkSettings(secret=KNOWN), "n", 0)
-    master.step(Received(REPORT.pack(CONTROL)), 1)
+    master = MasterSession(MemoryLog(TEXT), HaSettings(secret=KNOWN), "n", 0)
+    master.step(DataReceived(REPORT.pack(CONTROL)), 1)
     join = Join(
         broker_name="b", broker_id=1, epochs=(), epoch_seen=0, max_offset=0, tail_bytes=0, tail_crc=0,
         nonce="n", proof="é" * 64,
     )  # fmt: skip
-    assert isinstance(master.step(Received(note_to_master(join)), 2)[-1], Close)
+    assert isinstance(master.step(DataReceived(encode_control(join)), 2)[-1], Close)
 
 
 def test_a_note_that_is_no_text_is_refused() -> None:
@@ -353,12 +354,12 @@ def test_a_note_that_is_no_text_is_refused() -> None:
         b"[" * 100_000,
         b'{"type":"join","epochs":' + b"[" * 99_000,
     ):
-        master = MasterLink(MemoryLog(TEXT), LinkSettings(), "n", 0)
-        master.step(Received(REPORT.pack(CONTROL)), 1)
-        assert isinstance(master.step(Received(frame(CONTROL, note)), 2)[-1], Close)
-        slave = SlaveLink(MemoryLog(), LinkSettings(), broker_name="b", broker_id=1, nonce="s", now_ms=0)
+        master = MasterSession(MemoryLog(TEXT), HaSettings(), "n", 0)
+        master.step(DataReceived(REPORT.pack(CONTROL)), 1)
+        assert isinstance(master.step(DataReceived(frame(CONTROL, note)), 2)[-1], Close)
+        slave = SlaveSession(MemoryLog(), HaSettings(), broker_name="b", broker_id=1, nonce="s", now_ms=0)
         slave.step(Poll(), 0)
-        assert isinstance(slave.step(Received(frame(CONTROL, note)), 1)[-1], Close)
+        assert isinstance(slave.step(DataReceived(frame(CONTROL, note)), 1)[-1], Close)
 
 
 @pytest.mark.parametrize(
@@ -366,13 +367,13 @@ def test_a_note_that_is_no_text_is_refused() -> None:
 )
 def test_a_slave_that_shows_what_it_cannot_have_is_refused(max_offset: int, tail_bytes: int) -> None:
     """A master would read from behind its log, or a gigabyte of it while nobody else is served."""
-    master = MasterLink(MemoryLog(TEXT * 16, epochs=ONE), LinkSettings(), "n", 0)
-    master.step(Received(REPORT.pack(CONTROL)), 1)
+    master = MasterSession(MemoryLog(TEXT * 16, epochs=ONE), HaSettings(), "n", 0)
+    master.step(DataReceived(REPORT.pack(CONTROL)), 1)
     join = Join(
         broker_name="b", broker_id=1, epochs=(FIRST,), epoch_seen=1, max_offset=max_offset,
         tail_bytes=tail_bytes, tail_crc=0, nonce="n", proof="",
     )  # fmt: skip
-    closed = master.step(Received(note_to_master(join)), 2)[-1]
+    closed = master.step(DataReceived(encode_control(join)), 2)[-1]
     assert isinstance(closed, Close)
     assert "the slave shows" in closed.reason
 
@@ -381,49 +382,49 @@ def test_a_slave_that_shows_what_it_cannot_have_is_refused(max_offset: int, tail
 @pytest.mark.parametrize("start", [-5, 2**63 - 1, 2**63])
 def test_a_master_that_begins_where_no_log_is_is_left(log: MemoryLog, start: int) -> None:
     """A slave would make files of negative offsets, cut all that it has, or end with an overflow."""
-    slave = SlaveLink(log, LinkSettings(), broker_name="b", broker_id=1, nonce="s", now_ms=0)
+    slave = SlaveSession(log, HaSettings(), broker_name="b", broker_id=1, nonce="s", now_ms=0)
     slave.step(Poll(), 0)
-    slave.step(Received(note_to_slave(Hello("m", wants_proof=False))), 1)
+    slave.step(DataReceived(encode_control(Hello("m", wants_proof=False))), 1)
     welcome = Welcome(epochs=(FIRST,), start=start, wants_flushed=False, proof="")
-    assert isinstance(slave.step(Received(note_to_slave(welcome)), 2)[-1], Close)
+    assert isinstance(slave.step(DataReceived(encode_control(welcome)), 2)[-1], Close)
     assert (log.min_offset, log.cut_off) == (0, [])
 
 
 def test_a_copy_does_not_begin_at_the_end_of_64_bits() -> None:
     """An empty slave of a senseless master ended with an overflow at its next report."""
     log = MemoryLog()
-    slave = SlaveLink(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave = SlaveSession(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
     slave.step(Poll(), 0)
-    assert isinstance(slave.step(Received(frame(2**63 - 1, b"x")), 1)[-1], Close)
+    assert isinstance(slave.step(DataReceived(frame(2**63 - 1, b"x")), 1)[-1], Close)
     assert log.is_empty
 
 
 def test_a_flushed_ack_counts_what_is_flushed() -> None:
     """Without this SYNC_MASTER with SYNC_FLUSH would lose messages when both machines lose power."""
-    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), LinkSettings(wants_flushed=True))
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), HaSettings(wants_flushed=True))
     pair.run()
-    assert (pair.master.received, pair.master.counted) == (len(TEXT), 0)
+    assert (pair.master.received, pair.master.acked_offset) == (len(TEXT), 0)
     pair.target.flushed_offset = 500
     pair.exchange()
-    assert pair.master.counted == 500
+    assert pair.master.acked_offset == 500
 
 
 def test_garbage_closes() -> None:
     """Without this a stranger's bytes would be taken for an offset or a size to allocate."""
-    master = MasterLink(MemoryLog(TEXT), PLAIN, "", 0)
-    assert isinstance(master.step(Received(REPORT.pack(-2)), 1)[-1], Close)
-    slave = SlaveLink(MemoryLog(), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    master = MasterSession(MemoryLog(TEXT), PLAIN, "", 0)
+    assert isinstance(master.step(DataReceived(REPORT.pack(-2)), 1)[-1], Close)
+    slave = SlaveSession(MemoryLog(), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
     slave.step(Poll(), 0)
-    assert isinstance(slave.step(Received(b"\0" * 8 + b"\x7f\xff\xff\xff"), 1)[-1], Close)
-    slave = SlaveLink(MemoryLog(), LinkSettings(), broker_name="b", broker_id=1, nonce="", now_ms=0)
+    assert isinstance(slave.step(DataReceived(b"\0" * 8 + b"\x7f\xff\xff\xff"), 1)[-1], Close)
+    slave = SlaveSession(MemoryLog(), HaSettings(), broker_name="b", broker_id=1, nonce="", now_ms=0)
     slave.step(Poll(), 0)
-    assert isinstance(slave.step(Received(frame(CONTROL, b"{}")), 1)[-1], Close)
+    assert isinstance(slave.step(DataReceived(frame(CONTROL, b"{}")), 1)[-1], Close)
 
 
 def test_what_fits_the_socket_is_sent() -> None:
     """Without this a slave that is far behind would make its master hold the whole log in memory."""
-    master = MasterLink(MemoryLog(TEXT, segment_bytes=1 << 20), LinkSettings(batch_bytes=100), "", 0)
-    assert master.step(Received(REPORT.pack(1)), 1) == [Acked(1, -1)]
+    master = MasterSession(MemoryLog(TEXT, segment_bytes=1 << 20), HaSettings(batch_bytes=100), "", 0)
+    assert master.step(DataReceived(REPORT.pack(1)), 1) == [AckReceived(1, -1)]
     assert len(sent(master.step(Poll(room=1000), 1))) == 12 + 10 * 112
     assert master.step(Poll(room=0), 2) == []
 
@@ -441,30 +442,36 @@ def test_what_power_loss_may_take_is_not_sent() -> None:
     log.ready_offset = len(TEXT)
     pair.run()
     assert pair.target.data == TEXT
-    late = MasterLink(Flushing(TEXT), PLAIN, "", 0)
-    late.step(Received(REPORT.pack(0)), 1)
+    late = MasterSession(Flushing(TEXT), PLAIN, "", 0)
+    late.step(DataReceived(REPORT.pack(0)), 1)
     assert late.next_offset == 4096  # the last file that has something to send
     assert pair.closed == []
 
 
 def test_one_slave_is_enough_and_it_must_not_be_far_behind() -> None:
     """Without this SYNC_MASTER would wait for slaves that are not there (SLAVE_NOT_AVAILABLE)."""
-    progress = Progress(behind_bytes_max=1000)
-    assert (progress.acked, progress.is_slave_ok(0)) == (-1, False)
-    fast, slow = (MasterLink(MemoryLog(TEXT), PLAIN, "", 0) for _ in range(2))
-    progress.add(fast, "fast")
-    progress.add(slow, "slow")
-    assert not progress.is_slave_ok(10)
-    assert [state.lag_bytes for state in progress.states(1500)] == [1500, 1500]
-    slow.step(Received(REPORT.pack(10)), 1)
-    fast.step(Received(REPORT.pack(500)), 1)
-    assert progress.acked == 500
-    assert progress.is_slave_ok(1499)
-    assert not progress.is_slave_ok(1500)
-    assert {state.address: state.lag_bytes for state in progress.states(1500)} == {"fast": 1000, "slow": 1490}
-    assert {state.address: state.lag_bytes for state in progress.states(400)} == {"fast": 0, "slow": 390}
-    progress.remove(fast)
-    assert progress.acked == 10
-    strict = Progress(behind_bytes_max=1000, joined_only=True)
+    connected = ConnectedSlaves(behind_bytes_max=1000)
+    assert (connected.acked, connected.is_slave_ok(0)) == (-1, False)
+    fast, slow = (MasterSession(MemoryLog(TEXT), PLAIN, "", 0) for _ in range(2))
+    connected.add(fast, "fast")
+    connected.add(slow, "slow")
+    assert not connected.is_slave_ok(10)
+    assert [state.lag_bytes for state in connected.states(1500)] == [1500, 1500]
+    slow.step(DataReceived(REPORT.pack(10)), 1)
+    fast.step(DataReceived(REPORT.pack(500)), 1)
+    assert connected.acked == 500
+    assert connected.is_slave_ok(1499)
+    assert not connected.is_slave_ok(1500)
+    assert {state.address: state.lag_bytes for state in connected.states(1500)} == {
+        "fast": 1000,
+        "slow": 1490,
+    }
+    assert {state.address: state.lag_bytes for state in connected.states(400)} == {
+        "fast": 0,
+        "slow": 390,
+    }
+    connected.remove(fast)
+    assert connected.acked == 10
+    strict = ConnectedSlaves(behind_bytes_max=1000, joined_only=True)
     strict.add(slow, "slow")
     assert not strict.is_slave_ok(10)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rocketpy_broker.replication.ha.master import MasterLink
+from rocketpy_broker.replication.ha.master import MasterSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class SlaveState:
     lag_bytes: int
 
 
-class Progress:
+class ConnectedSlaves:
     """The connections of a master.
 
     behind_bytes_max: haSlaveFallbehindMax. joined_only: slaves that did no handshake do not count.
@@ -32,25 +32,25 @@ class Progress:
     def __init__(self, *, behind_bytes_max: int, joined_only: bool = False) -> None:
         self._behind_bytes_max = behind_bytes_max
         self._joined_only = joined_only
-        self._links: dict[MasterLink, str] = {}
+        self._sessions: dict[MasterSession, str] = {}
 
-    def add(self, link: MasterLink, address: str) -> None:
+    def add(self, session: MasterSession, address: str) -> None:
         """Take note of a connection."""
-        self._links[link] = address
+        self._sessions[session] = address
 
-    def remove(self, link: MasterLink) -> None:
+    def remove(self, session: MasterSession) -> None:
         """Forget one that is closed."""
-        self._links.pop(link, None)
+        self._sessions.pop(session, None)
 
     @property
     def connections(self) -> int:
         """How many slaves are connected."""
-        return len(self._links)
+        return len(self._sessions)
 
     @property
     def acked(self) -> int:
         """Messages below are safe with one slave at least; -1 without a slave that counts."""
-        return max((link.counted for link in self._links if self._counts(link)), default=-1)
+        return max((session.acked_offset for session in self._sessions if self._counts(session)), default=-1)
 
     def is_slave_ok(self, offset: int) -> bool:
         """Whether it makes sense to wait until a slave has the log up to `offset`."""
@@ -62,13 +62,13 @@ class Progress:
         return [
             SlaveState(
                 address,
-                link.slave.broker_id if link.slave is not None else None,
-                link.received,
-                link.flushed,
-                max(0, max_offset - max(link.received, 0)),
+                session.slave.broker_id if session.slave is not None else None,
+                session.received,
+                session.flushed,
+                max(0, max_offset - max(session.received, 0)),
             )
-            for link, address in self._links.items()
+            for session, address in self._sessions.items()
         ]
 
-    def _counts(self, link: MasterLink) -> bool:
-        return link.is_copying and (link.slave is not None or not self._joined_only)
+    def _counts(self, session: MasterSession) -> bool:
+        return session.is_copying and (session.slave is not None or not self._joined_only)
