@@ -129,8 +129,8 @@ class DeliveryServices:
             find_group=self._find_group,
             delays=delay.levels,
             on_delayed=delay.scheduled,
+            on_send_back=self._sent_back,
         )
-        send_back.on_send_back = self._sent_back
         reply = ReplyHandler(send, config.send, store_host=host, channel_of=self._producer)
         self._checker = TransactionChecker(
             store,

@@ -7,6 +7,7 @@ shown, and each request is answered (there a broker without aclEnable is silent 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 
 from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import GetBrokerClusterAclConfigResponseBody, PlainAccessConfig
@@ -26,13 +27,14 @@ from rocketpy_broker.security.access_file import AccessStore
 _OFF = "access control is off at this broker (aclEnable=false)"
 
 
+@dataclass(eq=False)
 class AccessHandler:
     """store: None for a broker that asks nobody who they are. address: as it is registered."""
 
-    def __init__(self, store: AccessStore | None, config: BrokerConfig, *, address: str) -> None:
-        self._store = store
-        self._config = config
-        self._address = address
+    store: AccessStore | None
+    config: BrokerConfig
+    _: KW_ONLY
+    address: str
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -88,31 +90,31 @@ class AccessHandler:
         self, request: Command, failure: ResponseCode, change: Callable[[AccessStore], str | None]
     ) -> Command:
         """Make a change; whatever it raises or returns is why it failed."""
-        if self._store is None:
+        if self.store is None:
             return request.reply(failure, remark=_OFF)
         try:
-            reason = change(self._store)
+            reason = change(self.store)
         except (RocketError, OSError) as error:
             reason = str(error)
         return request.reply() if reason is None else request.reply(failure, remark=reason)
 
     def version(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CLUSTER_ACL_INFO."""
-        if self._store is None:
+        if self.store is None:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=_OFF)
         header = GetBrokerAclConfigResponseHeader(
-            version=self._store.version.encode().decode(),
-            broker_name=self._config.name,
-            broker_addr=self._address,
-            cluster_name=self._config.cluster_name,
+            version=self.store.version.encode().decode(),
+            broker_name=self.config.name,
+            broker_addr=self.address,
+            cluster_name=self.config.cluster_name,
         )
         return request.reply(header=header)
 
     def listing(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CLUSTER_ACL_CONFIG."""
-        if self._store is None:
+        if self.store is None:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=_OFF)
-        white, accounts = self._store.listing()
+        white, accounts = self.store.listing()
         body = GetBrokerClusterAclConfigResponseBody(global_white_addrs=white, plain_access_configs=accounts)
         return request.reply(body=body.encode())
 

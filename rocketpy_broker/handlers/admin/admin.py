@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from rocketpy.protocol.bodies import (
@@ -47,6 +48,7 @@ _WITHOUT_TOPIC: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
 ended transactions again when the last is gone."""
 
 
+@dataclass(eq=False)
 class AdminHandler:
     """Handles requests of operators' tools and of slaves.
 
@@ -54,27 +56,18 @@ class AdminHandler:
     wait_registered: see `Registrar.wait_registered`.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        config: BrokerConfig,
-        tasks: Tasks,
-        *,
-        delay_offsets: Callable[[], dict[int, int]],
-        info: Callable[[], dict[str, str]],
-        wait_registered: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._config = config
-        self._tasks = tasks
-        self._live = broker_live_config(config)
-        self._delay_offsets = delay_offsets
-        self._runtime_info = info
-        self._wait_registered = wait_registered
+    store: MessageStore
+    topics: TopicTable
+    groups: SubscriptionGroupTable
+    config: BrokerConfig
+    tasks: Tasks
+    _: KW_ONLY
+    delay_offsets: Callable[[], dict[int, int]]
+    info: Callable[[], dict[str, str]]
+    wait_registered: Callable[[], Awaitable[None]]
+
+    def __post_init__(self) -> None:
+        self._live = broker_live_config(self.config)
         self._dropping = asyncio.Lock()
 
     @property
@@ -83,31 +76,31 @@ class AdminHandler:
         return {
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.GET_TOPIC_CONFIG: self.one_topic,
-            RequestCode.UPDATE_AND_CREATE_TOPIC: in_task(self._tasks, self.update_topic),
-            RequestCode.DELETE_TOPIC_IN_BROKER: in_task(self._tasks, self.delete_topic),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: in_task(self.tasks, self.update_topic),
+            RequestCode.DELETE_TOPIC_IN_BROKER: in_task(self.tasks, self.delete_topic),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: in_task(self._tasks, self.update_group),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: in_task(self.tasks, self.update_group),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.one_group,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: in_task(self._tasks, self.delete_group),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: in_task(self.tasks, self.delete_group),
             RequestCode.GET_ALL_DELAY_OFFSET: self.all_delay_offsets,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.GET_BROKER_CONFIG: self.get_config,
-            RequestCode.UPDATE_BROKER_CONFIG: in_task(self._tasks, self.update_config),
+            RequestCode.UPDATE_BROKER_CONFIG: in_task(self.tasks, self.update_config),
         }
 
     # -- topics -------------------------------------------------------------------------------
 
     def all_topics(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_TOPIC_CONFIG."""
-        return request.reply(body=self._topics.encode())
+        return request.reply(body=self.topics.encode())
 
     def one_topic(self, channel: Channel, request: Command) -> Command:
         """Handle GET_TOPIC_CONFIG. Source: AdminBrokerProcessor of RocketMQ 5.3.3."""
         name = request.header_as(GetTopicConfigRequestHeader).topic
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         return topic_not_found(request, name) if topic is None else request.reply(body=topic.encode())
 
     async def update_topic(self, channel: Channel, request: Command) -> Command:
@@ -116,7 +109,7 @@ class AdminHandler:
         Differs: 4.6.0 responds before its name servers know the topic (QUIRKS 13).
         """
         header = request.header_as(CreateTopicRequestHeader)
-        if header.topic == self._config.cluster_name:
+        if header.topic == self.config.cluster_name:
             return _reserved(request, header.topic)
         topic = TopicConfig(
             topic_name=header.topic,
@@ -127,25 +120,25 @@ class AdminHandler:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
         )
-        await self._topics.update(topic)
-        await self._wait_registered()
+        await self.topics.update(topic)
+        await self.wait_registered()
         return request.reply()
 
     async def delete_topic(self, channel: Channel, request: Command) -> Command:
         """Handle DELETE_TOPIC_IN_BROKER, for users' topics; its consume queues go with it."""
         name = request.header_as(DeleteTopicRequestHeader).topic
-        if name in self._topics.system:
+        if name in self.topics.system:
             return _reserved(request, name)
-        await self._topics.delete(name)
+        await self.topics.delete(name)
         async with self._dropping:
             self._drop_unused()
             await asyncio.sleep(0)  # deletions that are saved together take turns with other requests
-        await self._wait_registered()
+        await self.wait_registered()
         return request.reply()
 
     def system_topics(self, channel: Channel, request: Command) -> Command:
         """Handle GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
-        return request.reply(body=TopicList(topic_list=sorted(self._topics.system)).encode())
+        return request.reply(body=TopicList(topic_list=sorted(self.topics.system)).encode())
 
     def clean_unused(self, channel: Channel, request: Command) -> Command:
         """Handle CLEAN_UNUSED_TOPIC: delete queues without a topic."""
@@ -153,23 +146,23 @@ class AdminHandler:
         return request.reply()
 
     def _drop_unused(self) -> int:
-        return drop_unused_queues(self._store, self._topics.names)
+        return drop_unused_queues(self.store, self.topics.names)
 
     def clean_expired(self, channel: Channel, request: Command) -> Command:
         """Handle CLEAN_EXPIRED_CONSUMEQUEUE: delete queues without a message."""
-        log.info("%s: %d expired queues deleted", channel.remote_address, drop_expired_queues(self._store))
+        log.info("%s: %d expired queues deleted", channel.remote_address, drop_expired_queues(self.store))
         return request.reply()
 
     # -- groups -------------------------------------------------------------------------------
 
     async def update_group(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-        await self._groups.update(SubscriptionGroupConfig.decode(request.body))
+        await self.groups.update(SubscriptionGroupConfig.decode(request.body))
         return request.reply()
 
     def all_groups(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-        return request.reply(body=self._groups.encode())
+        return request.reply(body=self.groups.encode())
 
     def one_group(self, channel: Channel, request: Command) -> Command:
         """Handle GET_SUBSCRIPTIONGROUP_CONFIG. Source: AdminBrokerProcessor of RocketMQ 5.3.3.
@@ -177,7 +170,7 @@ class AdminHandler:
         Differs: there the request creates a missing group.
         """
         name = request.header_as(GetSubscriptionGroupConfigRequestHeader).group
-        group = self._groups.get(name)
+        group = self.groups.get(name)
         if group is None:
             remark = f"group {name} does not exist on this broker"
             return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
@@ -185,18 +178,18 @@ class AdminHandler:
 
     async def delete_group(self, channel: Channel, request: Command) -> Command:
         """Handle DELETE_SUBSCRIPTIONGROUP; a missing group is no error, as in 4.6.0."""
-        await self._groups.delete(request.header_as(DeleteSubscriptionGroupRequestHeader).group_name)
+        await self.groups.delete(request.header_as(DeleteSubscriptionGroupRequestHeader).group_name)
         return request.reply()
 
     # -- the broker ---------------------------------------------------------------------------
 
     def all_delay_offsets(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_DELAY_OFFSET; compact JSON, which a slave keeps as it is (QUIRKS 56)."""
-        return request.reply(body=DelayOffsetSerializeWrapper(offset_table=self._delay_offsets()).encode())
+        return request.reply(body=DelayOffsetSerializeWrapper(offset_table=self.delay_offsets()).encode())
 
     def runtime_info(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_RUNTIME_INFO."""
-        return request.reply(body=KVTable(table=self._runtime_info()).encode())
+        return request.reply(body=KVTable(table=self.info()).encode())
 
     def get_config(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CONFIG: no paths, addresses or secrets."""
@@ -209,8 +202,8 @@ class AdminHandler:
 
     async def _settings_changed(self, keys: frozenset[str]) -> None:
         if "brokerPermission" in keys:
-            await self._topics.all_changed()
-            await self._wait_registered()
+            await self.topics.all_changed()
+            await self.wait_registered()
 
 
 def drop_unused_queues(store: MessageStore, topics: Collection[str]) -> int:

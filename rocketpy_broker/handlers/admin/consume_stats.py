@@ -7,6 +7,7 @@ Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: QUERY_CORRECTION_OFFSET
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from rocketpy.errors import UsageError
@@ -52,36 +53,24 @@ _QUEUE_BYTES: Final = 120
 """Of a queue in an answer, besides the names of its topic and broker."""
 
 
+@dataclass(eq=False)
 class ConsumeStatsHandler:
     """Reads store, offsets and statistics. broker_name, address: as the broker is registered.
 
     now_ms: of a clock that only goes forward. sample: brings the statistics up to date.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        clients: ClientRegistry,
-        offsets: ConsumerOffsets,
-        stats: BrokerStats,
-        *,
-        broker_name: str,
-        address: str,
-        now_ms: Callable[[], float],
-        sample: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._offsets = offsets
-        self._stats = stats
-        self._broker_name = broker_name
-        self._address = address
-        self._now_ms = now_ms
-        self._sample = sample
+    store: MessageStore
+    topics: TopicTable
+    groups: SubscriptionGroupTable
+    clients: ClientRegistry
+    offsets: ConsumerOffsets
+    stats: BrokerStats
+    _: KW_ONLY
+    broker_name: str
+    address: str
+    now_ms: Callable[[], float]
+    sample: Callable[[], None]
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -99,15 +88,15 @@ class ConsumeStatsHandler:
     def topic_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_TOPIC_STATS_INFO."""
         name = request.header_as(GetTopicStatsInfoRequestHeader).topic
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         if topic is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
         self._check_size({name: topic.write_queue_nums}.items())
         table = {}
         for queue in self._queues(topic, topic.write_queue_nums):
-            end = self._store.max_offset_in_queue(name, queue.queue_id)
+            end = self.store.max_offset_in_queue(name, queue.queue_id)
             table[queue] = TopicOffset(
-                min_offset=max(self._store.min_offset_in_queue(name, queue.queue_id), 0),
+                min_offset=max(self.store.min_offset_in_queue(name, queue.queue_id), 0),
                 max_offset=end,
                 last_update_timestamp=self._time(queue, end - 1) if end > 0 else 0,
             )
@@ -118,7 +107,7 @@ class ConsumeStatsHandler:
         header = request.header_as(GetConsumeStatsRequestHeader)
         group = header.consumer_group
         stats = ConsumeStats(consume_tps=0.0)
-        topics = self._consumed(group, [header.topic] if header.topic else self._offsets.topics_of(group))
+        topics = self._consumed(group, [header.topic] if header.topic else self.offsets.topics_of(group))
         self._check_size((topic.topic_name, topic.read_queue_nums) for topic in topics)
         for topic in topics:
             self._add_stats(stats, group, topic, topic.read_queue_nums)
@@ -126,16 +115,16 @@ class ConsumeStatsHandler:
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
         """Return those topics that are there, and that the group's members subscribe to if it has any."""
-        found = ((name, self._topics.get(name)) for name in names)
+        found = ((name, self.topics.get(name)) for name in names)
         return [
             topic
             for name, topic in found
-            if topic is not None and not self._clients.lacks_subscription(group, name)
+            if topic is not None and not self.clients.lacks_subscription(group, name)
         ]
 
     def _check_size(self, queues: Iterable[tuple[str, int]]) -> None:
         """Raise UsageError for too large an answer. queues: topics, and how many of their queues it has."""
-        fixed = _QUEUE_BYTES + len(self._broker_name)
+        fixed = _QUEUE_BYTES + len(self.broker_name)
         size = sum(count * (fixed + len(name)) for name, count in queues)
         if size > _ANSWER_BYTES_MAX:
             raise UsageError(
@@ -146,15 +135,15 @@ class ConsumeStatsHandler:
     def all_consume_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CONSUME_STATS."""
         only_ordered = request.header_as(GetConsumeStatsInBrokerHeader).is_order
-        body = ConsumeStatsList(broker_addr=self._address)
-        known = self._offsets.topics_by_group()
+        body = ConsumeStatsList(broker_addr=self.address)
+        known = self.offsets.topics_by_group()
         consumed = {
             group: [
                 topic
                 for topic in self._consumed(group, known.get(group, ()))
                 if topic.order or not only_ordered
             ]
-            for group in self._groups.names
+            for group in self.groups.names
         }
         self._check_size(
             (topic.topic_name, topic.write_queue_nums) for topics in consumed.values() for topic in topics
@@ -172,25 +161,25 @@ class ConsumeStatsHandler:
     def _add_stats(self, stats: ConsumeStats, group: str, topic: TopicConfig, queues: int) -> None:
         name = topic.topic_name
         for queue in self._queues(topic, queues):
-            offset = max(self._offsets.get(group, name, queue.queue_id) or 0, 0)
+            offset = max(self.offsets.get(group, name, queue.queue_id) or 0, 0)
             stats.offset_table[queue] = OffsetWrapper(
-                broker_offset=self._store.max_offset_in_queue(name, queue.queue_id),
+                broker_offset=self.store.max_offset_in_queue(name, queue.queue_id),
                 consumer_offset=offset,
                 last_timestamp=max(self._time(queue, offset - 1), 0) if offset > 0 else 0,
             )
-        rate = self._stats.rate(GROUP_GET_NUMS, f"{name}@{group}", self._now_ms())
+        rate = self.stats.rate(GROUP_GET_NUMS, f"{name}@{group}", self.now_ms())
         stats.consume_tps = (stats.consume_tps or 0.0) + rate
 
     def groups_of_topic(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe now, and those that once did."""
         topic = request.header_as(QueryTopicConsumeByWhoRequestHeader).topic
-        groups = dict.fromkeys(self._clients.groups_of(topic) + self._offsets.groups_of(topic))
+        groups = dict.fromkeys(self.clients.groups_of(topic) + self.offsets.groups_of(topic))
         return request.reply(body=GroupList(group_list=list(groups)).encode())
 
     def time_spans(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUME_TIME_SPAN."""
         header = request.header_as(QueryConsumeTimeSpanRequestHeader)
-        topic = self._topics.get(header.topic)
+        topic = self.topics.get(header.topic)
         if topic is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{header.topic}] not exist")
         self._check_size({header.topic: topic.write_queue_nums}.items())
@@ -201,9 +190,9 @@ class ConsumeStatsHandler:
 
     def _time_span(self, queue: MessageQueue, group: str) -> QueueTimeSpan:
         topic, queue_id = queue.topic, queue.queue_id
-        first = self._store.earliest_store_time(topic, queue_id)
-        end = self._store.max_offset_in_queue(topic, queue_id)
-        offset = self._offsets.get(group, topic, queue_id)
+        first = self.store.earliest_store_time(topic, queue_id)
+        end = self.store.max_offset_in_queue(topic, queue_id)
+        offset = self.offsets.get(group, topic, queue_id)
         waiting = self._time(queue, offset) if offset is not None and offset < end else -1
         return QueueTimeSpan(
             message_queue=queue,
@@ -222,10 +211,10 @@ class ConsumeStatsHandler:
         left_out = (header.filter_groups or "").split(",")
         lowest = {
             queue_id: offset
-            for queue_id, offset in self._offsets.lowest(header.topic, left_out).items()
-            if offset >= self._store.min_offset_in_queue(header.topic, queue_id)
+            for queue_id, offset in self.offsets.lowest(header.topic, left_out).items()
+            if offset >= self.store.min_offset_in_queue(header.topic, queue_id)
         }
-        for queue_id, offset in self._offsets.queues(header.compare_group, header.topic).items():
+        for queue_id, offset in self.offsets.queues(header.compare_group, header.topic).items():
             if lowest.get(queue_id, -1) > offset:
                 lowest[queue_id] = _LONG_MAX
         return request.reply(body=QueryCorrectionOffsetBody(correction_offsets=lowest).encode())
@@ -233,21 +222,21 @@ class ConsumeStatsHandler:
     def statistics(self, channel: Channel, request: Command) -> Command:
         """Handle VIEW_BROKER_STATS_DATA."""
         header = request.header_as(ViewBrokerStatsDataRequestHeader)
-        self._sample()
-        counter = self._stats.find(header.stats_name, header.stats_key)
+        self.sample()
+        counter = self.stats.find(header.stats_name, header.stats_key)
         if counter is None:
             remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        minute, hour, day = (counter.over(period, self._now_ms()) for period in ("minute", "hour", "day"))
+        minute, hour, day = (counter.over(period, self.now_ms()) for period in ("minute", "hour", "day"))
         body = BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
         return request.reply(body=body.encode())
 
     def _queues(self, topic: TopicConfig, count: int) -> Iterator[MessageQueue]:
         for queue_id in range(count):
-            yield MessageQueue(topic.topic_name, self._broker_name, queue_id)
+            yield MessageQueue(topic.topic_name, self.broker_name, queue_id)
 
     def _time(self, queue: MessageQueue, offset: int) -> int:
-        return self._store.store_timestamp(queue.topic, queue.queue_id, offset)
+        return self.store.store_timestamp(queue.topic, queue.queue_id, offset)
 
 
 def _behind(stats: ConsumeStats) -> int:

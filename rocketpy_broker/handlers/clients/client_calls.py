@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, cast
 
 from rocketpy.errors import RequestTimeout, RocketError
@@ -44,34 +45,26 @@ _FOR_C: Final = "CPP"
 """Clients of this language cannot read maps with objects as keys."""
 
 
+@dataclass(eq=False)
 class ClientCallHandler:
     """Asks consumers. broker_name: as in the queues that consumers know."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        clients: ClientRegistry,
-        offsets: ConsumerOffsets,
-        tasks: Tasks,
-        *,
-        broker_name: str,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._clients = clients
-        self._offsets = offsets
-        self._broker_name = broker_name
-        self._tasks = tasks
+    store: MessageStore
+    topics: TopicTable
+    clients: ClientRegistry
+    offsets: ConsumerOffsets
+    tasks: Tasks
+    _: KW_ONLY
+    broker_name: str
 
     @property
     def requests(self) -> dict[int, Handler]:
         """Request code -> handler."""
         return {
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: in_task(self._tasks, self.consumer_status),
-            RequestCode.GET_CONSUMER_RUNNING_INFO: in_task(self._tasks, self.running_info),
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: in_task(self._tasks, self.consume_directly),
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: in_task(self.tasks, self.consumer_status),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: in_task(self.tasks, self.running_info),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: in_task(self.tasks, self.consume_directly),
         }
 
     # -- offsets ------------------------------------------------------------------------------
@@ -82,7 +75,7 @@ class ClientCallHandler:
         The members do it, and commit the offsets; that is why one must be online.
         """
         header = request.header_as(ResetOffsetRequestHeader)
-        topic = self._topics.get(header.topic)
+        topic = self.topics.get(header.topic)
         if topic is None:
             remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -92,7 +85,7 @@ class ClientCallHandler:
             if offset is None:
                 remark = f"THe consumer group <{header.group}> not exist"
                 return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-            table[MessageQueue(header.topic, self._broker_name, queue_id)] = offset
+            table[MessageQueue(header.topic, self.broker_name, queue_id)] = offset
         if not self._send_reset(header, table, for_c=request.language == _FOR_C):
             return request.reply(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -105,13 +98,13 @@ class ClientCallHandler:
 
     def _offset_to_reset(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | None:
         """Return where to go on; only ever back unless it is forced. None when the group never was here."""
-        now_at = self._offsets.get(header.group, header.topic, queue_id)
+        now_at = self.offsets.get(header.group, header.topic, queue_id)
         if now_at is None:
             return None
         if header.timestamp == -1:
-            there = self._store.max_offset_in_queue(header.topic, queue_id)
+            there = self.store.max_offset_in_queue(header.topic, queue_id)
         else:
-            there = self._store.offset_by_time(header.topic, queue_id, header.timestamp)
+            there = self.store.offset_by_time(header.topic, queue_id, header.timestamp)
         there = max(there, 0)
         return there if header.is_force or there < now_at else now_at
 
@@ -119,7 +112,7 @@ class ClientCallHandler:
         self, header: ResetOffsetRequestHeader, table: dict[MessageQueue, int], *, for_c: bool
     ) -> bool:
         """Return whether there was somebody to be told."""
-        group = self._clients.consumer_group(header.group)
+        group = self.clients.consumer_group(header.group)
         if group is None:
             return False
         body = (_for_c(table) if for_c else ResetOffsetBody(offset_table=table)).encode()
@@ -139,7 +132,7 @@ class ClientCallHandler:
     async def consumer_status(self, channel: Channel, request: Command) -> Command:
         """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ask members for their offsets in a topic."""
         header = request.header_as(GetConsumerStatusRequestHeader)
-        group = self._clients.consumer_group(header.group)
+        group = self.clients.consumer_group(header.group)
         if group is None:
             remark = f"No Any Consumer online in the consumer group: [{header.group}]"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -179,17 +172,17 @@ class ClientCallHandler:
         """Handle CONSUME_MESSAGE_DIRECTLY: let one member process a message, whatever its offset."""
         header = request.header_as(ConsumeMessageDirectlyResultRequestHeader)
         _, offset = decode_message_id(header.msg_id or "")
-        record = self._store.look_message(offset)
+        record = self.store.look_message(offset)
         if record is None:
             remark = f"can not find message by the offset, {offset}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        fields = {**_unsigned(request), "brokerName": self._broker_name}
+        fields = {**_unsigned(request), "brokerName": self.broker_name}
         return await self._forward(request, header.consumer_group, header.client_id or "", fields, record)
 
     async def _forward(
         self, request: Command, group_name: str, client_id: str, fields: dict[str, str], body: bytes
     ) -> Command:
-        group = self._clients.consumer_group(group_name)
+        group = self.clients.consumer_group(group_name)
         member = group.channel_of(client_id) if group is not None else None
         who = f"<{group_name}> <{client_id}>"
         if member is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, cast
 
 import msgspec
@@ -65,6 +66,7 @@ class _GroupNames(msgspec.Struct, rename={"client_id": "clientID", "consumer_dat
     consumer_data_set: list[_GroupName] = []
 
 
+@dataclass(eq=False)
 class ClientHandler:
     """Keeps the registry of clients, and tells a group's members when one comes or leaves.
 
@@ -72,27 +74,18 @@ class ClientHandler:
     `ClientRegistry`.
     """
 
-    def __init__(
-        self,
-        clients: ClientRegistry,
-        groups: SubscriptionGroupTable,
-        topics: TopicTable,
-        locks: QueueLocks,
-        expressions: ExpressionPolicy,
-        config: ConsumeConfig,
-        *,
-        now_ms: Callable[[], float],
-        owner: Callable[[Channel], str],
-    ) -> None:
-        self._clients = clients
-        self._owner = owner
+    clients: ClientRegistry
+    groups: SubscriptionGroupTable
+    topics: TopicTable
+    locks: QueueLocks
+    expressions: ExpressionPolicy
+    config: ConsumeConfig
+    _: KW_ONLY
+    now_ms: Callable[[], float]
+    owner: Callable[[Channel], str]
+
+    def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)
-        self._groups = groups
-        self._topics = topics
-        self._locks = locks
-        self._expressions = expressions
-        self._config = config
-        self._now_ms = now_ms
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -118,22 +111,22 @@ class ClientHandler:
             log.warning("%s: %s", channel.remote_address, refusal)
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=refusal)
         beat = HeartbeatData.decode(request.body)
-        if not self._clients.count(channel, beat, language=request.language):
+        if not self.clients.count(channel, beat, language=request.language):
             remark = "the subscriptions of this connection take too much memory; see maxConnectionBytes"
             return request.reply(ResponseCode.SYSTEM_BUSY, remark=remark)
         making = [saving for data in beat.consumer_data_set if (saving := self._prepare_group(data))]
         for data in beat.consumer_data_set:
             data.subscription_data_set = list(map(bounded, data.subscription_data_set))
-        owner = self._owner(channel)
-        changed = self._clients.heartbeat(
+        owner = self.owner(channel)
+        changed = self.clients.heartbeat(
             channel,
             beat,
             language=request.language,
             version=request.version,
-            now_ms=int(self._now_ms()),
+            now_ms=int(self.now_ms()),
             owner=owner,
         )
-        if self._clients.owner_of(beat.client_id) != owner:
+        if self.clients.owner_of(beat.client_id) != owner:
             self._limited_log.warning(
                 beat.client_id,
                 "client %s at %s: a connection of another owner has this client id, and gets its replies "
@@ -156,12 +149,12 @@ class ClientHandler:
     def _refusal_of_new_groups(self, request: Command) -> str | None:
         """Return why a heartbeat is refused that names too many groups; the rest of it is not looked at."""
         beat = fastjson.decode(request.body, _GroupNames)
-        new = self._groups.are_missing(data.group_name for data in beat.consumer_data_set)
-        if new <= self._config.new_groups_max:
+        new = self.groups.are_missing(data.group_name for data in beat.consumer_data_set)
+        if new <= self.config.new_groups_max:
             return None
         return (
             f"the heartbeat of {beat.client_id[:200]} names {new} consumer groups that this broker does "
-            f"not have; the limit of maxNewGroupsPerHeartbeat is {self._config.new_groups_max}"
+            f"not have; the limit of maxNewGroupsPerHeartbeat is {self.config.new_groups_max}"
         )
 
     def _prepare_group(self, data: ConsumerData) -> PendingChange[Any] | None:
@@ -169,13 +162,13 @@ class ClientHandler:
 
         Returns the save of the topic, None where there is none to wait for.
         """
-        group = self._groups.find(data.group_name)
+        group = self.groups.find(data.group_name)
         topic = _RETRY_PREFIX + data.group_name
-        if group is None or self._topics.get(topic) is not None:
+        if group is None or self.topics.get(topic) is not None:
             return None
         sys_flag = TopicSysFlag.build(unit_sub=data.unit_mode)
         try:
-            return self._topics.create(
+            return self.topics.create(
                 own_topic(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, sys_flag)
             )
         except UsageError as error:
@@ -185,7 +178,7 @@ class ClientHandler:
     def unregister(self, channel: Channel, request: Command) -> Command:
         """Handle UNREGISTER_CLIENT, which a client sends several times (QUIRKS 10)."""
         header = request.header_as(UnregisterClientRequestHeader)
-        changed = self._clients.unregister(
+        changed = self.clients.unregister(
             channel, producer_group=header.producer_group, consumer_group=header.consumer_group
         )
         self._notify(changed)
@@ -195,7 +188,7 @@ class ClientHandler:
         """Handle CHECK_CLIENT_CONFIG: can this broker filter as the consumer wants?"""
         body = CheckClientRequestBody.decode(request.body)
         wanted = body.subscription_data
-        refusal = self._expressions.refusal(wanted.expression_type, body.group)
+        refusal = self.expressions.refusal(wanted.expression_type, body.group)
         if refusal is not None:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=refusal)
         try:
@@ -207,7 +200,7 @@ class ClientHandler:
     def consumer_list(self, channel: Channel, request: Command) -> Command:
         """Handle GET_CONSUMER_LIST_BY_GROUP."""
         name = request.header_as(GetConsumerListByGroupRequestHeader).consumer_group
-        group = self._clients.consumer_group(name)
+        group = self.clients.consumer_group(name)
         if group is None:  # QUIRKS 38
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {name}")
         return request.reply(
@@ -217,7 +210,7 @@ class ClientHandler:
     def consumer_connections(self, channel: Channel, request: Command) -> Command:
         """Handle GET_CONSUMER_CONNECTION_LIST."""
         name = request.header_as(GetConsumerConnectionListRequestHeader).consumer_group
-        group = self._clients.consumer_group(name)
+        group = self.clients.consumer_group(name)
         if group is None:
             remark = f"the consumer group[{name}] not online"
             return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
@@ -233,7 +226,7 @@ class ClientHandler:
     def producer_connections(self, channel: Channel, request: Command) -> Command:
         """Handle GET_PRODUCER_CONNECTION_LIST."""
         name = request.header_as(GetProducerConnectionListRequestHeader).producer_group
-        members = self._clients.producers(name)
+        members = self.clients.producers(name)
         if not members:
             remark = f"the producer group[{name}] not exist"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -242,29 +235,29 @@ class ClientHandler:
     def lock_queues(self, channel: Channel, request: Command) -> Command:
         """Handle LOCK_BATCH_MQ: locks queues, or renews locks."""
         wanted = LockBatchRequestBody.decode(request.body)
-        got = self._locks.lock(wanted.consumer_group, wanted.client_id, wanted.mq_set, int(self._now_ms()))
+        got = self.locks.lock(wanted.consumer_group, wanted.client_id, wanted.mq_set, int(self.now_ms()))
         return request.reply(body=LockBatchResponseBody(lock_ok_mq_set=got).encode())
 
     def unlock_queues(self, channel: Channel, request: Command) -> Command:
         """Handle UNLOCK_BATCH_MQ."""
         body = UnlockBatchRequestBody.decode(request.body)
-        self._locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        self.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return request.reply()
 
     def channel_closed(self, channel: Channel) -> None:
         """Forget who was on a channel that is gone."""
-        self._notify(self._clients.drop_channel(channel))
+        self._notify(self.clients.drop_channel(channel))
 
     def drop_inactive(self) -> None:
         """Forget clients that sent no heartbeat for too long."""
-        self._notify(self._clients.drop_inactive(int(self._now_ms())))
+        self._notify(self.clients.drop_inactive(int(self.now_ms())))
 
     def _notify(self, changed: Iterable[str]) -> None:
         """Tell all members of groups, new ones too, that they should share their queues anew (QUIRKS 41)."""
         for name in changed:
-            group = self._clients.consumer_group(name)
-            settings = self._groups.get(name)
-            if group is None or not self._config.notify_ids_changed:
+            group = self.clients.consumer_group(name)
+            settings = self.groups.get(name)
+            if group is None or not self.config.notify_ids_changed:
                 continue
             if settings is not None and not settings.notify_consumer_ids_changed_enable:
                 continue

@@ -6,6 +6,8 @@ topic copies all topics (4.6.0 copies none then).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rocketpy.errors import UsageError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
@@ -25,22 +27,15 @@ from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.store import MessageStore
 
 
+@dataclass(eq=False)
 class OffsetHandler:
     """Answers from the table of offsets and, for new groups, from the store."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        offsets: ConsumerOffsets,
-        clients: ClientRegistry,
-        topics: TopicTable,
-        tasks: Tasks,
-    ) -> None:
-        self._store = store
-        self._tasks = tasks
-        self._offsets = offsets
-        self._clients = clients
-        self._topics = topics
+    store: MessageStore
+    offsets: ConsumerOffsets
+    clients: ClientRegistry
+    topics: TopicTable
+    tasks: Tasks
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -48,7 +43,7 @@ class OffsetHandler:
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: in_task(self._tasks, self.all_offsets),
+            RequestCode.GET_ALL_CONSUMER_OFFSET: in_task(self.tasks, self.all_offsets),
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
         }
 
@@ -60,10 +55,10 @@ class OffsetHandler:
         """
         header = request.header_as(QueryConsumerOffsetRequestHeader)
         topic, queue_id = header.topic, header.queue_id
-        offset = self._offsets.get(header.consumer_group, topic, queue_id)
+        offset = self.offsets.get(header.consumer_group, topic, queue_id)
         if offset is None:
-            is_whole = self._store.min_offset_in_queue(topic, queue_id) <= 0
-            if not (is_whole and self._store.is_in_memory(topic, queue_id, 0)):
+            is_whole = self.store.min_offset_in_queue(topic, queue_id) <= 0
+            if not (is_whole and self.store.is_in_memory(topic, queue_id, 0)):
                 return request.reply(
                     ResponseCode.QUERY_NOT_FOUND,
                     remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
@@ -75,7 +70,7 @@ class OffsetHandler:
         """Handle UPDATE_CONSUMER_OFFSET."""
         header = request.header_as(UpdateConsumerOffsetRequestHeader)
         try:
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         except UsageError as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return request.reply()
@@ -83,14 +78,14 @@ class OffsetHandler:
     async def all_offsets(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_CONSUMER_OFFSET, a slave's request."""
         versions = WITH_VERSIONS in request.ext_fields()
-        return request.reply(body=await self._offsets.encode_in_thread(versions=versions))
+        return request.reply(body=await self.offsets.encode_in_thread(versions=versions))
 
     def clone(self, channel: Channel, request: Command) -> Command:
         """Handle CLONE_GROUP_OFFSET: let one group go on where another is."""
         header = request.header_as(CloneGroupOffsetRequestHeader)
         source = header.src_group
-        for topic in [header.topic] if header.topic else self._offsets.topics_of(source):
-            is_gone = not header.offline and self._clients.lacks_subscription(source, topic)
-            if self._topics.get(topic) is not None and not is_gone:
-                self._offsets.clone(source, header.dest_group, topic)
+        for topic in [header.topic] if header.topic else self.offsets.topics_of(source):
+            is_gone = not header.offline and self.clients.lacks_subscription(source, topic)
+            if self.topics.get(topic) is not None and not is_gone:
+                self.offsets.clone(source, header.dest_group, topic)
         return request.reply()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple, cast
 
 from rocketpy.errors import RocketError
@@ -76,6 +77,7 @@ class _Pull(NamedTuple):
     wanted: MessageFilter
 
 
+@dataclass(eq=False)
 class PullHandler:
     """Serves pulls from the store.
 
@@ -84,30 +86,17 @@ class PullHandler:
     `StillAllowed`; None without access control.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        checks: PullChecks,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsets,
-        config: ConsumeConfig,
-        *,
-        holds: PullRequestHoldTable,
-        stats: BrokerStats,
-        now_ms: Callable[[], float],
-        on_offset_moved: OffsetMoved,
-        still_allowed: StillAllowed | None = None,
-    ) -> None:
-        self._store = store
-        self._checks = checks
-        self._groups = groups
-        self._offsets = offsets
-        self._config = config
-        self._holds = holds
-        self._stats = stats
-        self._now_ms = now_ms
-        self._on_offset_moved = on_offset_moved
-        self._still_allowed = still_allowed
+    store: MessageStore
+    checks: PullChecks
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsets
+    config: ConsumeConfig
+    _: KW_ONLY
+    holds: PullRequestHoldTable
+    stats: BrokerStats
+    now_ms: Callable[[], float]
+    on_offset_moved: OffsetMoved
+    still_allowed: StillAllowed | None = None
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -117,15 +106,15 @@ class PullHandler:
     def pull(self, channel: Channel, request: Command) -> Command | None:
         """Handle PULL_MESSAGE."""
         header = request.header_as(PullMessageRequestHeader)
-        refusal = self._checks.refusal(channel, request, header)
+        refusal = self.checks.refusal(channel, request, header)
         if refusal is not None:
             return refusal
-        wanted = self._checks.filter(header)
+        wanted = self.checks.filter(header)
         if isinstance(wanted, tuple):
             code, remark = wanted
             return request.reply(code, remark=remark)
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET and not self._is_slave:
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         pull = _Pull(request, header, wanted)
         result = self._read(pull, header.queue_offset)
         code = _code(result.status, header.queue_offset)
@@ -135,7 +124,7 @@ class PullHandler:
 
     @property
     def _is_slave(self) -> bool:
-        return self._store.rejection(Reason.SLAVE) is not None
+        return self.store.rejection(Reason.SLAVE) is not None
 
     def _may_come(self, code: int) -> bool:
         """Whether there may be something soon: at a slave also where there is nothing now."""
@@ -145,14 +134,14 @@ class PullHandler:
 
     def _time_limit(self) -> Callable[[], bool]:
         """Whether filters have been asked for long enough from now on."""
-        now_ms, end_ms = self._now_ms, self._now_ms() + _FILTER_MS
+        now_ms, end_ms = self.now_ms, self.now_ms() + _FILTER_MS
         return lambda: now_ms() >= end_ms
 
     def _read(self, pull: _Pull, offset: int, is_over: Callable[[], bool] | None = None) -> GetMessageResult:
         header, wanted = pull.header, pull.wanted
         if wanted.accepts is not None and is_over is None:
             is_over = self._time_limit()
-        result = self._store.get_message(
+        result = self.store.get_message(
             header.topic,
             header.queue_id,
             offset,
@@ -171,11 +160,11 @@ class PullHandler:
         broker_id = self._broker_for(header.consumer_group, result)
         if code == ResponseCode.SUCCESS:
             body = b"".join(result.chunks)
-            self._stats.count_pulled(header.topic, header.consumer_group, result.count, len(body))
+            self.stats.count_pulled(header.topic, header.consumer_group, result.count, len(body))
         elif code == ResponseCode.PULL_OFFSET_MOVED and self._is_slave:
             code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, self._preferred(header.consumer_group)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
-            self._on_offset_moved(header, result.next_begin_offset)
+            self.on_offset_moved(header, result.next_begin_offset)
         answer = PullMessageResponseHeader(
             suggest_which_broker_id=broker_id,
             next_begin_offset=result.next_begin_offset,
@@ -186,16 +175,16 @@ class PullHandler:
 
     def _broker_for(self, group: str, result: GetMessageResult) -> int:
         """Return which broker a consumer should pull from next: a slave when it is far behind."""
-        if not self._config.slave_read:
+        if not self.config.slave_read:
             return _MASTER_ID
-        settings = self._groups.find(group)
+        settings = self.groups.find(group)
         if settings is None:
             return _MASTER_ID
         return settings.which_broker_when_consume_slowly if result.suggest_slave else settings.broker_id
 
     def _preferred(self, group: str) -> int:
         """Return the broker that a group reads from."""
-        settings = self._groups.find(group)
+        settings = self.groups.find(group)
         return settings.broker_id if settings is not None else _MASTER_ID
 
     # -- long polling -------------------------------------------------------------------------
@@ -208,10 +197,10 @@ class PullHandler:
         header = pull.header
         if not header.sys_flag & PullSysFlag.SUSPEND or pull.command.is_oneway:
             return False
-        wait_ms = self._config.short_polling_ms
-        if self._config.long_polling and code == ResponseCode.PULL_NOT_FOUND:
+        wait_ms = self.config.short_polling_ms
+        if self.config.long_polling and code == ResponseCode.PULL_NOT_FOUND:
             wait_ms = min(header.suspend_timeout_millis, _SUSPEND_MS_MAX)
-        deadline_ms = self._now_ms() + wait_ms
+        deadline_ms = self.now_ms() + wait_ms
         wanted, bare = pull.wanted, _bare(pull)
         held = HeldPull(
             channel,
@@ -223,14 +212,14 @@ class PullHandler:
             wanted,
             wanted.kept_bytes,
         )
-        if wait_ms <= 0 or not self._holds.hold(held):
+        if wait_ms <= 0 or not self.holds.hold(held):
             return False
         channel.park()
         return True
 
     def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
         """Answer who waits for messages of a queue; part of the store's ArrivalListener."""
-        waiting = self._holds.waiting_below(topic, queue_id, next_offset)
+        waiting = self.holds.waiting_below(topic, queue_id, next_offset)
         if not waiting:
             return  # also from the flusher's thread, at the end
         is_over = self._time_limit()
@@ -261,17 +250,17 @@ class PullHandler:
         except RocketError as error:
             log.error("a held pull of %s failed: %s", held.topic, error)
             answer = pull.command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        self._holds.release(held)
+        self.holds.release(held)
         channel.reply_parked(answer)
 
     def _refusal_of_held(self, channel: Channel, pull: _Pull) -> Command | None:
         """Return the answer to a held pull that may not be served any more, since something has changed."""
-        refusal = None if self._still_allowed is None else self._still_allowed(channel, pull.command)
-        return refusal or self._checks.refusal(channel, pull.command, pull.header)
+        refusal = None if self.still_allowed is None else self.still_allowed(channel, pull.command)
+        return refusal or self.checks.refusal(channel, pull.command, pull.header)
 
     def _unread(self, held: HeldPull) -> GetMessageResult:
         """What sends a consumer away to ask again from where its pull has got to."""
-        store, queue = self._store, (held.topic, held.queue_id)
+        store, queue = self.store, (held.topic, held.queue_id)
         return GetMessageResult(
             GetMessageStatus.NO_MATCHED_MESSAGE,
             held.offset,
@@ -281,7 +270,7 @@ class PullHandler:
 
     def sweep(self) -> None:
         """Answer the pulls whose time is over; to be called a few times a second."""
-        for held in self._holds.expire(self._now_ms()):
+        for held in self.holds.expire(self.now_ms()):
             pull: _Pull = held.request
             cast(Channel, held.channel).reply_parked(self._expired(held, pull))
 
@@ -301,7 +290,7 @@ class PullHandler:
 
     def channel_closed(self, channel: Channel) -> None:
         """Forget the held pulls of a channel that is gone."""
-        self._holds.drop(channel)
+        self.holds.drop(channel)
 
 
 def _bare(pull: _Pull) -> _Pull:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from rocketpy.protocol.bodies import SubscriptionData, TopicConfig
 from rocketpy.protocol.codes import ResponseCode
@@ -46,28 +47,21 @@ class ExpressionPolicy:
         return f"The broker does not support consumer to filter message by {kind}"
 
 
+@dataclass(eq=False)
 class PullChecks:
     """Looks at topics, groups and clients; changes nothing but for groups made on the way."""
 
-    def __init__(
-        self,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        clients: ClientRegistry,
-        expressions: ExpressionPolicy,
-        config: BrokerConfig,
-    ) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._expressions = expressions
-        self._config = config
+    topics: TopicTable
+    groups: SubscriptionGroupTable
+    clients: ClientRegistry
+    expressions: ExpressionPolicy
+    config: BrokerConfig
 
     def refusal(self, channel: Channel, request: Command, header: PullMessageRequestHeader) -> Command | None:
         """Return the answer to a pull that may not be, None to one that may."""
-        if not self._config.permission & PERM_READ:
-            return _forbidden(request, f"the broker[{self._config.name}] pulling message is forbidden")
-        group = self._groups.find(header.consumer_group)
+        if not self.config.permission & PERM_READ:
+            return _forbidden(request, f"the broker[{self.config.name}] pulling message is forbidden")
+        group = self.groups.find(header.consumer_group)
         if group is None:
             return request.reply(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -75,7 +69,7 @@ class PullChecks:
             )
         if not group.consume_enable:
             return _forbidden(request, f"subscription group no permission, {header.consumer_group}")
-        topic = self._topics.get(header.topic)
+        topic = self.topics.get(header.topic)
         if topic is None:
             return topic_not_found(request, header.topic)
         if not topic.perm & PERM_READ:
@@ -108,8 +102,8 @@ class PullChecks:
         self, header: PullMessageRequestHeader, wanted: SubscriptionData
     ) -> MessageFilter | tuple[int, str]:
         find = None
-        if self._config.consume.filter_retries:
-            group = self._clients.consumer_group(header.consumer_group)
+        if self.config.consume.filter_retries:
+            group = self.clients.consumer_group(header.consumer_group)
             find = group.subscriptions.get if group is not None else None
         try:
             found = filter_of(wanted, find=find)
@@ -121,10 +115,10 @@ class PullChecks:
         return self._unsupported(header, wanted) or found
 
     def _subscription(self, header: PullMessageRequestHeader) -> SubscriptionData | tuple[int, str]:
-        group = self._clients.consumer_group(header.consumer_group)
+        group = self.clients.consumer_group(header.consumer_group)
         if group is None:
             return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
-        settings = self._groups.find(header.consumer_group)
+        settings = self.groups.find(header.consumer_group)
         may_broadcast = settings is None or settings.consume_broadcast_enable
         if group.message_model == _BROADCASTING and not may_broadcast:
             remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
@@ -151,7 +145,7 @@ class PullChecks:
     def _unsupported(
         self, header: PullMessageRequestHeader, wanted: SubscriptionData
     ) -> tuple[int, str] | None:
-        refusal = self._expressions.refusal(wanted.expression_type, header.consumer_group)
+        refusal = self.expressions.refusal(wanted.expression_type, header.consumer_group)
         return None if refusal is None else (ResponseCode.SYSTEM_ERROR, refusal)
 
 

@@ -6,6 +6,7 @@ Source: AdminBrokerProcessor, QueryMessageProcessor of RocketMQ 4.6.0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from rocketpy.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody, SubscriptionData
@@ -45,13 +46,14 @@ MayRead = Callable[[Channel, bytes], bool]
 hash."""
 
 
+@dataclass(eq=False)
 class QueryHandler:
     """Answers from the store. subscription: what a group wants of a topic. may_read: see `MayRead`."""
 
-    def __init__(self, store: MessageStore, subscription: FindSubscription, *, may_read: MayRead) -> None:
-        self._store = store
-        self._subscription = subscription
-        self._may_read = may_read
+    store: MessageStore
+    subscription: FindSubscription
+    _: KW_ONLY
+    may_read: MayRead
 
     @property
     def requests(self) -> dict[int, Handler]:
@@ -69,31 +71,31 @@ class QueryHandler:
     def max_offset(self, channel: Channel, request: Command) -> Command:
         """Handle GET_MAX_OFFSET."""
         header = request.header_as(GetMaxOffsetRequestHeader)
-        offset = self._store.max_offset_in_queue(header.topic, header.queue_id)
+        offset = self.store.max_offset_in_queue(header.topic, header.queue_id)
         return request.reply(header=GetMaxOffsetResponseHeader(offset=offset))
 
     def min_offset(self, channel: Channel, request: Command) -> Command:
         """Handle GET_MIN_OFFSET."""
         header = request.header_as(GetMinOffsetRequestHeader)
-        offset = self._store.min_offset_in_queue(header.topic, header.queue_id)
+        offset = self.store.min_offset_in_queue(header.topic, header.queue_id)
         return request.reply(header=GetMinOffsetResponseHeader(offset=offset))
 
     def offset_by_time(self, channel: Channel, request: Command) -> Command:
         """Handle SEARCH_OFFSET_BY_TIMESTAMP."""
         header = request.header_as(SearchOffsetRequestHeader)
-        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        offset = self.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
         return request.reply(header=SearchOffsetResponseHeader(offset=offset))
 
     def earliest_store_time(self, channel: Channel, request: Command) -> Command:
         """Handle GET_EARLIEST_MSG_STORETIME."""
         header = request.header_as(GetEarliestMsgStoretimeRequestHeader)
-        timestamp = self._store.earliest_store_time(header.topic, header.queue_id)
+        timestamp = self.store.earliest_store_time(header.topic, header.queue_id)
         return request.reply(header=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp))
 
     def view_message(self, channel: Channel, request: Command) -> Command:
         """Handle VIEW_MESSAGE_BY_ID."""
         offset = request.header_as(ViewMessageRequestHeader).offset
-        record = self._store.look_message(offset) if offset >= 0 else None
+        record = self.store.look_message(offset) if offset >= 0 else None
         if record is None:
             return request.reply(
                 ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}"
@@ -104,10 +106,10 @@ class QueryHandler:
         """Handle QUERY_MESSAGE."""
         header = request.header_as(QueryMessageRequestHeader)
         count = _BY_UNIQUE_KEY_MAX if header.unique_key_query else header.max_num
-        found = self._store.query_message(
+        found = self.store.query_message(
             header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
         )
-        records = [record for record in found.records if self._may_read(channel, record)]
+        records = [record for record in found.records if self.may_read(channel, record)]
         if not records:
             return request.reply(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -129,17 +131,18 @@ class QueryHandler:
         """
         header = request.header_as(QueryConsumeQueueRequestHeader)
         topic, queue_id = header.topic or "", header.queue_id
-        if (topic, queue_id) not in self._store.queues.queues:
+        self.store.dispatch()  # a queue is in the table once it has a dispatched message
+        if (topic, queue_id) not in self.store.queues.queues:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{queue_id}@{topic} is not exist!")
         body = QueryConsumeQueueResponseBody(
-            max_queue_index=self._store.max_offset_in_queue(topic, queue_id),
-            min_queue_index=self._store.min_offset_in_queue(topic, queue_id),
+            max_queue_index=self.store.max_offset_in_queue(topic, queue_id),
+            min_queue_index=self.store.min_offset_in_queue(topic, queue_id),
         )
         if header.consumer_group is not None:
-            body.subscription_data = self._subscription(header.consumer_group, topic)
+            body.subscription_data = self.subscription(header.consumer_group, topic)
             if body.subscription_data is None:
                 body.filter_data = f"{header.consumer_group}@{topic} is not online!"
-        units = self._store.units(topic, queue_id, header.index, min(max(header.count, 0), _UNITS_MAX))
+        units = self.store.units(topic, queue_id, header.index, min(max(header.count, 0), _UNITS_MAX))
         remark = None if units else f"Index {header.index} of {queue_id}@{topic} is not exist!"
         body.queue_data = [
             ConsumeQueueData(physic_offset=offset, physic_size=size, tags_code=code)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Final
 
@@ -39,23 +40,16 @@ log = logging.getLogger("rocketpy.broker.reply")
 _PUSH_TIMEOUT_MS: Final = 10_000
 
 
+@dataclass(eq=False)
 class ReplyHandler:
     """Brings replies to those who asked. channel_of: the channel of a client id, None when it is not here."""
 
-    def __init__(
-        self,
-        send: SendHandler,
-        config: SendConfig,
-        *,
-        store_host: bytes,
-        channel_of: Callable[[str], Channel | None],
-        clock: Clock = system_clock,
-    ) -> None:
-        self._send = send
-        self._config = config
-        self._store_host = store_host
-        self._channel_of = channel_of
-        self._clock = clock
+    send: SendHandler
+    config: SendConfig
+    _: KW_ONLY
+    store_host: bytes
+    channel_of: Callable[[str], Channel | None]
+    clock: Clock = system_clock
 
     @property
     def requests(self) -> Mapping[int, Handler]:
@@ -74,22 +68,22 @@ class ReplyHandler:
         return self._reply(channel, request, request.header_as(SendMessageRequestHeaderV2))
 
     def _reply(self, channel: Channel, request: Command, header: SendMessageRequestHeader) -> Command | None:
-        admitted = self._send.admit(channel, request, header)
+        admitted = self.send.admit(channel, request, header)
         if isinstance(admitted, Command):
             return admitted
         topic, queue_id = admitted
-        message = self._send.message(channel, header, topic, queue_id)
+        message = self.send.message(channel, header, topic, queue_id)
         message.body = request.body
         message.properties = (header.properties or "").encode()
-        delivery = _Delivery(channel, request, queue_id, self._config)
+        delivery = _Delivery(channel, request, queue_id, self.config)
         delivery.begin_push(self._push(header, message))
-        if self._config.store_replies:
+        if self.config.store_replies:
             try:
-                receipt = self._send.store(message, partial(delivery.stored, message))
+                receipt = self.send.store(message, partial(delivery.stored, message))
             except RocketError as error:
                 log.warning("a reply is not kept: %s", error)
             else:
-                delivery.place = message_id(self._store_host, receipt.physical_offset), receipt.queue_offset
+                delivery.place = message_id(self.store_host, receipt.physical_offset), receipt.queue_offset
                 delivery.waits_for += 1
         delivery.step()
         return None
@@ -100,10 +94,10 @@ class ReplyHandler:
         client_id = properties.get(props.PROPERTY_MESSAGE_REPLY_TO_CLIENT)
         if client_id is None:
             return f"reply message properties[{props.PROPERTY_MESSAGE_REPLY_TO_CLIENT}] is null"
-        requester = self._channel_of(client_id)
+        requester = self.channel_of(client_id)
         if requester is None or requester.is_closed:
             return f"push reply message fail, channel of <{client_id}> not found."
-        now_ms = self._clock()
+        now_ms = self.clock()
         push = ReplyMessageRequestHeader(
             producer_group=header.producer_group,
             topic=header.topic,
@@ -117,7 +111,7 @@ class ReplyHandler:
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
             born_host=_java_text(message.born_host),
-            store_host=_java_text(self._store_host),
+            store_host=_java_text(self.store_host),
             store_timestamp=now_ms,
         )
         command = Command.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push, message.body)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from rocketpy.errors import RocketError, StoreError, UsageError
@@ -37,29 +38,19 @@ _FIRST_RETRY_LEVEL: Final = 3
 """Of the first retry; each one after it waits a level longer."""
 
 
+@dataclass(eq=False)
 class SendBackHandler:
     """Puts messages back. find_group: a consumer group's settings. on_delayed: told each delay level used."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        config: BrokerConfig,
-        send: SendHandler,
-        *,
-        find_group: FindGroup,
-        delays: DelayLevels,
-        on_delayed: Callable[[int], None],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._config = config
-        self._send = send
-        self._find_group = find_group
-        self._level_max = delays.level_max
-        self._on_delayed = on_delayed
-        self.on_send_back: Callable[[str, str], None] = _nobody_counts
-        """Told group and topic of each message that came back, for statistics."""
+    store: MessageStore
+    topics: TopicTable
+    config: BrokerConfig
+    send: SendHandler
+    _: KW_ONLY
+    find_group: FindGroup
+    delays: DelayLevels
+    on_delayed: Callable[[int], None]
+    on_send_back: Callable[[str, str], None]
 
     @property
     def requests(self) -> Mapping[int, Handler]:
@@ -69,12 +60,12 @@ class SendBackHandler:
     def send_back(self, channel: Channel, request: Command) -> Command | None:
         """Handle CONSUMER_SEND_MSG_BACK."""
         header = request.header_as(ConsumerSendMsgBackRequestHeader)
-        group = self._find_group(header.group)
+        group = self.find_group(header.group)
         if group is None:
             remark = f"subscription group not exist, {header.group} {FAQ}"
             return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
-        if not self._config.permission & PERM_WRITE:
-            remark = f"the broker[{self._config.name}] sending message is forbidden"
+        if not self.config.permission & PERM_WRITE:
+            remark = f"the broker[{self.config.name}] sending message is forbidden"
             return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
         if group.retry_queue_nums <= 0:  # the group wants no retries
             return request.reply()
@@ -94,7 +85,7 @@ class SendBackHandler:
         topic = RETRY_PREFIX + header.group
         queues = group.retry_queue_nums
         sys_flag = TopicSysFlag.build(unit_sub=header.unit_mode)
-        settings = ensure_topic(self._topics, topic, queues, PERM_READ | PERM_WRITE, sys_flag)
+        settings = ensure_topic(self.topics, topic, queues, PERM_READ | PERM_WRITE, sys_flag)
         if not settings.perm & PERM_WRITE:
             remark = f"the topic[{topic}] sending message is forbidden"
             return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
@@ -122,32 +113,32 @@ class SendBackHandler:
                     answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
                 channel.reply(answer)
 
-        self._send.store(message, stored)
+        self.send.store(message, stored)
         if level:
-            self._on_delayed(level)
+            self.on_delayed(level)
         self.on_send_back(header.group, properties[props.PROPERTY_RETRY_TOPIC])
         return None
 
     def _record(self, offset: int) -> Record | None:
-        if offset >= self._store.max_physical_offset:
-            self._send.end_of_buffer()
-        data = self._store.look_message(offset) if offset >= 0 else None
+        if offset >= self.store.max_physical_offset:
+            self.send.end_of_buffer()
+        data = self.store.look_message(offset) if offset >= 0 else None
         return decode(data, check_crc=False) if data is not None else None
 
     def _dead_letter(self, record: Record, group: str, properties: dict[str, str]) -> MessageInner:
         topic = DLQ_PREFIX + group
-        ensure_topic(self._topics, topic, 1, PERM_WRITE)
+        ensure_topic(self.topics, topic, 1, PERM_WRITE)
         message = copy_to(record, topic, 0)
         message.properties = props.encode(properties).encode()
         return message
 
     def _delay(self, message: MessageInner, record: Record, properties: dict[str, str], level: int) -> int:
         """Delay a retry. Raises UsageError when no level is configured."""
-        if not self._level_max:
+        if not self.delays.level_max:
             raise UsageError("messageDelayLevel is empty; a message cannot come again later")
         own_id = message_id(record.store_host, record.physical_offset)
         properties.setdefault(props.PROPERTY_ORIGIN_MESSAGE_ID, own_id)
-        return to_delayed_message(message, properties, level, self._level_max)
+        return to_delayed_message(message, properties, level, self.delays.level_max)
 
 
 def _times_max(
@@ -157,7 +148,3 @@ def _times_max(
     if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
         return header.max_reconsume_times
     return group.retry_max_times
-
-
-def _nobody_counts(group: str, topic: str) -> None:
-    pass

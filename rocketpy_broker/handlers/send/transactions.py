@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 from rocketpy.errors import RocketError, StoreError
@@ -33,21 +34,15 @@ _COMMIT = MessageSysFlag.TRANSACTION_COMMIT
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 
 
+@dataclass(eq=False)
 class TransactionHandler:
     """Ends transactions. What it appends joins the run of sends of the same socket buffer."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        transactions: TransactionService,
-        send: SendHandler,
-        *,
-        clock: Clock = system_clock,
-    ) -> None:
-        self._store = store
-        self._transactions = transactions
-        self._send = send
-        self._clock = clock
+    store: MessageStore
+    transactions: TransactionService
+    send: SendHandler
+    _: KW_ONLY
+    clock: Clock = system_clock
 
     @property
     def requests(self) -> Mapping[int, Handler]:
@@ -64,7 +59,7 @@ class TransactionHandler:
         """
         header = request.header_as(ResumeCheckHalfMessageRequestHeader)
         _, offset = decode_message_id(header.msg_id or "")
-        data = self._store.look_message(offset) if 0 <= offset < self._store.max_physical_offset else None
+        data = self.store.look_message(offset) if 0 <= offset < self.store.max_physical_offset else None
         record = decode(data, check_crc=False) if data is not None else None
         if record is None or record.topic != CHECK_MAX_TOPIC:
             remark = f"there is no message of {CHECK_MAX_TOPIC} at {offset}"
@@ -83,7 +78,7 @@ class TransactionHandler:
             if not request.is_oneway:
                 channel.reply(answer)
 
-        self._send.store(message, written)
+        self.send.store(message, written)
         log.info("%s: transaction %s is asked about again", channel.remote_address, record.physical_offset)
         return None
 
@@ -106,9 +101,9 @@ class TransactionHandler:
 
     def _half(self, header: EndTransactionRequestHeader) -> Record | str:
         """Return the half message that is meant, or why there is none. Raises StoreError."""
-        if header.commit_log_offset >= self._store.max_physical_offset:
-            self._send.end_of_buffer()
-        data = self._store.look_message(header.commit_log_offset) if header.commit_log_offset >= 0 else None
+        if header.commit_log_offset >= self.store.max_physical_offset:
+            self.send.end_of_buffer()
+        data = self.store.look_message(header.commit_log_offset) if header.commit_log_offset >= 0 else None
         record = decode(data, check_crc=False) if data is not None else None
         if record is None or record.topic != HALF_TOPIC:
             return "Find prepared transaction message failed"
@@ -119,7 +114,7 @@ class TransactionHandler:
             return "The transaction state table offset wrong"
         if record.physical_offset != header.commit_log_offset:
             return "The commit log offset wrong"
-        if not self._transactions.table.is_open(record.queue_offset):
+        if not self.transactions.table.is_open(record.queue_offset):
             return f"the transaction of half message {record.queue_offset} has ended before"
         return record
 
@@ -130,17 +125,17 @@ class TransactionHandler:
 
         Raises RocketError; then the transaction is still open.
         """
-        table = self._transactions.table
+        table = self.transactions.table
         newest, entry = table.end(half.queue_offset)
         try:
             if header.commit_or_rollback == _COMMIT:
                 message = copy_to(half, *real_queue(half.properties))
                 message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, _COMMIT)
                 message.prepared_transaction_offset = header.commit_log_offset
-                self._send.store(message, _ignore)
-            op = self._transactions.op_message(newest, self._clock())
+                self.send.store(message, _ignore)
+            op = self.transactions.op_message(newest, self.clock())
             written = partial(self._written, channel, request, newest, entry)
-            receipt = self._send.store(op, written)
+            receipt = self.send.store(op, written)
         except RocketError:
             table.reopen(newest, entry)
             raise
@@ -157,10 +152,10 @@ class TransactionHandler:
         answer = request.reply()
         if error is not None:
             log.error("the end of half message %d is not stored: %s", newest, error)
-            self._transactions.table.reopen(newest, entry)
+            self.transactions.table.reopen(newest, entry)
             answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         else:
-            self._transactions.catch_up_if_many()
+            self.transactions.catch_up_if_many()
         if not request.is_oneway:
             channel.reply(answer)
 

@@ -10,6 +10,7 @@ memory is counted, and one that must not take more is not held.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, KeysView
+from dataclasses import dataclass
 from typing import Any, Final
 
 HELD_BYTES: Final = 1024
@@ -19,6 +20,7 @@ HELD_PER_CHANNEL_MAX: Final = 32_768
 """Ours: one more is answered at once. A channel has one pull a queue, so no client comes near."""
 
 
+@dataclass(slots=True, eq=False)
 class HeldPull:
     """One pull that waits.
 
@@ -27,36 +29,14 @@ class HeldPull:
     filtered_by: what it keeps besides, of `filter_bytes` bytes; pulls of a channel may share it.
     """
 
-    __slots__ = (
-        "channel",
-        "deadline_ms",
-        "filter_bytes",
-        "filtered_by",
-        "offset",
-        "queue_id",
-        "request",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        channel: Hashable,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        deadline_ms: float,
-        request: Any,
-        filtered_by: object = None,
-        filter_bytes: int = 0,
-    ) -> None:
-        self.channel = channel
-        self.topic = topic
-        self.queue_id = queue_id
-        self.offset = offset
-        self.deadline_ms = deadline_ms
-        self.request = request
-        self.filtered_by = filtered_by
-        self.filter_bytes = filter_bytes
+    channel: Hashable
+    topic: str
+    queue_id: int
+    offset: int
+    deadline_ms: float
+    request: Any
+    filtered_by: object = None
+    filter_bytes: int = 0
 
 
 def _unlimited(_channel: Hashable, _size: int) -> bool:
