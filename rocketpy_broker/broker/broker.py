@@ -39,7 +39,7 @@ from rocketpy_broker.metrics.reporting import MetricsReporter
 from rocketpy_broker.metrics.tracing import SendTracing, TracedResponses
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
 from rocketpy_broker.security.guard import create_access_guard
-from rocketpy_broker.security.lookups import ConnectedClients, StoredRecords
+from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.services.cluster.registration import Registrar, advertised
 from rocketpy_broker.services.cluster.slave_sync import SlaveSync
@@ -315,8 +315,9 @@ class Broker:
         if tracing is not None:
             handlers = tracing.handlers(handlers)
         if self._access is not None:
-            records = StoredRecords(store, config.cluster_name, send.end_of_buffer)
-            self._access.connect(records, ConnectedClients(consumers.clients))
+            self._access.connect(
+                BrokerLookups(store, consumers.clients, config.cluster_name, send.end_of_buffer)
+            )
         self._endpoint.serve(handlers, send=send, closed=consumers.closed)
         self._is_serving = True
 

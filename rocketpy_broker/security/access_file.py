@@ -1,7 +1,7 @@
-"""plain_acl.yml on disk: read, watched for changes, and replaced by administrators' requests.
+"""The file plain_acl.yml: reads it, checks it for changes, and rewrites it for administrators.
 
-Source: PlainPermissionManager of RocketMQ 4.6.0. Differs: a file that is changed into one that cannot be read
-is reported and the rules before it stay; the file is replaced in one step and keeps its mode.
+Source: PlainPermissionManager of RocketMQ 4.6.0. Differs: when a changed file cannot be read, that is logged
+and the previous rules stay in force. The file is replaced atomically and keeps its mode.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Stamp = tuple[int, int, int]
 
 
 class AccessStore:
-    """The rules in force. `load` before they are asked for."""
+    """The rules in force. Call `load` before the first check."""
 
     def __init__(self, path: Path, *, clock: Clock = system_clock) -> None:
         self.path = path.absolute()
@@ -39,43 +39,43 @@ class AccessStore:
         self._stamp: _Stamp | None = None
 
     def load(self) -> None:
-        """Read the file. Raises ConfigInvalid naming it; the rules are as before then."""
+        """Read the file. Raises ConfigInvalid with its name, and leaves the rules unchanged."""
         try:
-            stamp = self._stamp_now()
-            self._take(read_access_file(self.path.read_text("utf-8")))
+            stamp = self._read_stamp()
+            self._apply(read_access_file(self.path.read_text("utf-8")))
         except FileNotFoundError:
             raise ConfigInvalid(
-                f"{self.path}: aclEnable=true wants the accounts in this file, which is not there; "
-                "rocketmq.acl.plain.file names another"
+                f"{self.path}: aclEnable=true needs this file, which does not exist; create it, "
+                "or set rocketmq.acl.plain.file"
             ) from None
         except UnicodeDecodeError:
-            raise ConfigInvalid(f"{self.path}: it is not in UTF-8") from None
+            raise ConfigInvalid(f"{self.path}: the file is not in UTF-8") from None
         except (OSError, ConfigInvalid) as error:
             raise ConfigInvalid(f"{self.path}: {error}") from None
         self._stamp = stamp
 
     def reload_changed(self) -> None:
-        """Read the file again if somebody has changed it; a bad one is logged and changes nothing."""
+        """Read the file again if it has changed. An invalid file is logged and ignored."""
         try:
-            stamp = self._stamp_now()
+            stamp = self._read_stamp()
         except OSError as error:
-            log.error("%s: %s; the rules stay as they are", self.path, error)
+            log.error("%s: %s; the previous rules stay in force", self.path, error)
             return
         if stamp == self._stamp:
             return
         try:
             self.load()
         except ConfigInvalid as error:
-            self._stamp = stamp  # said once, not at every look
-            log.error("%s; the rules stay as they are", error)
+            self._stamp = stamp  # logged once, not at every check
+            log.error("%s; the previous rules stay in force", error)
         else:
-            log.warning("%s has changed: %d accounts now", self.path, len(self.rules.accounts))
+            log.warning("%s has changed and has %d accounts now", self.path, len(self.rules.accounts))
 
-    def _stamp_now(self) -> _Stamp:
+    def _read_stamp(self) -> _Stamp:
         state = self.path.stat()
         return state.st_mtime_ns, state.st_size, state.st_ino
 
-    def _take(self, written: AccessFile) -> None:
+    def _apply(self, written: AccessFile) -> None:
         self.rules = AccessList.of(written)  # raises before anything has changed
         self._written = written
 
@@ -83,12 +83,12 @@ class AccessStore:
 
     @property
     def version(self) -> DataVersion:
-        """How often the file was changed by request, and when last."""
+        """Number of changes by request, and the time of the last one."""
         versions = self._written.data_version
         return versions[0] if versions else DataVersion()
 
     def listing(self) -> tuple[list[str], list[PlainAccessConfig]]:
-        """White addresses, and accounts without their secrets."""
+        """Return the white addresses, and the accounts without their secrets."""
         accounts = self._written.accounts or []
         return (
             list(self._written.global_white_remote_addresses or []),
@@ -96,7 +96,7 @@ class AccessStore:
         )
 
     def put_account(self, account: PlainAccessConfig) -> None:
-        """Add an account, or change of a known one what is given. Raises ConfigInvalid, OSError."""
+        """Add an account, or change the given fields of a known one. Raises ConfigInvalid, OSError."""
 
         def change(accounts: list[PlainAccessConfig]) -> list[PlainAccessConfig]:
             kept = [other for other in accounts if other.access_key != account.access_key]
@@ -106,7 +106,7 @@ class AccessStore:
         self._change_accounts(change)
 
     def delete_account(self, access_key: str) -> bool:
-        """Remove an account; False when there is none of this name. Raises ConfigInvalid, OSError."""
+        """Remove an account; return False if it does not exist. Raises ConfigInvalid, OSError."""
         if access_key not in self.rules.accounts:
             return False
         self._change_accounts(lambda all_: [one for one in all_ if one.access_key != access_key])
@@ -121,16 +121,16 @@ class AccessStore:
         self._save(msgspec.structs.replace(self._written, accounts=accounts))
 
     def _save(self, written: AccessFile) -> None:
-        """Check, write, then use: a change that cannot be kept does not count either."""
+        """Validate, write, then apply a change: a change that cannot be written does not apply."""
         written = msgspec.structs.replace(written, data_version=[self.version.next(self._clock())])
         AccessList.of(written)
         replace_file(self.path, dump_access_file(written))
-        self._take(written)
-        self._stamp = self._stamp_now()
+        self._apply(written)
+        self._stamp = self._read_stamp()
 
 
 def _merged(known: PlainAccessConfig, change: PlainAccessConfig) -> PlainAccessConfig:
-    """As 4.6.0 does it: what is empty in a change stays, and the administrator flag always changes."""
+    """Merge a change as 4.6.0 does: empty fields keep their value, and the admin flag always changes."""
     given = {
         field.name: value
         for field in msgspec.structs.fields(PlainAccessConfig)

@@ -1,8 +1,8 @@
-"""Accounts and what each may do: the contents of plain_acl.yml, and changes to it.
+"""Accounts and their rights: the contents of plain_acl.yml.
 
-Source: PlainPermissionManager, Permission of RocketMQ 4.6.0. Differs: a right that is spelled wrongly is
-refused and not taken for DENY; an unknown key is refused, since what it was meant to forbid would be allowed.
-Secrets are in no text that this module makes.
+Source: PlainPermissionManager, Permission of RocketMQ 4.6.0. Differs: a misspelt right is an error and does
+not mean DENY. An unknown key is an error, because it may be meant to forbid something. No error text of this
+module contains a secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rocketpy.protocol.bodies import DataVersion, PlainAccessConfig
 from rocketpy_broker.security.addresses import AddressPattern
 
 KEY_CHARACTERS_MIN: Final = 7
-"""Of access and secret key: 4.6.0 wants them longer than 6."""
+"""Least length of access and secret keys: 4.6.0 requires more than 6 characters."""
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
@@ -34,7 +34,7 @@ _INTERNAL_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 
 class Right(Flag):
-    """What an account may do with a topic, or as a group. Nothing at all is DENY."""
+    """What an account may do with a topic, or as a group."""
 
     DENY = 0
     PUB = 4
@@ -52,12 +52,12 @@ _RIGHTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who may do what. topics, groups: rights by name, where they differ from the default ones."""
+    """An account. topics, groups: rights by name that differ from the default rights."""
 
     access_key: str
     secret_key: bytes = field(repr=False)
     white: AddressPattern
-    """Clients that need no signature, and then may do everything."""
+    """Clients that need no signature and may do everything."""
     is_admin: bool
     default_topic: Right
     default_group: Right
@@ -65,15 +65,15 @@ class Account:
     groups: Mapping[str, Right]
 
     def right_to_group(self, name: str) -> Right:
-        """What it may do as a group. The broker's own group must be named."""
+        """Return the right to act as a group. The default right does not apply to the broker's own group."""
         default = Right.DENY if name == _INTERNAL_GROUP else self.default_group
         return self.groups.get(name, default)
 
     def right_to_topic(self, name: str) -> Right:
-        """What it may do with a topic.
+        """Return the right to a topic.
 
-        The default right does not count for topics in which a broker keeps messages of others, but for
-        sending traces; for dead letters it counts together with the right to read as their group.
+        The default right does not apply to internal topics of the broker, except for sending traces. For
+        dead letters it applies only together with the right to read as their group.
         """
         named = self.topics.get(name)
         if named is not None:
@@ -87,41 +87,41 @@ class Account:
         return self.default_topic
 
     def may_read_from(self, other: Account | None) -> bool:
-        """Whether there is a topic that it may read and the other one may send to; None may send to all."""
+        """Whether it may read a topic that the other account may send to. None may send to all topics."""
         if not self.is_limited:
             return True
         if other is None or not other.is_limited:
             return any(Right.SUB & self.right_to_topic(name) for name in ("", *self.topics))
-        names = {"", *self.topics, *other.topics}  # the empty name: any one that neither lists
+        names = {"", *self.topics, *other.topics}  # the empty name: a topic that neither lists
         return any(
             Right.SUB & self.right_to_topic(name) and Right.PUB & other.right_to_topic(name) for name in names
         )
 
     @property
     def is_limited(self) -> bool:
-        """False for an administrator of whom no rights are listed: it may do everything."""
+        """False for an administrator without listed rights, who may do everything."""
         return not self.is_admin or bool(self.topics or self.groups)
 
 
 class AccessFile(msgspec.Struct, kw_only=True, rename="camel"):
-    """plain_acl.yml as it is written. Lists may be None: the key is there and nothing follows."""
+    """Contents of plain_acl.yml. A list is None if its key has no value."""
 
     global_white_remote_addresses: list[str] | None = None
     accounts: list[PlainAccessConfig] | None = None
     data_version: list[DataVersion] | None = None
-    """One element: how often the file was changed by request, and when last."""
+    """One element: number of changes by request, and the time of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessList:
-    """A whole file, checked and ready to be asked."""
+    """The validated rules of a whole file."""
 
     white: tuple[AddressPattern, ...]
     accounts: Mapping[str, Account]
 
     @classmethod
     def of(cls, written: AccessFile) -> AccessList:
-        """What a file means. Raises ConfigInvalid naming the account and the setting."""
+        """Return the rules of a file. Raises ConfigInvalid with the account and the setting."""
         accounts = [_account(config) for config in written.accounts or []]
         return cls(
             tuple(AddressPattern(text) for text in written.global_white_remote_addresses or []),
@@ -129,17 +129,17 @@ class AccessList:
         )
 
     def is_white(self, host: str) -> bool:
-        """Whether a client of this host may do everything unasked."""
+        """Whether a client at this host may do everything without a signature."""
         return any(pattern.matches(host) for pattern in self.white)
 
 
 def read_access_file(text: str) -> AccessFile:
-    """What plain_acl.yml says. Raises ConfigInvalid."""
+    """Parse plain_acl.yml. Raises ConfigInvalid."""
     try:
         found: Any = yaml.safe_load(text)
         if not isinstance(found, dict) or not found:
             raise ConfigInvalid("the file has no settings")
-        # Keys and names may look like numbers: 12345678 is a text in 4.6.0 too.
+        # Keys and names may look like numbers: 12345678 is a text, as in 4.6.0.
         written = msgspec.convert(_texts(found), AccessFile, strict=False)
         _refuse_unknown(found, AccessFile)
         for account in found.get("accounts") or []:
@@ -147,16 +147,16 @@ def read_access_file(text: str) -> AccessFile:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" in line {mark.line + 1}"
-        raise ConfigInvalid(f"no YAML{place}") from None  # the text around it may be a secret
+        raise ConfigInvalid(f"invalid YAML{place}") from None  # without the text: it may be a secret
     except msgspec.ValidationError as error:
         raise ConfigInvalid(str(error)) from None
-    except (ValueError, OverflowError, RecursionError, AttributeError) as error:  # a date that is none, say
+    except (ValueError, OverflowError, RecursionError, AttributeError) as error:  # such as an invalid date
         raise ConfigInvalid(f"a value cannot be read ({type(error).__name__})") from None
     return written
 
 
 def dump_access_file(written: AccessFile) -> str:
-    """The file's text; comments that were in it are gone, as in 4.6.0."""
+    """Return the text of the file. Its comments are lost, as in 4.6.0."""
     data = msgspec.to_builtins(written)
     return str(yaml.safe_dump({key: value for key, value in data.items() if value is not None}))
 
@@ -164,13 +164,13 @@ def dump_access_file(written: AccessFile) -> str:
 def _refuse_unknown(settings: Mapping[Any, Any], known: type[msgspec.Struct]) -> None:
     unknown = set(map(str, settings)) - {one.encode_name for one in msgspec.structs.fields(known)}
     if unknown:
-        # Of ``secretKey:12345678``, where a blank is missing, only the first word may be shown.
+        # With a missing blank, as in ``secretKey:12345678``, only the first word may be shown.
         names = sorted(re.split(r"\W", name, maxsplit=1)[0][:40] for name in unknown)
         raise ConfigInvalid(f"unknown setting {', '.join(names)}")
 
 
 def _texts(value: Any) -> Any:
-    """The same tree with every number as its text."""
+    """Return the same tree with numbers as texts."""
     if isinstance(value, dict):
         return {str(key): _texts(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -200,7 +200,7 @@ def _account(config: PlainAccessConfig) -> Account:
 def _right(text: str | None) -> Right:
     right = Right.DENY if text is None else _RIGHTS.get(text.strip())
     if right is None:
-        raise ConfigInvalid(f"the right {text!r} is none of {', '.join(_RIGHTS)}")
+        raise ConfigInvalid(f"unknown right {text!r}; expected one of {', '.join(_RIGHTS)}")
     return right
 
 

@@ -1,16 +1,16 @@
-"""Patterns of client addresses, as plain_acl.yml writes them.
+"""Patterns of client addresses in plain_acl.yml.
 
 | pattern                              | matches                                              |
 |--------------------------------------|------------------------------------------------------|
 | ``10.1.2.3`` ``2001:db8::1``         | that address                                         |
-| ``10.1.2.3,10.1.2.4``                | each of them                                         |
-| ``10.1.2.{3,4}`` ``2001:db8::{1,2}`` | each of them                                         |
-| ``10.1.2.*`` ``10.1.2-9.*``          | a range in one part, and any value in those behind   |
-| ``*`` ``*.*.*.*``                    | everybody, peers without an IP address too           |
-| nothing                              | nobody                                               |
+| ``10.1.2.3,10.1.2.4``                | each of these addresses                              |
+| ``10.1.2.{3,4}`` ``2001:db8::{1,2}`` | each of these addresses                              |
+| ``10.1.2.*`` ``10.1.2-9.*``          | a range in one part, any value in the next           |
+| ``*`` ``*.*.*.*``                    | everybody, also peers without an IP address          |
+| an empty text                        | nobody                                               |
 
-Source: RemoteAddressStrategyFactory of RocketMQ 4.6.0. Differs: every part may be a range, and a pattern that
-says something else is refused whole.
+Source: RemoteAddressStrategyFactory of RocketMQ 4.6.0. Differs: every part may be a range, and an invalid
+pattern is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 from rocketpy.errors import ConfigInvalid
 
-_ANYBODY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
+_WILDCARDS: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 _BRACES = re.compile(r"(?P<head>[^{}]*)\{(?P<ends>[^{}]*)\}")
 
 Parts = tuple[tuple[int, int], ...]
@@ -29,20 +29,20 @@ Parts = tuple[tuple[int, int], ...]
 
 
 class AddressPattern:
-    """Which clients a pattern means. Raises ConfigInvalid for one that is not understood."""
+    """Matches clients by their address. Raises ConfigInvalid for an invalid pattern."""
 
-    __slots__ = ("_alternatives", "_is_anybody", "text")
+    __slots__ = ("_alternatives", "_is_wildcard", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text.strip()
-        self._is_anybody = self.text in _ANYBODY
+        self._is_wildcard = self.text in _WILDCARDS
         self._alternatives: tuple[Parts, ...] = ()
-        if self.text and not self._is_anybody:
+        if self.text and not self._is_wildcard:
             self._alternatives = tuple(_parts(one, self.text) for one in _alternatives(self.text))
 
     def matches(self, host: str) -> bool:
-        """Whether a client's host, without its port, is meant."""
-        if self._is_anybody:
+        """Whether the pattern contains a host (without a port)."""
+        if self._is_wildcard:
             return True
         if not self._alternatives:
             return False
@@ -86,9 +86,9 @@ def _parts(one: str, pattern: str) -> Parts:
 
 
 def _groups(one: str) -> list[str]:
-    """The 8 groups of an IPv6 pattern, ``::`` filled up with zeros."""
+    """Return the 8 groups of an IPv6 pattern, with zeros for ``::``."""
     if one.count("::") > 1:
-        raise ValueError("it has :: twice")
+        raise ValueError("it contains :: twice")
     head, gap, tail = one.partition("::")
     before, after = (half.split(":") if half else [] for half in (head, tail))
     return [*before, *["0"] * (8 - len(before) - len(after) if gap else 0), *after]

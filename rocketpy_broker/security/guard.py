@@ -1,11 +1,12 @@
-"""The gate before a server's handlers: who asks, and may they?
+"""Checks requests before the handlers of a server see them: authentication and authorization.
 
-A request is admitted from a white address; else it must be signed by an account that has every right it
-needs. Refusals are worded as 4.6.0's clients know them: code SYSTEM_ERROR, and the name of Java's exception.
+A request from a white address is accepted. Any other must be signed by an account that has all the rights
+that the request needs. Clients of 4.6.0 expect a rejection with the code SYSTEM_ERROR and the name of Java's
+exception.
 
-Source: PlainPermissionManager validate of RocketMQ 4.6.0. Differs: each request code needs a right
-(`Permission`); there only five need an administrator. A second version of the signature
-(`rocketpy.protocol.remoting.acl`) is checked where a client uses it, and may be required.
+Source: PlainPermissionManager validate of RocketMQ 4.6.0. Differs: each request code needs a permission
+(`Permission`); there, only five need an administrator. A client may use a second version of the signature
+(`rocketpy.protocol.remoting.acl`), which a server may require.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from rocketpy.errors import RocketError
 from rocketpy.protocol.codes import RequestCode, ResponseCode, name_of
@@ -35,11 +36,10 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ListenConfig
 from rocketpy_broker.security.access_file import AccessStore
 from rocketpy_broker.security.accounts import Account
+from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.security.permissions import Permission
 from rocketpy_broker.security.replays import ReplayGuard
 from rocketpy_broker.security.required_permissions import (
-    NO_RECORDS,
-    Records,
     RequiredPermission,
     Subject,
     has_rule,
@@ -52,43 +52,22 @@ log = logging.getLogger("rocketpy.broker.access")
 
 _JAVA_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 _RELOAD_S: Final = 0.5
-"""How often the file is looked at; as often as in 4.6.0."""
+"""Interval of checks for a changed file; as in 4.6.0."""
 _DIGITS_MAX: Final = 15
-_BY_ADMINISTRATORS: Final = frozenset({Permission.ADMIN, Permission.BROKER})
 _TRUSTED: Final = ""
-"""Stands for the account of a connection from a white address."""
+"""In place of the account of a connection from a white address."""
 _V2_NEEDED: Final = (
     "Signature version 2 is required here (aclSignatureV2Required=true), which RocketMQ's clients do not "
     "have; sign with Credentials(signature_version=2) or ROCKETMQ_SIGNATURE_VERSION=2"
 )
 
 
-class Clients(Protocol):
-    """Who is connected to a broker."""
-
-    def owner_of(self, client_id: str) -> str | None:
-        """The account of the connection that a client id belongs to; None when nobody has it."""
-
-    def requester(self, client_id: str) -> Channel | None:
-        """The connection that replies to this client go to."""
-
-
-class _NoClients:
-    """A name server's."""
-
-    def owner_of(self, client_id: str) -> str | None:
-        return None
-
-    def requester(self, client_id: str) -> Channel | None:
-        return None
-
-
 class AccessGuard:
-    """Admits or refuses the requests of one server.
+    """Accepts or rejects the requests of one server.
 
-    permissions: which right each request code needs. unsigned_timeout_ms: a connection that had no request
-    admitted for this long after it was made is closed. requires_v2: RocketMQ's signature is refused.
-    A broker calls `connect` before requests come, so that records and clients are looked at.
+    permissions: the permission of each request code. unsigned_timeout_ms: a connection without an accepted
+    request is closed after this time. requires_v2: RocketMQ's signature is rejected. A broker calls `connect`
+    before the first request, so that requests are checked against its records and clients.
     """
 
     def __init__(
@@ -105,56 +84,55 @@ class AccessGuard:
         self._requires_v2 = requires_v2
         self._clock = clock
         self._replays = ReplayGuard(clock())
-        self._records = NO_RECORDS
-        self._clients: Clients = _NoClients()
+        self._lookups: BrokerLookups | None = None
         self._accounts: dict[Channel, str] = {}
-        """By whose account the last request of a connection was signed that was admitted."""
+        """Account that signed the last accepted request of each connection."""
         self._permissions = permissions
         self._unsigned_s = unsigned_timeout_ms / 1000
         self._unauthenticated: dict[Channel, asyncio.TimerHandle] = {}
         self._tasks = tasks
         self._sweeper = PeriodicCalls(tasks)
 
-    def connect(self, records: Records, clients: Clients) -> None:
-        """Look at these from now on."""
-        self._records, self._clients = records, clients
+    def connect(self, lookups: BrokerLookups) -> None:
+        """Check requests against the records and clients of a broker."""
+        self._lookups = lookups
 
     def start(self) -> None:
-        """Read the rules, and again whenever their file changes. Raises ConfigInvalid."""
+        """Read the rules now and whenever their file changes. Raises ConfigInvalid."""
         self.store.load()
         self._sweeper.every(_RELOAD_S, self.store.reload_changed)
 
     def close(self) -> None:
-        """Look for changes no more."""
+        """Stop checking for changes of the file."""
         self._sweeper.close()
 
     def opened(self, channel: Channel) -> None:
-        """A connection was made; it has some time to show who it is."""
+        """Start the timer of a new connection."""
         loop = asyncio.get_running_loop()
         self._unauthenticated[channel] = loop.call_later(
             self._unsigned_s, self._tasks.run, self._close_unauthenticated, channel
         )
 
     def closed(self, channel: Channel) -> None:
-        """A connection is gone."""
+        """Forget a closed connection."""
         self._accounts.pop(channel, None)
         self._cancel_timeout(channel)
 
     def _cancel_timeout(self, channel: Channel) -> None:
-        """A connection may stay for as long as it wants."""
+        """Keep a connection open."""
         timer = self._unauthenticated.pop(channel, None)
         if timer is not None:
             timer.cancel()
 
     def _close_unauthenticated(self, channel: Channel) -> None:
         del self._unauthenticated[channel]
-        log.warning("closing connection to %s: it has not shown who it is", channel.remote_address)
+        log.warning("closing unauthenticated connection from %s", channel.remote_address)
         channel.close()
 
     # -- requests -----------------------------------------------------------------------------
 
     def check(self, channel: Channel, request: Command) -> Command | None:
-        """The answer that refuses a request, or None when it is admitted."""
+        """Return the response that rejects a request; None if the request is accepted."""
         try:
             reason = self._deny_reason(channel, request)
         except RocketError as error:
@@ -166,7 +144,7 @@ class AccessGuard:
         return self._deny(channel, request, reason)
 
     def _deny(self, channel: Channel, request: Command, reason: str) -> Command:
-        log.info("refusing %s: %s", channel.remote_address, reason)
+        log.info("request from %s rejected: %s", channel.remote_address, reason)
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{_JAVA_EXCEPTION}: {reason}")
 
     def _deny_reason(self, channel: Channel, request: Command) -> str | None:
@@ -220,7 +198,7 @@ class AccessGuard:
         self, account: Account, request: Command, fields: Mapping[str, str]
     ) -> str | None:
         permission = self._permissions.get(request.code, Permission.ADMIN)
-        needs_admin = permission in _BY_ADMINISTRATORS or not has_rule(request.code)
+        needs_admin = permission is not Permission.CLIENT or not has_rule(request.code)
         if needs_admin and not account.is_admin:
             code = name_of(RequestCode, request.code)
             return (
@@ -229,10 +207,10 @@ class AccessGuard:
             )
         if not account.is_limited:
             return None
-        return self._first_denied(account, required_permissions(request, fields, self._records))
+        return self._first_denied(account, required_permissions(request, fields, self._lookups))
 
     def _first_denied(self, account: Account, wanted: Iterable[RequiredPermission]) -> str | None:
-        """Say which of these an account does not have; None when it has all."""
+        """Return why an account lacks one of these rights; None if it has all of them."""
         for required in wanted:
             if not self._allows(account, required):
                 if required.kind is Subject.CLIENT:
@@ -246,12 +224,13 @@ class AccessGuard:
         if required.kind is Subject.GROUP:
             return bool(required.right & account.right_to_group(required.name))
         if required.kind is Subject.CLIENT:
-            return self._clients.owner_of(required.name) in (None, account.access_key)
+            owner = None if self._lookups is None else self._lookups.owner_of(required.name)
+            return owner in (None, account.access_key)
         return self._may_reply_to(account, required.name)
 
     def _may_reply_to(self, account: Account, client_id: str) -> bool:
-        """Whether a client may have asked this account. One that is not here could be any."""
-        requester = self._clients.requester(client_id)
+        """Whether a client may have sent a request to this account. An unknown client may be any."""
+        requester = None if self._lookups is None else self._lookups.requester(client_id)
         rules = self.store.rules
         if requester is None or rules.is_white(requester.remote_host):
             return account.may_read_from(None)
@@ -261,18 +240,18 @@ class AccessGuard:
         return account.may_read_from(None if other.white.matches(requester.remote_host) else other)
 
     def deny_if_revoked(self, channel: Channel, request: Command) -> Command | None:
-        """The answer to a request that was admitted and has waited, when its account may not do that now."""
+        """Return the response that rejects a held request, if its account has lost the rights; else None."""
         try:
-            if self.permits(channel, required_permissions(request, request.ext_fields(), self._records)):
+            if self.permits(channel, required_permissions(request, request.ext_fields(), self._lookups)):
                 return None
         except RocketError as error:
             return self._deny(channel, request, str(error))
         return self._deny(channel, request, "The rights of the account have changed")
 
-    # -- what else a connection may -----------------------------------------------------------
+    # -- rights of connections -----------------------------------------------------------
 
     def account_of(self, channel: Channel) -> str:
-        """The account of a connection whose request was admitted; empty for a white address, or for none."""
+        """Return the account of a connection; empty for a white address, or before an accepted request."""
         return self._accounts.get(channel, _TRUSTED)
 
     def permits(self, channel: Channel, wanted: Iterable[RequiredPermission]) -> bool:
@@ -291,7 +270,7 @@ class AccessGuard:
 def create_access_guard(
     listen: ListenConfig, permissions: Mapping[int, Permission], tasks: Tasks
 ) -> AccessGuard | None:
-    """The guard of a server that has access control; not started. tasks: of the server."""
+    """Return the guard of a server, not started; None without access control."""
     if listen.acl_file is None:
         return None
     store = AccessStore(listen.acl_file)

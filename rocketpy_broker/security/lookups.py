@@ -1,4 +1,4 @@
-"""What the gate of a broker looks up before it admits a request: stored records, connected clients."""
+"""What the access guard of a broker looks up to check a request: stored records and connected clients."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.store import MessageStore
 
 
-class StoredRecords:
-    """Finds the records that requests point at. write_run: writes what was appended and is not in the log
-    yet.
+class BrokerLookups:
+    """Finds the records that requests refer to, and clients by the ids in their heartbeats.
 
-    A record counts only where its queue has it. Otherwise a sender could put a whole record of any topic into
-    a message's body, and have its rights looked up in that.
+    A record counts only if its queue has it. Otherwise a sender could put a whole record of any topic into
+    the body of a message, and pass the check with the rights for that topic.
     """
 
-    def __init__(self, store: MessageStore, cluster_name: str, write_run: Callable[[], None]) -> None:
+    def __init__(
+        self, store: MessageStore, clients: ClientRegistry, cluster_name: str, write_run: Callable[[], None]
+    ) -> None:
+        """write_run: writes messages that were appended, but are not in the log yet."""
         self.reply_topic = f"{cluster_name}_REPLY_TOPIC"
+        """Topic of stored replies. Every account may send them there."""
         self._store = store
+        self._clients = clients
         self._write_run = write_run
 
     def find(self, offset: int) -> Record | None:
-        """The record at a physical offset; None when none starts there.
+        """Return the record at a physical offset; None if no record starts there.
 
-        Raises RemoteProtocolError for one that is not in its queue, StoreError.
+        Raises RemoteProtocolError for a record that is not in its queue, StoreError.
         """
         if offset < 0:
             return None
@@ -43,17 +47,11 @@ class StoredRecords:
             raise RemoteProtocolError(f"No queue has the message at offset {offset}")
         return record
 
-
-class ConnectedClients:
-    """Clients by the ids in their heartbeats. The registry has channels as opaque objects."""
-
-    def __init__(self, registry: ClientRegistry) -> None:
-        self._registry = registry
-
     def owner_of(self, client_id: str) -> str | None:
-        """See `Clients`."""
-        return self._registry.owner_of(client_id)
+        """Return the account whose connection has this client id; None for an unknown client id."""
+        return self._clients.owner_of(client_id)
 
     def requester(self, client_id: str) -> Channel | None:
-        """See `Clients`."""
-        return cast(Channel | None, self._registry.producer_channel(client_id))
+        """Return the connection that receives the replies for a client."""
+        # The registry stores channels as opaque objects.
+        return cast(Channel | None, self._clients.producer_channel(client_id))

@@ -1,7 +1,7 @@
 """The permission that each request code needs. Servers reject request codes that are not in their table.
 
-PUBLISH and SUBSCRIBE give the direction of a request; `required_permissions` checks its topics and groups.
-With access control, ANY needs a signature, and BROKER and ADMIN need an administrator or a white address.
+They apply with access control: CLIENT needs a signed request and the rights that `required_permissions` finds
+in it; BROKER and ADMIN need an administrator's account or a white address.
 
 Deny by default: a handler for a new request code is not called until the code has a permission here. With
 access control, only administrators may use the code until `required_permissions` has a rule for it.
@@ -9,6 +9,7 @@ access control, only administrators may use the code until `required_permissions
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
@@ -19,101 +20,73 @@ ADD_WRITE_PERM_OF_BROKER: Final = 327
 
 
 class Permission(Enum):
-    """A right that a request needs."""
+    """Who may use a request code."""
 
-    ANY = "any"
-    """Every client that may connect."""
-    PUBLISH = "publish"
-    """To send to the topic in the header."""
-    SUBSCRIBE = "subscribe"
-    """To read from the topic in the header, as the group in it."""
+    CLIENT = "client"
+    """Every account."""
     BROKER = "broker"
-    """To act as a broker of the cluster."""
+    """Brokers of the cluster."""
     ADMIN = "admin"
-    """To change the cluster or to see all of it."""
+    """Administrators: the request changes the cluster, or reads all of it."""
 
 
-NAMESRV_PERMISSIONS: Final[dict[int, Permission]] = {
-    RequestCode.PUT_KV_CONFIG: Permission.ADMIN,
-    RequestCode.GET_KV_CONFIG: Permission.ANY,
-    RequestCode.DELETE_KV_CONFIG: Permission.ADMIN,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: Permission.ADMIN,
-    RequestCode.QUERY_DATA_VERSION: Permission.BROKER,
-    RequestCode.REGISTER_BROKER: Permission.BROKER,
-    RequestCode.UNREGISTER_BROKER: Permission.BROKER,
-    RequestCode.GET_ROUTEINTO_BY_TOPIC: Permission.ANY,
-    RequestCode.GET_BROKER_CLUSTER_INFO: Permission.ANY,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: Permission.ADMIN,
-    ADD_WRITE_PERM_OF_BROKER: Permission.ADMIN,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Permission.ADMIN,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: Permission.ADMIN,
-    RequestCode.GET_TOPICS_BY_CLUSTER: Permission.ADMIN,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Permission.ANY,
-    RequestCode.GET_UNIT_TOPIC_LIST: Permission.ADMIN,
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: Permission.ADMIN,
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Permission.ADMIN,
-    RequestCode.UPDATE_NAMESRV_CONFIG: Permission.ADMIN,
-    RequestCode.GET_NAMESRV_CONFIG: Permission.ADMIN,
-}
+def _table(*, client: Iterable[int], broker: Iterable[int], admin: Iterable[int]) -> dict[int, Permission]:
+    return {
+        **dict.fromkeys(client, Permission.CLIENT),
+        **dict.fromkeys(broker, Permission.BROKER),
+        **dict.fromkeys(admin, Permission.ADMIN),
+    }
 
-BROKER_PERMISSIONS: Final[dict[int, Permission]] = {
-    RequestCode.SEND_MESSAGE: Permission.PUBLISH,
-    RequestCode.SEND_MESSAGE_V2: Permission.PUBLISH,
-    RequestCode.SEND_BATCH_MESSAGE: Permission.PUBLISH,
-    RequestCode.SEND_REPLY_MESSAGE: Permission.PUBLISH,
-    RequestCode.SEND_REPLY_MESSAGE_V2: Permission.PUBLISH,
-    RequestCode.END_TRANSACTION: Permission.PUBLISH,
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: Permission.ADMIN,
-    RequestCode.GET_ALL_DELAY_OFFSET: Permission.BROKER,
-    RequestCode.CONSUMER_SEND_MSG_BACK: Permission.SUBSCRIBE,
-    RequestCode.PULL_MESSAGE: Permission.SUBSCRIBE,
-    RequestCode.QUERY_MESSAGE: Permission.SUBSCRIBE,
-    RequestCode.VIEW_MESSAGE_BY_ID: Permission.ANY,
-    RequestCode.GET_MAX_OFFSET: Permission.ANY,
-    RequestCode.GET_MIN_OFFSET: Permission.ANY,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Permission.ANY,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: Permission.ANY,
-    RequestCode.QUERY_CONSUMER_OFFSET: Permission.SUBSCRIBE,
-    RequestCode.UPDATE_CONSUMER_OFFSET: Permission.SUBSCRIBE,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: Permission.SUBSCRIBE,
-    RequestCode.GET_ALL_CONSUMER_OFFSET: Permission.BROKER,
-    RequestCode.DELETE_TOPIC_IN_BROKER: Permission.ADMIN,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Permission.ANY,
-    RequestCode.CLEAN_UNUSED_TOPIC: Permission.ADMIN,
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Permission.ADMIN,
-    RequestCode.CLONE_GROUP_OFFSET: Permission.ADMIN,
-    RequestCode.QUERY_CONSUME_QUEUE: Permission.ADMIN,
-    RequestCode.GET_TOPIC_STATS_INFO: Permission.ANY,
-    RequestCode.GET_CONSUME_STATS: Permission.ANY,
-    RequestCode.GET_BROKER_CONSUME_STATS: Permission.ADMIN,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Permission.ANY,
-    RequestCode.QUERY_CONSUME_TIME_SPAN: Permission.ANY,
-    RequestCode.QUERY_CORRECTION_OFFSET: Permission.ANY,
-    RequestCode.VIEW_BROKER_STATS_DATA: Permission.ADMIN,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: Permission.ANY,
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: Permission.ANY,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Permission.ADMIN,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Permission.ANY,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: Permission.ANY,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: Permission.ADMIN,
-    RequestCode.LOCK_BATCH_MQ: Permission.SUBSCRIBE,
-    RequestCode.UNLOCK_BATCH_MQ: Permission.SUBSCRIBE,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Permission.ADMIN,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Permission.BROKER,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Permission.ANY,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: Permission.ADMIN,
-    RequestCode.HEART_BEAT: Permission.ANY,
-    RequestCode.UNREGISTER_CLIENT: Permission.ANY,
-    RequestCode.CHECK_CLIENT_CONFIG: Permission.ANY,
-    RequestCode.GET_TOPIC_CONFIG: Permission.ANY,
-    RequestCode.GET_ALL_TOPIC_CONFIG: Permission.BROKER,
-    RequestCode.UPDATE_AND_CREATE_TOPIC: Permission.ADMIN,
-    RequestCode.GET_BROKER_RUNTIME_INFO: Permission.ADMIN,
-    RequestCode.GET_BROKER_CONFIG: Permission.ADMIN,
-    RequestCode.UPDATE_BROKER_CONFIG: Permission.ADMIN,
-    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: Permission.ADMIN,
-    RequestCode.DELETE_ACL_CONFIG: Permission.ADMIN,
-    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: Permission.ADMIN,
-    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: Permission.ADMIN,
-    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: Permission.ADMIN,
-}
+
+NAMESRV_PERMISSIONS: Final = _table(
+    client=(
+        RequestCode.GET_KV_CONFIG, RequestCode.GET_ROUTEINTO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+    ),
+    broker=(
+        RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER,
+    ),
+    admin=(
+        RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG, RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER, ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.GET_TOPICS_BY_CLUSTER, RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.GET_NAMESRV_CONFIG,
+    ),
+)  # fmt: skip
+
+BROKER_PERMISSIONS: Final = _table(
+    client=(
+        RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.END_TRANSACTION,
+        RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.PULL_MESSAGE, RequestCode.QUERY_MESSAGE,
+        RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_CONSUME_STATS,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.QUERY_CORRECTION_OFFSET, RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT,
+        RequestCode.CHECK_CLIENT_CONFIG, RequestCode.GET_TOPIC_CONFIG,
+    ),
+    broker=(
+        RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_TOPIC_CONFIG,
+    ),
+    admin=(
+        RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.CLONE_GROUP_OFFSET, RequestCode.QUERY_CONSUME_QUEUE, RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.VIEW_BROKER_STATS_DATA, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG, RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+    ),
+)  # fmt: skip

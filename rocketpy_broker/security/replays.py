@@ -1,12 +1,12 @@
-"""Which requests signed with version 2 came before: a nonce is taken once.
+"""Detects replayed requests with signature version 2: each nonce is accepted once.
 
-A nonce is ``session-number``. A signer numbers its requests one after the other, so for each session it is
-enough to remember the highest number that came, and which of the 1,024 below it did, as IPsec does (RFC
-4303). Memory does not grow with the requests: 4,096 sessions an account, about 400 bytes each.
+A nonce is ``session-number``. A signer numbers its requests one after the other. For each session the server
+stores the highest number, and which of the 1,024 numbers below it came, as IPsec does (RFC 4303). So memory
+does not grow with requests: up to 4,096 sessions for each account, about 400 bytes each.
 
-A session is forgotten when all that it signed is too old to be taken. Where an account has too many, the one
-that was silent for longest goes, and its time is kept: from then on new sessions of this account must be
-younger. After a restart the server remembers nothing, and so takes only what was signed after its start.
+A session is forgotten when all its signatures are too old to be accepted. If an account has too many
+sessions, the server forgets the one that was silent longest and keeps its time: new sessions of the account
+must be younger. After a restart, the server accepts only signatures from after its start.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 LATE_MS_MAX: Final = 300_000
-"""How far the clocks of signer and server may be apart, with the time on the way."""
+"""Largest difference between the clocks of signer and server, plus the time of transfer."""
 SESSIONS_MAX: Final = 4096
-"""Of one account."""
+"""Limit for one account."""
 _NUMBERS: Final = 1024
-"""How far below the highest number one may be: requests of one signer may overtake each other by so much."""
+"""Range below the highest number: requests of a signer may overtake each other by this many."""
 _MASK: Final = (1 << _NUMBERS) - 1
 _NONCE_CHARACTERS_MAX: Final = 64
 
 
 @dataclass(slots=True)
 class _Session:
-    """seen: bit n is set when number `highest - n` came. newest_ms: the latest time that it signed."""
+    """seen: bit n is set if number `highest - n` came. newest_ms: time of the newest signature."""
 
     highest: int
     seen: int
@@ -36,21 +36,21 @@ class _Session:
 
 @dataclass(slots=True)
 class _Account:
-    """Sessions, the one that was silent for longest first. floor_ms: new ones must be younger."""
+    """Sessions, the one that was silent longest first. floor_ms: new sessions must be younger."""
 
     floor_ms: int
     sessions: OrderedDict[str, _Session] = field(default_factory=OrderedDict)
 
 
 class ReplayGuard:
-    """The memory of one server. start_ms: since when it is there, in ms since 1970."""
+    """The nonces that one server has accepted. start_ms: its start, in ms since 1970."""
 
     def __init__(self, start_ms: int) -> None:
         self._start_ms = start_ms
         self._accounts: dict[str, _Account] = {}
 
     def deny_reason(self, access_key: str, nonce: str, signed_ms: int, now_ms: int) -> str | None:
-        """Why a request is refused; None for one that is new, which then is known. Its signature is right."""
+        """Return why a request with a valid signature is rejected; None for a new one, which is recorded."""
         if abs(now_ms - signed_ms) > LATE_MS_MAX:
             return (
                 f"The request was signed {abs(now_ms - signed_ms) / 1000:.0f} s "
@@ -71,12 +71,12 @@ class ReplayGuard:
             account = self._accounts[access_key] = _Account(self._start_ms)
         known = account.sessions.get(session)
         if known is None:
-            return _open(account, session, number, signed_ms, now_ms)
+            return _open_session(account, session, number, signed_ms, now_ms)
         account.sessions.move_to_end(session)
-        return _take(known, number, signed_ms)
+        return _accept(known, number, signed_ms)
 
 
-def _open(account: _Account, session: str, number: int, signed_ms: int, now_ms: int) -> str | None:
+def _open_session(account: _Account, session: str, number: int, signed_ms: int, now_ms: int) -> str | None:
     sessions = account.sessions
     while sessions:
         oldest = next(iter(sessions.values()))
@@ -92,13 +92,13 @@ def _open(account: _Account, session: str, number: int, signed_ms: int, now_ms: 
     return None
 
 
-def _take(known: _Session, number: int, signed_ms: int) -> str | None:
+def _accept(known: _Session, number: int, signed_ms: int) -> str | None:
     ahead = number - known.highest
     if ahead > 0:
         known.seen = (known.seen << ahead if ahead < _NUMBERS else 0) & _MASK | 1
         known.highest = number
     elif -ahead >= _NUMBERS or known.seen >> -ahead & 1:
-        return "The request came before: a signature is taken once"
+        return "The request came before: a signature is accepted once"
     else:
         known.seen |= 1 << -ahead
     known.newest_ms = max(known.newest_ms, signed_ms)

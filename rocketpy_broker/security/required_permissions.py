@@ -1,26 +1,25 @@
-"""What rights a request needs, by what is in it: the topics and groups that it names, or that the records
-have which it points at.
+"""The rights that a request needs, which depend on the topics, groups and records that it names.
 
 | request                              | needs                                                               |
 |--------------------------------------|---------------------------------------------------------------------|
-| names a topic                        | PUB to send to it, SUB to read it, either to ask about it           |
+| names a topic                        | PUB to send to it, SUB to read it, either one to query it           |
 | names ``%RETRY%g``                   | the same as the group g                                             |
 | names a consumer group               | SUB for the group                                                   |
-| sends a half message, or ends one    | PUB for its real topic, and any right for its producer group        |
-| gives an offset or a message id      | SUB for the real topic of the record there, and SUB for the group   |
-|                                      | of a record that was sent back                                      |
-| names a client id as the sender's    | that no connection of another account has it                        |
-| replies to a client                  | SUB for a topic that the asker may send to                          |
+| sends or ends a half message         | PUB for its real topic, and any right for its producer group        |
+| has an offset or a message id        | SUB for the real topic of that record, and SUB for the group of a   |
+|                                      | record that a consumer sent back                                    |
+| has the client id of the sender      | that no connection of another account has the same client id        |
+| replies to a client                  | SUB for a topic that the requesting account may send to             |
 
-Source: PlainAccessValidator of RocketMQ 4.6.0. Differs: there any valid signature does for request codes that
-name neither topic nor group, and for batches, offset queries and queue locks.
+Source: PlainAccessValidator of RocketMQ 4.6.0. Differs: there, request codes without a topic or a group need
+only a valid signature, and so do batches, offset queries and queue locks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from rocketpy.protocol.bodies import CheckClientRequestBody, HeartbeatData, LockBatchRequestBody
 from rocketpy.protocol.codes import RequestCode
@@ -37,30 +36,29 @@ from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.protocol.message.record import Record
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.security.accounts import DLQ_PREFIX, RETRY_PREFIX, Right
+from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC
 
 _ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-_MODEL_TOPIC: Final = "TBW102"
-"""Producers ask for its route before they send to a topic that is not there."""
+_TEMPLATE_TOPIC: Final = "TBW102"
+"""Producers query its route before they send to a topic that does not exist."""
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 _ANY: Final = Right.PUB | Right.SUB
 
-Fields = Mapping[str, str]
-
 
 class Subject(Enum):
-    """What a demand is about."""
+    """Kind of the name in a required permission."""
 
     TOPIC = "topic"
     GROUP = "group"
     CLIENT = "client id"
-    """The id that a client gives itself."""
+    """Id that a client gives itself."""
     REQUESTER = "replies to client"
-    """The id of the client that a reply goes to."""
+    """Id of the client that receives a reply."""
 
 
 class RequiredPermission(NamedTuple):
-    """One thing that an account must be allowed. right: any bit of it does; means nothing for client ids."""
+    """One right that an account needs. right: any of its bits is enough; without a meaning for client ids."""
 
     name: str
     kind: Subject
@@ -70,63 +68,58 @@ class RequiredPermission(NamedTuple):
         return f"{self.kind.value}:{self.name}"
 
 
-class Records(Protocol):
-    """What a server knows of the things that requests point at."""
-
-    reply_topic: str
-    """Where replies are kept; every account may send them there."""
-
-    def find(self, offset: int) -> Record | None:
-        """The record at a physical offset; None when no readable queue has a record there."""
+_Required = list[RequiredPermission]
 
 
-class _NoRecords:
-    """A name server's."""
+class _Request(NamedTuple):
+    """A request to check. lookups: None on a name server."""
 
-    reply_topic = ""
+    command: Command
+    fields: Mapping[str, str]
+    lookups: BrokerLookups | None
 
-    def find(self, offset: int) -> Record | None:
-        """None."""
-        return None
+    def field(self, name: str) -> str | None:
+        return self.fields.get(name)
+
+    def record_at(self, offset: int) -> Record | None:
+        return None if self.lookups is None else self.lookups.find(offset)
 
 
-NO_RECORDS: Final[Records] = _NoRecords()
-
-Rule = Callable[[Command, Fields, Records], list[RequiredPermission]]
+Rule = Callable[[_Request], _Required]
 
 
 def has_rule(code: int) -> bool:
-    """Whether it is known what a request code needs; without a rule only administrators may use it."""
+    """Whether there is a rule for a request code. Without one, only administrators may use the code."""
     return code in _RULES
 
 
 def required_permissions(
-    request: Command, fields: Fields, records: Records = NO_RECORDS
+    request: Command, fields: Mapping[str, str], lookups: BrokerLookups | None
 ) -> list[RequiredPermission]:
-    """Every right that a request needs beside a valid signature. fields: its ext fields.
+    """Return every right that a request needs besides a valid signature. fields: its ext fields.
 
-    Raises RemoteProtocolError for a header or body that cannot be read, StoreError.
+    Raises RemoteProtocolError for a header or body that cannot be decoded, StoreError.
     """
-    read = _RULES.get(request.code)
-    return [] if read is None else read(request, fields, records)
+    rule = _RULES.get(request.code)
+    return [] if rule is None else rule(_Request(request, fields, lookups))
 
 
 # -- names ------------------------------------------------------------------------------------
 
 
-def _topic(name: str | None, right: Right) -> list[RequiredPermission]:
-    """Of a topic; the retry topic of a group counts as the group. Nothing for a field that is not there."""
+def _topic(name: str | None, right: Right) -> _Required:
+    """Return the right for a topic, or for the group of a retry topic; nothing for a missing field."""
     if name is None:
         return []
     group = name.removeprefix(RETRY_PREFIX)
     return [RequiredPermission(group, Subject.TOPIC if group == name else Subject.GROUP, right)]
 
 
-def _group(name: str | None, right: Right = Right.SUB) -> list[RequiredPermission]:
+def _group(name: str | None, right: Right = Right.SUB) -> _Required:
     return [] if name is None else [RequiredPermission(name, Subject.GROUP, right)]
 
 
-def _client(client_id: str | None) -> list[RequiredPermission]:
+def _client(client_id: str | None) -> _Required:
     return [] if client_id is None else [RequiredPermission(client_id, Subject.CLIENT, _ANY)]
 
 
@@ -134,7 +127,7 @@ def _client(client_id: str | None) -> list[RequiredPermission]:
 
 
 def permissions_to_read(record: Record) -> list[RequiredPermission]:
-    """What an account must be allowed to see a stored record, or to have it delivered to it."""
+    """Return the rights that an account needs to read a stored record."""
     topic = record.topic
     if topic == SCHEDULE_TOPIC:
         topic = _property(record, props.PROPERTY_REAL_TOPIC) or topic
@@ -145,7 +138,7 @@ def permissions_to_read(record: Record) -> list[RequiredPermission]:
 
 
 def permissions_to_end_transaction(half: Record) -> list[RequiredPermission]:
-    """What an account must be allowed to be asked about a half message and to commit it or roll it back."""
+    """Return the rights that an account needs to check, commit or roll back a half message."""
     return _topic(_property(half, props.PROPERTY_REAL_TOPIC) or HALF_TOPIC, Right.PUB) + _group(
         _property(half, props.PROPERTY_PRODUCER_GROUP), _ANY
     )
@@ -156,125 +149,124 @@ def _property(record: Record, name: str) -> str | None:
     return None if value is None else value.decode(errors="replace")
 
 
-def _stored(offset: int, records: Records) -> list[RequiredPermission]:
-    """Nothing for an offset without a record: the handler says that there is none."""
-    record = records.find(offset)
+def _stored(request: _Request, offset: int) -> _Required:
+    """Return the rights to read the record at an offset; none without a record, as the handler rejects it."""
+    record = request.record_at(offset)
     return [] if record is None else permissions_to_read(record)
 
 
 # -- requests ---------------------------------------------------------------------------------
 
 
-def _nothing(*_: object) -> list[RequiredPermission]:
+def _nothing(_: _Request) -> _Required:
     return []
 
 
 def _about_topic(field: str = "topic", right: Right = _ANY) -> Rule:
-    return lambda _request, fields, _records: _topic(fields.get(field), right)
+    return lambda request: _topic(request.field(field), right)
 
 
 def _about_group(field: str, right: Right = Right.SUB) -> Rule:
-    return lambda _request, fields, _records: _group(fields.get(field), right)
+    return lambda request: _group(request.field(field), right)
 
 
 def _consume(topic: str = "topic", group: str = "consumerGroup", right: Right = Right.SUB) -> Rule:
-    return lambda _request, fields, _records: _topic(fields.get(topic), right) + _group(fields.get(group))
+    return lambda request: _topic(request.field(topic), right) + _group(request.field(group))
 
 
 def _send(topic: str, properties: str) -> Rule:
-    def read(_: Command, fields: Fields, __: Records) -> list[RequiredPermission]:
-        found = _topic(fields.get(topic), Right.PUB)
-        text = fields.get(properties) or ""
+    def rule(request: _Request) -> _Required:
+        found = _topic(request.field(topic), Right.PUB)
+        text = request.field(properties) or ""
         if props.PROPERTY_TRANSACTION_PREPARED in text:
-            # Whoever is in that group is asked about it, and believed.
+            # The broker checks the transaction with any producer of that group, and trusts the result.
             found += _group(props.decode(text).get(props.PROPERTY_PRODUCER_GROUP), _ANY)
         return found
 
-    return read
+    return rule
 
 
 def _reply(topic: str, properties: str) -> Rule:
-    """No account has a right of its own to the topic that replies are kept in."""
+    """Return the rule of replies. No account needs a right for the topic of stored replies."""
 
-    def read(_: Command, fields: Fields, records: Records) -> list[RequiredPermission]:
-        name = fields.get(topic)
-        found = [] if name == records.reply_topic else _topic(name, Right.PUB)
-        client_id = props.decode(fields.get(properties) or "").get(props.PROPERTY_MESSAGE_REPLY_TO_CLIENT)
-        return [*found, RequiredPermission(client_id or "", Subject.REQUESTER, Right.SUB)]
+    def rule(request: _Request) -> _Required:
+        name = request.field(topic)
+        is_reply_topic = request.lookups is not None and name == request.lookups.reply_topic
+        text = props.decode(request.field(properties) or "")
+        client_id = text.get(props.PROPERTY_MESSAGE_REPLY_TO_CLIENT, "")
+        required = RequiredPermission(client_id, Subject.REQUESTER, Right.SUB)
+        return [*([] if is_reply_topic else _topic(name, Right.PUB)), required]
 
-    return read
-
-
-def _send_back(request: Command, fields: Fields, records: Records) -> list[RequiredPermission]:
-    named = _topic(fields.get("originTopic", ""), Right.PUB) + _group(fields.get("group"))
-    return named + _stored(request.header_as(ConsumerSendMsgBackRequestHeader).offset, records)
+    return rule
 
 
-def _view(request: Command, _: Fields, records: Records) -> list[RequiredPermission]:
-    return _stored(request.header_as(ViewMessageRequestHeader).offset, records)
+def _send_back(request: _Request) -> _Required:
+    named = _topic(request.fields.get("originTopic", ""), Right.PUB) + _group(request.field("group"))
+    return named + _stored(request, request.command.header_as(ConsumerSendMsgBackRequestHeader).offset)
 
 
-def _end(request: Command, fields: Fields, records: Records) -> list[RequiredPermission]:
-    """Of a record that is no half message nothing: the handler refuses it."""
-    record = records.find(request.header_as(EndTransactionRequestHeader).commit_log_offset)
+def _view(request: _Request) -> _Required:
+    return _stored(request, request.command.header_as(ViewMessageRequestHeader).offset)
+
+
+def _end(request: _Request) -> _Required:
+    """Return the rights to end a transaction; none for another record, as the handler rejects it."""
+    found = _group(request.field("producerGroup"), _ANY)
+    record = request.record_at(request.command.header_as(EndTransactionRequestHeader).commit_log_offset)
     is_half = record is not None and record.topic == HALF_TOPIC
-    return _group(fields.get("producerGroup"), _ANY) + (
-        permissions_to_end_transaction(record) if record and is_half else []
-    )
+    return found + (permissions_to_end_transaction(record) if record and is_half else [])
 
 
-def _resume(request: Command, _: Fields, records: Records) -> list[RequiredPermission]:
-    msg_id = request.header_as(ResumeCheckHalfMessageRequestHeader).msg_id
-    record = records.find(decode_message_id(msg_id or "")[1])
-    return (
-        permissions_to_end_transaction(record)
-        if record is not None and record.topic == CHECK_MAX_TOPIC
-        else []
-    )
+def _resume(request: _Request) -> _Required:
+    msg_id = request.command.header_as(ResumeCheckHalfMessageRequestHeader).msg_id
+    record = request.record_at(decode_message_id(msg_id or "")[1])
+    is_half = record is not None and record.topic == CHECK_MAX_TOPIC
+    return permissions_to_end_transaction(record) if record and is_half else []
 
 
-def _directly(request: Command, fields: Fields, records: Records) -> list[RequiredPermission]:
-    msg_id = request.header_as(ConsumeMessageDirectlyResultRequestHeader).msg_id
-    return _group(fields.get("consumerGroup")) + _stored(decode_message_id(msg_id or "")[1], records)
+def _directly(request: _Request) -> _Required:
+    msg_id = request.command.header_as(ConsumeMessageDirectlyResultRequestHeader).msg_id
+    return _group(request.field("consumerGroup")) + _stored(request, decode_message_id(msg_id or "")[1])
 
 
-def _heartbeat(request: Command, *_: object) -> list[RequiredPermission]:
-    """Producer groups need no right here: who may be asked about a half message is looked at then."""
-    beat = HeartbeatData.decode(request.body)
-    found = _client(beat.client_id)
-    for consumer in beat.consumer_data_set:
+def _heartbeat(request: _Request) -> _Required:
+    """Return the rights of the consumers. Rights of producer groups are checked with their transactions."""
+    heartbeat = HeartbeatData.decode(request.command.body)
+    found = _client(heartbeat.client_id)
+    for consumer in heartbeat.consumer_data_set:
         found += _group(consumer.group_name)
         for subscription in consumer.subscription_data_set:
             found += _topic(subscription.topic, Right.SUB)
     return found
 
 
-def _unregister(_: Command, fields: Fields, __: Records) -> list[RequiredPermission]:
-    return _client(fields.get("clientID")) + _group(fields.get("consumerGroup"))
+def _unregister(request: _Request) -> _Required:
+    return _client(request.field("clientID")) + _group(request.field("consumerGroup"))
 
 
-def _check_client(request: Command, *_: object) -> list[RequiredPermission]:
-    body = CheckClientRequestBody.decode(request.body)
+def _check_client(request: _Request) -> _Required:
+    body = CheckClientRequestBody.decode(request.command.body)
     return _group(body.group) + _topic(body.subscription_data.topic, Right.SUB)
 
 
-def _lock(request: Command, *_: object) -> list[RequiredPermission]:
-    body = LockBatchRequestBody.decode(request.body)
+def _lock(request: _Request) -> _Required:
+    body = LockBatchRequestBody.decode(request.command.body)
     found = _client(body.client_id) + _group(body.consumer_group)
     for topic in dict.fromkeys(queue.topic for queue in body.mq_set):
         found += _topic(topic, Right.SUB)
     return found
 
 
-def _route(_: Command, fields: Fields, __: Records) -> list[RequiredPermission]:
-    topic = fields.get("topic")
-    if topic is None or topic == _MODEL_TOPIC or topic.endswith(_REPLY_SUFFIX):
+def _route(request: _Request) -> _Required:
+    topic = request.field("topic")
+    if topic is None or topic == _TEMPLATE_TOPIC or topic.endswith(_REPLY_SUFFIX):
         return []
     return _topic(topic, _ANY)
 
 
-def _kv_config(_: Command, fields: Fields, __: Records) -> list[RequiredPermission]:
-    return _topic(fields.get("key"), _ANY) if fields.get("namespace") == _ORDER_NAMESPACE else []
+def _kv_config(request: _Request) -> _Required:
+    is_order = request.field("namespace") == _ORDER_NAMESPACE
+    return _topic(request.field("key"), _ANY) if is_order else []
 
 
 _RULES: Final[dict[int, Rule]] = {

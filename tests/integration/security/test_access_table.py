@@ -212,7 +212,7 @@ def test_it_is_known_what_every_request_needs() -> None:
     """A handler for a new request code would be open to every account."""
     for code, permission in EVERY_CODE.items():
         needs_rule = permission not in (Permission.ADMIN, Permission.BROKER)
-        assert has_rule(code) >= needs_rule, f"demands.py has no entry for {name_of(RequestCode, code)}"
+        assert has_rule(code) >= needs_rule, f"there is no rule for {name_of(RequestCode, code)}"
         known = code in REQUEST_HEADERS or code in HEADERLESS_REQUESTS or code == ADD_WRITE_PERM_OF_BROKER
         assert known, f"no header is known for {name_of(RequestCode, code)}, so no case names its topic"
 

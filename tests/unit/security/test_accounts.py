@@ -57,15 +57,15 @@ def test_the_file_of_the_distribution_is_understood() -> None:
     [
         (("secretKey: 12345678", "secretKey: 123456"), "'RocketMQ': accessKey and secretKey must be longer"),
         (("accessKey: RocketMQ", "accessKey: Rocket"), "'Rocket': accessKey"),
-        (("topicA=DENY", "topicA=NONE"), "'RocketMQ': the right 'NONE'"),
+        (("topicA=DENY", "topicA=NONE"), "'RocketMQ': unknown right 'NONE'"),
         (("topicA=DENY", "topicA"), "'RocketMQ': 'topicA' is not NAME=RIGHT"),
         (("defaultTopicPerm", "defaultTopicPerms"), "unknown setting defaultTopicPerms"),
         (("admin: false", "admin: maybe"), "admin"),
         (("10.10.103.*", "10.10.103"), "address pattern"),
         (("accounts:", "acounts:"), "unknown setting acounts"),
         ((ACCOUNTS, "# nothing"), "no settings"),
-        ((ACCOUNTS, "!!python/object/apply:os.system [true]"), "no YAML"),
-        (("accounts:", "accounts: {very-secret: ["), "no YAML"),
+        ((ACCOUNTS, "!!python/object/apply:os.system [true]"), "invalid YAML"),
+        (("accounts:", "accounts: {very-secret: ["), "invalid YAML"),
         (("secretKey: 12345678", '"secretKey:12345678":'), "unknown setting secretKey"),
         (("accounts:", "accounts: 5\nx:"), "accounts"),
         (("secretKey: 12345678", "secretKey: 2001-99-99"), "cannot be read"),
@@ -109,9 +109,7 @@ def test_accounts_that_are_not_there_are_said_to_be_wanted(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigInvalid) as failure:
         AccessStore(Path("plain_acl.yml")).load()
-    assert str(failure.value).startswith(
-        f"{tmp_path}/plain_acl.yml: aclEnable=true wants the accounts in this"
-    )
+    assert str(failure.value).startswith(f"{tmp_path}/plain_acl.yml: aclEnable=true needs this file")
     assert "rocketmq.acl.plain.file" in str(failure.value)
 
 
@@ -165,4 +163,4 @@ def test_a_file_that_was_spoilt_leaves_the_rules_in_force(
     store.path.unlink()
     store.reload_changed()
     assert set(store.rules.accounts) == {"RocketMQ", "rocketmq2"}
-    assert caplog.text.count("the rules stay as they are") == 3
+    assert caplog.text.count("the previous rules stay in force") == 3
