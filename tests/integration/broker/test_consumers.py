@@ -337,7 +337,7 @@ EXPRESSION = "n = 1"
 def slow_filters(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock by which each look at the time, which follows each message that a filter sees, takes 0.2 ms."""
     times_ms = itertools.count()
-    monkeypatch.setattr(broker.consumers._pull_handler, "_now_ms", lambda: next(times_ms) / 5)
+    monkeypatch.setattr(broker.consumers._pull_handler, "now_ms", lambda: next(times_ms) / 5)
 
 
 async def send_many(client: RawClient, texts: list[bytes]) -> None:
