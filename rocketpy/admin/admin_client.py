@@ -13,15 +13,14 @@ from rocketpy.client.admin import AdminApi
 from rocketpy.client.broker_api import BrokerApi
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.lifecycle import BoundToClient
-from rocketpy.client.namespace import DLQ_TOPIC_PREFIX, wrap
-from rocketpy.client.routing.routes import PERM_READ
+from rocketpy.client.namespace import wrap
 from rocketpy.config import ClientConfig, check_number
 from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.pull import PullConsumer
 from rocketpy.errors import MessageInvalid, RecordCorrupt, RouteNotFound
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt, check_group
 from rocketpy.producer.send.response import parse_response
-from rocketpy.protocol.bodies import MessageQueue, QueueData
+from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, MessageQueue, QueueData
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import CreateTopicRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties as names

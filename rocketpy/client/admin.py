@@ -1,6 +1,6 @@
-"""Look-ups: queues and their offsets, messages by id and by key; and making topics.
+"""AdminApi: queues and their offsets, messages by id and by key, and the creation of topics.
 
-`Producer` and `AdminClient` have all of this.
+`Producer` and `AdminClient` have all of it.
 
 Source: RocketMQ 4.6 MQAdmin, MQAdminImpl.
 """
@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from rocketpy.client.broker_api import BrokerApi, require_success
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.lookup import view_by_offset
+from rocketpy.client.lifecycle import Lifecycle
 from rocketpy.client.namespace import wrap, wrap_queue
-from rocketpy.client.routing.routes import MASTER_ID, member_to_read, publish_route
+from rocketpy.client.routing.routes import member_to_read, publish_route
 from rocketpy.config import check_number
 from rocketpy.errors import (
     BrokerError,
@@ -30,7 +30,7 @@ from rocketpy.errors import (
 )
 from rocketpy.message.decode import decode_messages, undecodable
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt, check_topic
-from rocketpy.protocol.bodies import BrokerData, MessageQueue
+from rocketpy.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     CreateTopicRequestHeader,
@@ -46,48 +46,51 @@ _TIMEOUT_MS: Final = 6000
 """RocketMQ: MQAdminImpl timeoutMillis."""
 _QUERY_TIMEOUT_MS: Final = 18_000
 FOREVER_MS: Final = 2**63 - 1
-"""Later than any message."""
+"""Later than the store time of any message."""
 _MAX_BODY_BYTES: Final = 16 << 20
 _MAX_TOTAL_BYTES: Final = 64 << 20
-"""What the bodies of one broker's answer may inflate to; the messages behind have a `decode_error`."""
+"""Limit of the inflated bodies of one response; messages beyond it have a `decode_error`."""
 _CREATE_ATTEMPTS: Final = 5
-_READ_WRITE: Final = 6
 _ROUTE_POLL_S: Final = 0.05
 
 
 class QueryResult(NamedTuple):
-    """What a look-up by key found. index_updated_ms: when a broker last added to its index."""
+    """The messages that a query by key found."""
 
     messages: list[MessageExt]
     index_updated_ms: int
+    """When a broker last added to its index, in ms since 1970."""
 
 
-class AdminApi:
-    """What any client may ask. Every method raises RouteNotFound, TransportError and BrokerError."""
-
-    def _asking(self) -> ClientInstance:
-        """The running client. Raises ClientClosed."""
-        raise NotImplementedError
+class AdminApi(Lifecycle):
+    """Queries of any client. Every method raises ClientClosed, RouteNotFound, TransportError, BrokerError."""
 
     # -- topics -------------------------------------------------------------------------------
 
     async def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that messages of a topic may be sent to, as the name server tells now."""
-        client = self._asking()
+        """Return the queues that messages of a topic may be sent to, from the name server's current route."""
+        client = self._running()
         route = await client.route(wrap(client.config.namespace, topic), fresh=True)
         return publish_route(topic, route).queues
 
     async def create_topic(
         self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
     ) -> None:
-        """Make a topic with so many queues on each broker, or change their number.
+        """Create a topic, or change its number of queues; return when the name server knows the topic.
 
-        key: a topic that these brokers have; each has the template topic, and one named like its cluster,
-        which is the one to take where brokers make no topics by themselves. Returns when the name server
-        knows the topic. When only some brokers could make it, the rest is logged, as in RocketMQ.
-        Raises ConfigInvalid for a `queue_count` below 1.
+        When only some brokers succeed, the errors of the others are logged, as in RocketMQ.
+
+        Args:
+            topic: The name of the topic.
+            queue_count: The number of read and write queues on each broker.
+            key: An existing topic; the topic is created on its brokers. Each broker has the default topic,
+                unless it creates no topics by itself, and a topic named like its cluster.
+            topic_sys_flag: Bits of `TopicSysFlag`.
+
+        Raises:
+            ConfigInvalid: `queue_count` is below 1.
         """
-        client = self._asking()
+        client = self._running()
         check_number("queue_count", queue_count, 1)
         name = wrap(client.config.namespace, check_topic(topic))
         masters = [
@@ -96,37 +99,34 @@ class AdminApi:
             if MASTER_ID in data.broker_addrs
         ]
         if not masters:
-            raise RouteNotFound(f"no broker with a master has topic {key}, so {topic} cannot be made there")
+            raise RouteNotFound(f"topic {topic} was not created: no broker with a master has topic {key}")
         header = CreateTopicRequestHeader(
             topic=name,
             default_topic=key,
             read_queue_nums=queue_count,
             write_queue_nums=queue_count,
-            perm=_READ_WRITE,
+            perm=PERM_READ | PERM_WRITE,
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=topic_sys_flag,
         )
-        made = await _of_each(masters, [self._create_at(client, data, header) for data in masters])
-        await self._until_known(client, name, {data.broker_name for data in made})
+        created = await _gather(masters, [self._create_at(data, header) for data in masters])
+        await self._wait_until_known(client, name, {data.broker_name for data in created})
 
-    async def _create_at(
-        self, client: ClientInstance, data: BrokerData, header: CreateTopicRequestHeader
-    ) -> BrokerData:
-        error: RocketError | None = None
-        for _ in range(_CREATE_ATTEMPTS):
+    async def _create_at(self, data: BrokerData, header: CreateTopicRequestHeader) -> BrokerData:
+        address = data.broker_addrs[MASTER_ID]
+        for attempt in range(1, _CREATE_ATTEMPTS + 1):
             try:
                 command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-                await BrokerApi(client, _TIMEOUT_MS).request(
-                    data.broker_addrs[MASTER_ID], data.broker_name, command
-                )
-            except RocketError as failed:
-                error = failed
+                await self._broker_api().request(address, data.broker_name, command)
+            except RocketError:
+                if attempt == _CREATE_ATTEMPTS:
+                    raise
             else:
-                return data
-        raise error or RouteNotFound(data.broker_name)
+                break
+        return data
 
-    async def _until_known(self, client: ClientInstance, topic: str, brokers: set[str]) -> None:
-        """Wait for brokers to register a topic, which they do right after making it."""
+    async def _wait_until_known(self, client: ClientInstance, topic: str, brokers: set[str]) -> None:
+        """Wait until brokers have registered a topic, which they do right after its creation."""
         until = time.monotonic() + _TIMEOUT_MS / 1000
         while True:
             try:
@@ -137,7 +137,7 @@ class AdminApi:
                 pass
             if time.monotonic() > until:
                 raise RequestTimeout(
-                    f"brokers {sorted(brokers)} made topic {topic}, but the name server does not know it "
+                    f"brokers {sorted(brokers)} created topic {topic}, but the name server does not know it "
                     f"after {_TIMEOUT_MS} ms",
                     outcome=Outcome.STORED,
                 )
@@ -146,36 +146,41 @@ class AdminApi:
     # -- offsets ------------------------------------------------------------------------------
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at or after a time, in ms since 1970."""
-        return await self._questions().search_offset(self._wrapped(queue), timestamp_ms)
+        """Return the offset of the first message stored at or after a time, in ms since 1970."""
+        return await self._broker_api().search_offset(self._wrapped(queue), timestamp_ms)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
-        return await self._questions().max_offset(self._wrapped(queue))
+        """Return the offset that the next message will get."""
+        return await self._broker_api().max_offset(self._wrapped(queue))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest offset that can still be read."""
-        return await self._questions().min_offset(self._wrapped(queue))
+        """Return the lowest offset that can still be read."""
+        return await self._broker_api().min_offset(self._wrapped(queue))
 
     async def earliest_message_store_time(self, queue: MessageQueue) -> int:
-        """When the oldest message of a queue was stored, in ms since 1970; -1 for an empty queue."""
-        return await self._questions().earliest_message_store_time(self._wrapped(queue))
+        """Return when the oldest message was stored, in ms since 1970; -1 for an empty queue."""
+        return await self._broker_api().earliest_message_store_time(self._wrapped(queue))
 
     # -- messages -----------------------------------------------------------------------------
 
     async def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
-        """One message by its id.
+        """Return one message by its id.
 
-        Without a topic: by the broker's id (`SendResult.offset_message_id`), from the broker that the id
-        names, or from a replica when that is gone. With one: by the unique id that its producer gave it
-        (`SendResult.message_id`); when no broker of the topic has it, as a broker's id. Of several messages
-        with one unique id (a send that was repeated) the first.
+        Without a topic, `message_id` is the broker's id (`SendResult.offset_message_id`): the message comes
+        from the broker in the id, or from a replica while that broker is away. With a topic, it is the unique
+        id from the producer (`SendResult.message_id`), and a broker's id when no broker of the topic has that
+        unique id. Of several messages with one unique id, from a repeated send, the first is returned.
 
-        A message that cannot be decoded comes with its raw body and `MessageExt.decode_error`.
+        A message that cannot be decoded has its raw body and `MessageExt.decode_error`. Differs from
+        RocketMQ, which reads a unique id as a broker's id first, and connects to the address in it.
 
-        Raises MessageInvalid when the text is no id, BrokerError when there is no such message.
-        Differs from RocketMQ, which tries a unique id as a broker's id first, and connects to what it reads
-        there.
+        Args:
+            message_id: The id.
+            topic: The topic of the message, to find it by its unique id.
+
+        Raises:
+            MessageInvalid: The id is malformed.
+            BrokerError: There is no such message.
         """
         if topic is None:
             return await self._view_by_offset(message_id)
@@ -198,28 +203,29 @@ class AdminApi:
     async def query_message(
         self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> QueryResult:
-        """Messages of a topic that have a key, from every broker of the topic.
+        """Return the messages of a topic that have a key, from every broker of the topic.
 
-        max_count: at most so many a broker. begin_ms, end_ms: when they were stored, in ms since 1970.
-        A broker that does not answer is logged and left out, as long as another one answers. A message that
-        cannot be decoded comes with its raw body and `MessageExt.decode_error`.
+        A broker that does not respond is logged and left out, as long as another one responds. A message that
+        cannot be decoded has its raw body and `MessageExt.decode_error`.
+
+        Args:
+            topic: The name of the topic.
+            key: One of the keys of the messages.
+            max_count: The highest number of messages from one broker.
+            begin_ms: The earliest store time, in ms since 1970.
+            end_ms: The latest store time, in ms since 1970.
         """
         return await self._query(topic, key, max_count, begin_ms, end_ms, unique=False)
 
     async def _view_by_offset(self, message_id: str, *, only_known: bool = False) -> MessageExt:
-        return await view_by_offset(
-            self._asking(),
-            message_id,
-            timeout_ms=_TIMEOUT_MS,
-            max_body_bytes=_MAX_BODY_BYTES,
-            verify=True,
-            only_known=only_known,
+        return await self._broker_api().view_message(
+            message_id, max_body_bytes=_MAX_BODY_BYTES, verify=True, only_known=only_known
         )
 
     async def _query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, unique: bool
     ) -> QueryResult:
-        client = self._asking()
+        client = self._running()
         header = QueryMessageRequestHeader(
             topic=wrap(client.config.namespace, topic),
             key=key,
@@ -229,12 +235,12 @@ class AdminApi:
             unique_key_query=unique,
         )
         brokers = [data for data in (await client.route(header.topic)).broker_datas if data.broker_addrs]
-        parts = await _of_each(brokers, [self._query_at(client, data, header) for data in brokers])
+        parts = await _gather(brokers, [self._query_at(client, data, header) for data in brokers])
         messages = [
             message.with_topic(topic)
             for part in parts
             for message in part.messages
-            # The index goes by a hash, so strangers may be among them.
+            # The index holds hashes of keys, so other messages may be among them.
             if (message.message_id == key if unique else key in message.keys)
         ]
         return QueryResult(messages, max((part.index_updated_ms for part in parts), default=0))
@@ -243,16 +249,16 @@ class AdminApi:
         self, client: ClientInstance, data: BrokerData, header: QueryMessageRequestHeader
     ) -> QueryResult:
         address = data.broker_addrs[member_to_read(data.broker_addrs)]
-        answer = await client.request(
+        response = await client.request(
             address, Command.request(RequestCode.QUERY_MESSAGE, header), _QUERY_TIMEOUT_MS
         )
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
             return QueryResult([], 0)
-        found = require_success(answer, data.broker_name).header_as(QueryMessageResponseHeader)
+        found = require_success(response, data.broker_name).header_as(QueryMessageResponseHeader)
         queue = MessageQueue(header.topic, data.broker_name, 0)
-        decoded = decode_messages(answer.body, queue, _MAX_BODY_BYTES, _MAX_TOTAL_BYTES, verify=True)
+        decoded = decode_messages(response.body, queue, _MAX_BODY_BYTES, _MAX_TOTAL_BYTES, verify=True)
         if decoded.damage is not None:
-            text = "broker %s: messages with key %s are missing, since the answer cannot be read further: %s"
+            text = "broker %s: the rest of its response is unreadable; messages with key %s are missing: %s"
             log.error(text, data.broker_name, header.key, decoded.damage)
         messages = [
             message.with_queue(MessageQueue(header.topic, data.broker_name, message.queue_id))
@@ -264,28 +270,28 @@ class AdminApi:
     # -- inside -------------------------------------------------------------------------------
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
-        return wrap_queue(self._asking().config.namespace, queue)
+        return wrap_queue(self._running().config.namespace, queue)
 
-    def _questions(self) -> BrokerApi:
-        return BrokerApi(self._asking(), _TIMEOUT_MS)
+    def _broker_api(self) -> BrokerApi:
+        return BrokerApi(self._running(), _TIMEOUT_MS)
 
 
 R = TypeVar("R")
 
 
-async def _of_each(brokers: Sequence[BrokerData], questions: Sequence[Awaitable[R]]) -> list[R]:
-    """The answers of those that gave one; raises the first error when nobody did."""
-    answers = await asyncio.gather(*questions, return_exceptions=True)
+async def _gather(brokers: Sequence[BrokerData], requests: Sequence[Awaitable[R]]) -> list[R]:
+    """Return the results of the brokers that gave one; raise the first error when no broker did."""
+    results = await asyncio.gather(*requests, return_exceptions=True)
     found: list[R] = []
     errors: list[RocketError] = []
-    for data, answer in zip(brokers, answers, strict=True):
-        if isinstance(answer, RocketError):
-            log.warning("broker %s: %s", data.broker_name, answer)
-            errors.append(answer)
-        elif isinstance(answer, BaseException):
-            raise answer
+    for data, result in zip(brokers, results, strict=True):
+        if isinstance(result, RocketError):
+            log.warning("broker %s: %s", data.broker_name, result)
+            errors.append(result)
+        elif isinstance(result, BaseException):
+            raise result
         else:
-            found.append(answer)
+            found.append(result)
     if errors and not found:
         raise errors[0]
     return found

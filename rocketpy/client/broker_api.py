@@ -1,17 +1,31 @@
-"""What anyone may ask brokers about queues.
+"""BrokerApi: requests that any client may send to a broker.
 
-Names of topics are those on the wire, with their namespace. Every method raises RouteNotFound,
+Topics have the names that they have on the wire, with their namespace. Every method raises RouteNotFound,
 TransportError, BrokerError, and RemoteProtocolError for an offset below 0.
 
-Source: RocketMQ 4.6 MQAdminImpl.
+Source: RocketMQ 4.6 MQAdminImpl, MQClientAPIImpl.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import AsyncIterator
 from typing import Final, TypeVar
 
 from rocketpy.client.instance import ClientInstance
-from rocketpy.errors import BrokerError, Outcome, RemoteProtocolError, Retry
+from rocketpy.client.namespace import unwrap
+from rocketpy.errors import (
+    BrokerError,
+    MessageInvalid,
+    Outcome,
+    RemoteProtocolError,
+    Retry,
+    RocketError,
+    RouteNotFound,
+    TransportError,
+)
+from rocketpy.message.decode import decode_message, undecodable
+from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
@@ -24,12 +38,17 @@ from rocketpy.protocol.headers import (
     Header,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
+    ViewMessageRequestHeader,
 )
+from rocketpy.protocol.message.message_id import decode_message_id
+from rocketpy.protocol.message.record import host_text
 from rocketpy.protocol.remoting.command import Command
+
+log = logging.getLogger("rocketpy.client")
 
 H = TypeVar("H", bound=Header)
 
-_REFUSALS: Final[dict[int, Retry]] = {
+_RETRY_BY_CODE: Final[dict[int, Retry]] = {
     ResponseCode.SYSTEM_BUSY: Retry.SAME_BROKER,
     ResponseCode.SERVICE_NOT_AVAILABLE: Retry.OTHER_BROKER,
     ResponseCode.TOPIC_NOT_EXIST: Retry.REFRESH_ROUTE,
@@ -41,81 +60,148 @@ _NO_SQL_ADVICE: Final = "set enablePropertyFilter=true in its broker.conf"
 
 
 class BrokerApi:
-    """Asks by a client. timeout_ms: for an answer."""
+    """Sends requests by a client. timeout_ms: for each response."""
 
     def __init__(self, client: ClientInstance, timeout_ms: float) -> None:
         self.client: Final = client
         self.timeout_ms: Final = timeout_ms
 
+    # -- offsets ------------------------------------------------------------------------------
+
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest offset that can still be read."""
+        """Return the lowest offset that can still be read."""
         header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         code = RequestCode.GET_MIN_OFFSET
-        found = await self._of_queue(queue, code, header, GetMinOffsetResponseHeader)
+        found = await self._query_queue(queue, code, header, GetMinOffsetResponseHeader)
         return checked_offset(found.offset, "min offset", queue)
 
     async def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
-        """The offset that the next message will get.
+        """Return the offset that the next message will get.
 
-        of_master: never that of a slave, which may be behind. Raises RouteNotFound where there is no master.
+        of_master: never ask a slave, which may be behind. Raises RouteNotFound when there is no master.
         """
         header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         code = RequestCode.GET_MAX_OFFSET
-        found = await self._of_queue(queue, code, header, GetMaxOffsetResponseHeader, only=of_master)
+        found = await self._query_queue(queue, code, header, GetMaxOffsetResponseHeader, only=of_master)
         return checked_offset(found.offset, "max offset", queue)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at or after a time, in ms since 1970."""
+        """Return the offset of the first message stored at or after a time, in ms since 1970."""
         header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        found = await self._of_queue(queue, code, header, SearchOffsetResponseHeader)
+        found = await self._query_queue(queue, code, header, SearchOffsetResponseHeader)
         return checked_offset(found.offset, f"offset at time {timestamp_ms}", queue)
 
     async def earliest_message_store_time(self, queue: MessageQueue) -> int:
-        """When the oldest message of a queue was stored, in ms since 1970; -1 for an empty queue."""
+        """Return when the oldest message was stored, in ms since 1970; -1 for an empty queue."""
         header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         code = RequestCode.GET_EARLIEST_MSG_STORETIME
-        return (await self._of_queue(queue, code, header, GetEarliestMsgStoretimeResponseHeader)).timestamp
+        return (await self._query_queue(queue, code, header, GetEarliestMsgStoretimeResponseHeader)).timestamp
+
+    # -- messages -----------------------------------------------------------------------------
+
+    async def view_message(
+        self, message_id: str, *, max_body_bytes: int, verify: bool, only_known: bool = False
+    ) -> MessageExt:
+        """Return the message with a broker's id, which names a host and a place in the commit log there.
+
+        Differs from RocketMQ: when that host does not respond, its replicas are asked. Their logs are equal,
+        and each record names the host that wrote it, so a wrong message is recognised.
+
+        only_known: connect only to addresses in a route; the text may be another kind of id.
+        max_body_bytes, verify: see `decode_messages`. A message that cannot be decoded has a `decode_error`.
+        Raises MessageInvalid for a malformed id, BrokerError when there is no such message, TransportError
+        when no broker that may have it responds, RecordCorrupt when the response is not a record.
+        """
+        client = self.client
+        try:
+            store_host, offset = decode_message_id(message_id)
+        except RemoteProtocolError as error:  # the id comes from the caller, not from a peer
+            raise MessageInvalid(str(error)) from None
+        address = client.address_of(*host_text(store_host))
+        name = client.broker_name(address)
+
+        async def view(broker_address: str, broker_name: str) -> MessageExt:
+            command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
+            response = await self.request(broker_address, broker_name, command)
+            found = decode_message(response.body, broker_name, max_body_bytes, verify=verify)
+            undecodable([found], log)
+            return found.with_topic(unwrap(client.config.namespace, found.topic))
+
+        failure: RocketError = RouteNotFound(f"no route names a broker at {address}")
+        if name is not None or not only_known:
+            try:
+                return await view(address, name or address)
+            except TransportError as error:
+                failure = error
+        async for replica, broker_name in self._other_brokers(address, name):
+            try:
+                found = await view(replica, broker_name)
+            except RocketError as error:
+                log.debug("%s does not have %s: %s", replica, message_id, error)
+                continue
+            if decode_message_id(found.offset_message_id) == (store_host, offset):
+                return found
+        raise failure
+
+    async def _other_brokers(self, address: str, name: str | None) -> AsyncIterator[tuple[str, str]]:
+        """Yield address and name of each broker but the one at `address`; members of its group first."""
+        try:
+            brokers = await self.client.brokers()
+        except RocketError as error:
+            log.debug("cannot list the other brokers: %s", error)
+            return
+        for data in sorted(
+            brokers, key=lambda data: data.broker_name != name and address not in data.broker_addrs.values()
+        ):
+            for _, other in sorted(data.broker_addrs.items(), reverse=True):  # slaves first
+                if other != address:
+                    yield other, data.broker_name
+
+    # -- requests -----------------------------------------------------------------------------
 
     async def request(
         self, address: str, broker: str, command: Command, timeout_ms: float | None = None
     ) -> Command:
-        """A broker's answer, if it is a success. broker: its name, for the error."""
-        answer = await self.client.request(address, command, timeout_ms or self.timeout_ms)
-        return require_success(answer, broker)
+        """Send an idempotent request; return its response. Raises BrokerError unless it is a success.
 
-    async def _of_queue(
+        broker: its name, for errors.
+        """
+        response = await self.client.request(address, command, timeout_ms or self.timeout_ms)
+        return require_success(response, broker)
+
+    async def _query_queue(
         self,
         queue: MessageQueue,
         code: RequestCode,
         header: Header,
-        answer_class: type[H],
+        response_class: type[H],
         *,
         only: bool = False,
     ) -> H:
         address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=only)
-        answer = await self.request(address, queue.broker_name, Command.request(code, header))
-        return answer.header_as(answer_class)
+        response = await self.request(address, queue.broker_name, Command.request(code, header))
+        return response.header_as(response_class)
 
 
-def require_success(answer: Command, broker: str) -> Command:
-    """The answer, if it is a success. Raises BrokerError."""
-    if answer.code != ResponseCode.SUCCESS:
-        raise broker_error(answer, broker)
-    return answer
+def require_success(response: Command, broker: str) -> Command:
+    """Return the response, if it is a success. Raises BrokerError."""
+    if response.code != ResponseCode.SUCCESS:
+        raise broker_error(response, broker)
+    return response
 
 
 def checked_offset(offset: int, what: str, queue: MessageQueue) -> int:
-    """The offset that a broker answered. Raises RemoteProtocolError for one below 0."""
+    """Return the offset in a response. Raises RemoteProtocolError for one below 0."""
     if offset < 0:
-        raise RemoteProtocolError(f"broker {queue.broker_name} says that the {what} of {queue} is {offset}")
+        raise RemoteProtocolError(f"broker {queue.broker_name} sent {offset} as the {what} of {queue}")
     return offset
 
 
-def broker_error(answer: Command, broker: str) -> BrokerError:
-    """The error for a response that is not a success."""
-    retry = _REFUSALS.get(answer.code, Retry.NONE)
-    advice = _NO_SQL_ADVICE if _NO_SQL in (answer.remark or "") else ""
+def broker_error(response: Command, broker: str) -> BrokerError:
+    """Return the error for a response that is not a success."""
+    retry = _RETRY_BY_CODE.get(response.code, Retry.NONE)
+    advice = _NO_SQL_ADVICE if _NO_SQL in (response.remark or "") else ""
     return BrokerError(
-        answer.code, answer.remark, broker, outcome=Outcome.NOT_SENT, retry=retry, advice=advice
+        response.code, response.remark, broker, outcome=Outcome.NOT_SENT, retry=retry, advice=advice
     )

@@ -27,7 +27,7 @@ from rocketpy.client.connections import ConnectionPool, PeerConnection
 from rocketpy.client.embedded_lease import Lease, is_embedded, lease
 from rocketpy.client.name_servers import NameServers, split_addresses
 from rocketpy.client.namespace import wrap
-from rocketpy.client.routing.routes import MASTER_ID, member_to_read
+from rocketpy.client.routing.routes import KnownTopic, RouteCallback, member_to_read
 from rocketpy.config import CODECS, ClientConfig, Credentials
 from rocketpy.errors import (
     BrokerError,
@@ -38,7 +38,14 @@ from rocketpy.errors import (
     RouteNotFound,
 )
 from rocketpy.message.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
-from rocketpy.protocol.bodies import BrokerData, ConsumerData, HeartbeatData, ProducerData, TopicRouteData
+from rocketpy.protocol.bodies import (
+    MASTER_ID,
+    BrokerData,
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    TopicRouteData,
+)
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import UnregisterClientRequestHeader
 from rocketpy.protocol.remoting.command import Command
@@ -52,26 +59,7 @@ log = logging.getLogger("rocketpy.client")
 _LOOPBACK: Final = bytes((127, 0, 0, 1))
 _UNREGISTER_TIMEOUT_MS: Final = 1000
 
-Then = Callable[[RocketError | None], None]
 P = TypeVar("P")
-
-
-class KnownTopic:
-    """The cached route of a topic.
-
-    route: from the last response of a name server that had one. asked_at: loop time of the last response.
-    error: why that response had no route. changed: called after each change of the route.
-    """
-
-    __slots__ = ("asked_at", "changed", "error", "name", "route", "waiting")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.route: TopicRouteData | None = None
-        self.asked_at = float("-inf")
-        self.error: RocketError | None = None
-        self.waiting: list[Then] = []
-        self.changed: list[Callable[[], None]] = []
 
 
 class ClientInstance:
@@ -271,7 +259,7 @@ class ClientInstance:
             topic = self._topics[name] = KnownTopic(name)
         return topic
 
-    def request_route(self, topic: KnownTopic, then: Then) -> None:
+    def request_route(self, topic: KnownTopic, then: RouteCallback) -> None:
         """Fetch the route of a topic, then call `then(None)` or `then(error)`.
 
         Concurrent calls share one request. Their callbacks run in the order of the calls, without a gap.

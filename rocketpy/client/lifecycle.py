@@ -45,6 +45,10 @@ class Lifecycle:
             self._is_starting = False
         return self._client
 
+    def _running(self) -> ClientInstance:
+        """Return the client instance. Raises ClientClosed unless it runs, in the event loop of the caller."""
+        raise NotImplementedError
+
     def _left_open(self) -> str | None:
         """What was started and not closed, in words; None when all is well."""
         return None

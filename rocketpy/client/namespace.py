@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from rocketpy.errors import UsageError
-from rocketpy.message.message import DEFAULT_TOPIC, RETRY_TOPIC_PREFIX
-from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.message.message import DEFAULT_TOPIC
+from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, MessageQueue
 
-DLQ_TOPIC_PREFIX: Final = "%DLQ%"
 _SEPARATOR: Final = "%"
 _SYSTEM_PREFIXES: Final = ("rmq_sys_", "CID_RMQ_SYS_")
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Final
 
 from rocketpy.client.lifecycle import BoundToClient
-from rocketpy.client.lookup import view_by_offset
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig, ConsumerConfig
@@ -213,13 +212,10 @@ class PullConsumer(BoundToClient):
         Raises RemoteProtocolError when the text is no such id. A client's unique id has the same form but
         names no place: nothing listens there, or it finds nothing.
         """
-        config = self.config
-        return await view_by_offset(
-            self._running(),
+        return await self._api().view_message(
             offset_message_id,
-            timeout_ms=config.pull_timeout_ms,
-            max_body_bytes=config.max_body_bytes,
-            verify=config.verify_checksums,
+            max_body_bytes=self.config.max_body_bytes,
+            verify=self.config.verify_checksums,
         )
 
     # -- inside -------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from rocketpy.message.message import (
     DEFAULT_TOPIC,
     REPLY_TOPIC_SUFFIX,
     RESERVED_PROPERTIES,
-    RETRY_TOPIC_PREFIX,
     TRACE_TOPIC,
     Message,
     MessageExt,
@@ -15,7 +14,7 @@ from rocketpy.message.message import (
     check_value,
     new_unique_id,
 )
-from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
 
 __all__ = [
     "DEFAULT_TOPIC",

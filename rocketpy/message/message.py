@@ -28,7 +28,6 @@ DEFAULT_TOPIC: Final = "TBW102"
 """The topic whose route a topic that does not exist yet borrows. Source: RocketMQ MixAll."""
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """Where reports about messages go (`rocketpy.telemetry.message_trace`). Source: RocketMQ MixAll."""
-RETRY_TOPIC_PREFIX: Final = "%RETRY%"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 """Behind a cluster's name: where replies to its requests go."""
 MAX_GROUP_LENGTH: Final = 255

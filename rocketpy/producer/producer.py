@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 
 from rocketpy.client.admin import AdminApi
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.lifecycle import Lifecycle
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.selectors import QueueSelector
 from rocketpy.config import (
@@ -51,7 +50,7 @@ log = logging.getLogger("rocketpy.producer")
 P = TypeVar("P")
 
 
-class Producer(AdminApi, Lifecycle):
+class Producer(AdminApi):
     """Sends messages. One serves a whole event loop: share it between tasks.
 
         async with Producer("orders", "127.0.0.1:9876") as producer:
@@ -390,7 +389,7 @@ class Producer(AdminApi, Lifecycle):
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _asking(self) -> ClientInstance:
+    def _running(self) -> ClientInstance:
         if self._client is None or self._closing is not None:
             raise ClientClosed("the producer was not started, or is closed")
         self._client.check_loop()

@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap
-from rocketpy.client.routing.routes import MASTER_ID
 from rocketpy.errors import (
     ClientClosed,
     ConfigInvalid,
@@ -34,7 +33,7 @@ from rocketpy.errors import (
 from rocketpy.hooks import SettleEvent, SettleListener
 from rocketpy.message.decode import decode_message, undecodable
 from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt, check_message
-from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.bodies import MASTER_ID, MessageQueue
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 from rocketpy.protocol.message import properties as names

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from rocketpy.errors import StoreError
+from rocketpy.protocol.bodies import PERM_READ, PERM_WRITE
 from rocketpy.protocol.message.record import Record
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
@@ -25,7 +26,7 @@ from rocketpy_broker.security.required_permissions import permissions_to_end_tra
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
-from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, own_topic
+from rocketpy_broker.services.metadata.topics import TopicTable, own_topic
 from rocketpy_broker.services.transactions.transaction_check import TransactionChecker
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store import MessageStore

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from rocketpy.errors import InvariantError, RocketError, StoreError
+from rocketpy.protocol.bodies import MASTER_ID
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.broker.role_change import RoleChangeHandler
@@ -34,7 +35,6 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.dledger")
 
-MASTER_ID: Final = 0
 NOBODY: Final = -1
 """The broker's id until it has a role; see `Registrar`."""
 _LOOK_S: Final = 0.01

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from typing import Final
 
+from rocketpy.protocol.bodies import MASTER_ID, RETRY_TOPIC_PREFIX
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.broker.consumer_services import ConsumerServices
 from rocketpy_broker.broker.delivery_services import DeliveryServices
 from rocketpy_broker.broker.expired_queue_offsets import ExpiredQueueOffsets
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.send.send import RETRY_PREFIX
 from rocketpy_broker.services.cluster.registration import Registrar
 from rocketpy_broker.services.cluster.slave_sync import SlaveSync
 from rocketpy_broker.services.metadata.lost_state import restore_topics
@@ -24,7 +24,6 @@ from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker.dledger")
 
-_MASTER_ID: Final = 0
 _REGISTER_AGAIN_S: Final = (0.5, 2.0, 5.0, 10.0)
 """A slave asks name servers for its new master so long after it has heard of one: that one registers, too."""
 
@@ -64,7 +63,7 @@ class RoleChangeHandler:
         """Start the work of a master."""
         await self._sync.close()
         self._cancel_timers()
-        self._register(_MASTER_ID)
+        self._register(MASTER_ID)
         self._deferred.run()
 
     async def change_to_slave(self) -> None:
@@ -105,5 +104,5 @@ class RoleChangeHandler:
         if made:
             log.warning("topics were not copied from the last leader and are made again: %s", ", ".join(made))
         for topic in made:
-            if topic.startswith(RETRY_PREFIX):
-                self._consumers.groups.find(topic.removeprefix(RETRY_PREFIX))
+            if topic.startswith(RETRY_TOPIC_PREFIX):
+                self._consumers.groups.find(topic.removeprefix(RETRY_TOPIC_PREFIX))

@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 
 from rocketpy.errors import RocketError
+from rocketpy.protocol.bodies import MASTER_ID
 from rocketpy_broker.cli.common import name_servers, namesrv_of, print_line, print_table
 from rocketpy_broker.replication.ha.client import HaClientState
-from rocketpy_broker.replication.ha_status import MASTER_ID, BrokerReport, ask_broker, find_brokers
+from rocketpy_broker.replication.ha_status import BrokerReport, ask_broker, find_brokers
 
 _EXIT_PROBLEMS = 1
 _EXIT_UNKNOWN = 2

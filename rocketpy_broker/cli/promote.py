@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from rocketpy.errors import RocketError, StoreError
+from rocketpy.protocol.bodies import MASTER_ID
 from rocketpy.transport import ChannelOptions
 from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.config.model import BrokerConfig, BrokerRole
 from rocketpy_broker.replication.ha.epochs import rank
 from rocketpy_broker.replication.ha.log import EpochFile
-from rocketpy_broker.replication.ha_status import MASTER_ID, BrokerReport, find_brokers
+from rocketpy_broker.replication.ha_status import BrokerReport, find_brokers
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.properties import change_file
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.bodies import PERM_READ, PERM_WRITE
 from rocketpy.transport import Address, ChannelOptions, Tls
 from rocketpy_broker.config.readers import (
     read_address,
@@ -31,8 +32,6 @@ from rocketpy_broker.store.setting import LIVE, NEXT_START, check_range, check_r
 DEFAULT_BROKER_PORT: Final = 10911
 DEFAULT_NAMESRV_PORT: Final = 9876
 
-PERM_READ: Final = 4
-PERM_WRITE: Final = 2
 
 _PEER_ID = re.compile(r"[A-Za-z][0-9]{1,9}")
 _NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")

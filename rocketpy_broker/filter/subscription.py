@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
-from rocketpy.protocol.bodies import SubscriptionData
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, SubscriptionData
 from rocketpy.protocol.java import string_hash
 from rocketpy.protocol.message import properties as props
 from rocketpy_broker.filter.compile_cache import CompileCache
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
 from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, ExpressionInvalid
 
-RETRY_PREFIX: Final = "%RETRY%"
 SQL92: Final = "SQL92"
 TAGS_CHARACTERS_MAX: Final = EXPRESSION_CHARACTERS_MAX
 """Of tags joined by ``||``: a thousand of usual ones. Ours; 4.6.0 has no limit."""
@@ -94,7 +93,7 @@ def filter_of(subscription: SubscriptionData, *, find: Find | None = None) -> Me
     """
     if subscription.class_filter_mode:
         return EVERYTHING
-    if find is not None and subscription.topic.startswith(RETRY_PREFIX):
+    if find is not None and subscription.topic.startswith(RETRY_TOPIC_PREFIX):
         return MessageFilter(None, _retried(find))
     if is_tag_type(subscription.expression_type):
         codes = _tag_codes(subscription)

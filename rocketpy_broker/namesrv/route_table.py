@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 import msgspec
 
 from rocketpy.protocol.bodies import (
+    MASTER_ID,
+    PERM_WRITE,
     BrokerData,
     ClusterInfo,
     DataVersion,
@@ -22,9 +23,6 @@ from rocketpy.protocol.bodies import (
     TopicRouteData,
 )
 from rocketpy.protocol.message.sysflag import TopicSysFlag
-
-MASTER_ID: Final = 0
-PERM_WRITE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import msgspec
 
@@ -20,8 +19,6 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.replication.ha.connected_slaves import SlaveState
 from rocketpy_broker.services.cluster.remoting_client import RemotingClient
-
-MASTER_ID: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

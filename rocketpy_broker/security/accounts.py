@@ -17,13 +17,11 @@ import msgspec
 import yaml
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy.protocol.bodies import DataVersion, PlainAccessConfig
+from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, DataVersion, PlainAccessConfig
 from rocketpy_broker.security.addresses import AddressPattern
 
 KEY_CHARACTERS_MIN: Final = 7
 """Least length of access and secret keys: 4.6.0 requires more than 6 characters."""
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _INTERNAL_PREFIX: Final = "RMQ_SYS_"
 _INTERNAL_TOPICS: Final = frozenset(
@@ -82,7 +80,8 @@ class Account:
             return self.default_topic & Right.PUB
         if name in _INTERNAL_TOPICS or name.startswith(_INTERNAL_PREFIX) or name.endswith(_REPLY_SUFFIX):
             return Right.DENY
-        if name.startswith(DLQ_PREFIX) and not self.right_to_group(name.removeprefix(DLQ_PREFIX)) & Right.SUB:
+        group = name.removeprefix(DLQ_TOPIC_PREFIX)
+        if group != name and not self.right_to_group(group) & Right.SUB:
             return Right.DENY
         return self.default_topic
 

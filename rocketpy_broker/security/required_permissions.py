@@ -21,7 +21,13 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-from rocketpy.protocol.bodies import CheckClientRequestBody, HeartbeatData, LockBatchRequestBody
+from rocketpy.protocol.bodies import (
+    DLQ_TOPIC_PREFIX,
+    RETRY_TOPIC_PREFIX,
+    CheckClientRequestBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+)
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
@@ -35,7 +41,7 @@ from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.protocol.message.record import Record
 from rocketpy.protocol.remoting.command import Command
-from rocketpy_broker.security.accounts import DLQ_PREFIX, RETRY_PREFIX, Right
+from rocketpy_broker.security.accounts import Right
 from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC
 
@@ -111,7 +117,7 @@ def _topic(name: str | None, right: Right) -> _Required:
     """Return the right for a topic, or for the group of a retry topic; nothing for a missing field."""
     if name is None:
         return []
-    group = name.removeprefix(RETRY_PREFIX)
+    group = name.removeprefix(RETRY_TOPIC_PREFIX)
     return [RequiredPermission(group, Subject.TOPIC if group == name else Subject.GROUP, right)]
 
 
@@ -132,7 +138,7 @@ def permissions_to_read(record: Record) -> list[RequiredPermission]:
     if topic == SCHEDULE_TOPIC:
         topic = _property(record, props.PROPERTY_REAL_TOPIC) or topic
     found = _topic(topic, Right.SUB)
-    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+    if topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
         found += _topic(_property(record, props.PROPERTY_RETRY_TOPIC), Right.SUB)
     return found
 

@@ -1,26 +1,52 @@
-"""From a name server's route to queues, and which of them is next. Pure values.
+"""From a name server's route to queues, and which of them is next.
 
 Source: RocketMQ 4.6 MQClientInstance topicRouteData2TopicPublishInfo and ..SubscribeInfo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rocketpy.errors import RemoteProtocolError
-from rocketpy.protocol.bodies import MessageQueue, QueueData, TopicRouteData
+from rocketpy.errors import RemoteProtocolError, RocketError
+from rocketpy.protocol.bodies import (
+    MASTER_ID,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    MessageQueue,
+    QueueData,
+    TopicRouteData,
+)
 
-MASTER_ID: Final = 0
 QUEUES_MAX: Final = 65_536
 """Queues of a topic on one broker; a route with more is refused. RocketMQ has no limit."""
 _ROUTE_QUEUES_MAX: Final = 262_144
 """Queues of a topic on all brokers together."""
 _DIGITS_MAX: Final = len(str(QUEUES_MAX))
-PERM_READ: Final = 4
-PERM_WRITE: Final = 2
-PERM_INHERIT: Final = 1
+
+
+RouteCallback = Callable[[RocketError | None], None]
+"""Called when a route was fetched, or with the error."""
+
+
+class KnownTopic:
+    """The cached route of a topic.
+
+    route: from the last response of a name server that had one. asked_at: loop time of the last response.
+    error: why that response had no route. changed: called after each change of the route.
+    """
+
+    __slots__ = ("asked_at", "changed", "error", "name", "route", "waiting")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.route: TopicRouteData | None = None
+        self.asked_at = float("-inf")
+        self.error: RocketError | None = None
+        self.waiting: list[RouteCallback] = []
+        self.changed: list[Callable[[], None]] = []
 
 
 @dataclass(frozen=True, slots=True)

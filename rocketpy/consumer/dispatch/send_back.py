@@ -19,8 +19,8 @@ from rocketpy.client.namespace import unwrap, wrap
 from rocketpy.client.routing.routes import publish_route
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.hooks import SettleEvent, SettleListener
-from rocketpy.message.message import DEFAULT_TOPIC, RETRY_TOPIC_PREFIX, MessageExt
-from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.message.message import DEFAULT_TOPIC, MessageExt
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties as names

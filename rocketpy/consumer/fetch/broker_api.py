@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from rocketpy.client.broker_api import BrokerApi, broker_error, checked_offset, require_success
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.routing.routes import MASTER_ID
 from rocketpy.errors import BrokerError, RemoteProtocolError, Retry, RocketError, RouteNotFound
 from rocketpy.protocol.bodies import (
+    MASTER_ID,
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
     LockBatchRequestBody,

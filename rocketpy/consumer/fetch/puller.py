@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.routing.routes import MASTER_ID
 from rocketpy.consumer.config import MemberConfig
 from rocketpy.consumer.fetch.broker_api import (
     UNKNOWN_SUBSCRIPTION,
@@ -45,7 +44,7 @@ from rocketpy.errors import (
 )
 from rocketpy.message.decode import decode_pull, undecodable
 from rocketpy.message.message import MessageExt
-from rocketpy.protocol.bodies import MessageQueue, SubscriptionData
+from rocketpy.protocol.bodies import MASTER_ID, MessageQueue, SubscriptionData
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.message.compression import InflatesTooFar
 from rocketpy.protocol.message.sysflag import PullSysFlag

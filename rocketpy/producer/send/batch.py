@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge
 from rocketpy.message.columns import MessageColumns
-from rocketpy.message.message import RETRY_TOPIC_PREFIX, Message, check_message
+from rocketpy.message.message import Message, check_message
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX
 from rocketpy.protocol.message.properties import PROPERTY_MESSAGE_TYPE
 from rocketpy.protocol.message.record import record_size
 from rocketpy.protocol.message.sysflag import MessageSysFlag

@@ -10,10 +10,10 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import PublishRoute, borrow_route, publish_route
 from rocketpy.errors import RocketError, RouteNotFound
-from rocketpy.message.message import RETRY_TOPIC_PREFIX, check_topic
+from rocketpy.message.message import check_topic
 from rocketpy.producer.send.request_template import SendTemplate
 from rocketpy.producer.send.retry import RouteView
-from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
 from rocketpy.protocol.codes import RequestCode
 
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rocketpy.protocol.bodies.base import Body, written
 from rocketpy.protocol.headers.base import Int32
+
+MASTER_ID: Final = 0
+"""The broker id of a master. Source: RocketMQ MixAll MASTER_ID."""
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+"""New topics may be created from this one. Source: RocketMQ PermName."""
 
 
 class QueueData(Body, kw_only=True):

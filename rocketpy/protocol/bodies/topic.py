@@ -24,6 +24,11 @@ from rocketpy.protocol.bodies.base import Body, written
 from rocketpy.protocol.headers.base import Int32, Int64
 from rocketpy.protocol.message.compression import inflate
 
+RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+"""Before a consumer group: the topic of messages that the group gets again. Source: RocketMQ MixAll."""
+DLQ_TOPIC_PREFIX: Final = "%DLQ%"
+"""Before a consumer group: the topic of its dead letters."""
+
 _LENGTH: Final = Struct(">i")
 _LEVEL: Final = 9
 

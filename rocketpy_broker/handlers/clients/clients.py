@@ -10,13 +10,16 @@ import contextlib
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import msgspec
 
 from rocketpy.errors import RocketError, UsageError
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_TOPIC_PREFIX,
     CheckClientRequestBody,
     Connection,
     ConsumerConnection,
@@ -47,12 +50,10 @@ from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy
 from rocketpy_broker.services.metadata.clients import ClientChannelInfo, ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
-from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, own_topic
+from rocketpy_broker.services.metadata.topics import TopicTable, own_topic
 from rocketpy_broker.store.files.batch_saver import PendingChange
 
 log = logging.getLogger("rocketpy.broker.clients")
-
-_RETRY_PREFIX: Final = "%RETRY%"
 
 
 class _GroupName(msgspec.Struct, rename="camel", gc=False):
@@ -163,7 +164,7 @@ class ClientHandler:
         Returns the save of the topic, None where there is none to wait for.
         """
         group = self.groups.find(data.group_name)
-        topic = _RETRY_PREFIX + data.group_name
+        topic = RETRY_TOPIC_PREFIX + data.group_name
         if group is None or self.topics.get(topic) is not None:
             return None
         sys_flag = TopicSysFlag.build(unit_sub=data.unit_mode)

@@ -20,6 +20,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple, cast
 
 from rocketpy.errors import RocketError
+from rocketpy.protocol.bodies import MASTER_ID
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rocketpy.protocol.message.sysflag import PullSysFlag
@@ -62,7 +63,6 @@ _WITH_MESSAGES: Final = frozenset(
 )
 """Of reads that found the offset in the queue."""
 
-_MASTER_ID: Final = 0
 _FILTER_MS: Final = 2
 """Ours: nobody else is served meanwhile. A usual filter takes less for all that one pull looks at."""
 _SUSPEND_MS_MAX: Final = 120_000
@@ -176,16 +176,16 @@ class PullHandler:
     def _broker_for(self, group: str, result: GetMessageResult) -> int:
         """Return which broker a consumer should pull from next: a slave when it is far behind."""
         if not self.config.slave_read:
-            return _MASTER_ID
+            return MASTER_ID
         settings = self.groups.find(group)
         if settings is None:
-            return _MASTER_ID
+            return MASTER_ID
         return settings.which_broker_when_consume_slowly if result.suggest_slave else settings.broker_id
 
     def _preferred(self, group: str) -> int:
         """Return the broker that a group reads from."""
         settings = self.groups.find(group)
-        return settings.broker_id if settings is not None else _MASTER_ID
+        return settings.broker_id if settings is not None else MASTER_ID
 
     # -- long polling -------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from rocketpy.protocol.bodies import SubscriptionData, TopicConfig
+from rocketpy.protocol.bodies import PERM_READ, SubscriptionData, TopicConfig
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.message.sysflag import PullSysFlag
@@ -17,7 +17,7 @@ from rocketpy_broker.filter.subscription import SQL92
 from rocketpy_broker.handlers.base import FAQ, topic_not_found
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
-from rocketpy_broker.services.metadata.topics import PERM_READ, TopicTable
+from rocketpy_broker.services.metadata.topics import TopicTable
 
 log = logging.getLogger("rocketpy.broker.filter")
 

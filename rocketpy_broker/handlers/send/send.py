@@ -14,7 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rocketpy.errors import MessageInvalid, RocketError, StoreError, UsageError
-from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from rocketpy.protocol.bodies import (
+    DLQ_TOPIC_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_TOPIC_PREFIX,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties as props
@@ -35,22 +42,13 @@ from rocketpy_broker.services.delay.topic_rewrite import (
     to_delayed_message,
     to_half_message,
 )
-from rocketpy_broker.services.metadata.topics import (
-    NOT_WRITABLE,
-    PERM_READ,
-    PERM_WRITE,
-    TopicTable,
-    ensure_topic,
-    perm_text,
-)
+from rocketpy_broker.services.metadata.topics import NOT_WRITABLE, TopicTable, ensure_topic, perm_text
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.busy import PendingFull, Reason, StoreBusy
 from rocketpy_broker.store.files.disk import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.send")
 
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
 _UNKNOWN_HOST: Final = bytes(8)
 _TRANSACTION_MASK: Final = MessageSysFlag.TRANSACTION_MASK
 _WAIT: Final = props.PROPERTY_WAIT_STORE_MSG_OK.encode()
@@ -236,13 +234,13 @@ class SendHandler:
     def _create_topic(self, channel: Channel, header: SendMessageRequestHeader) -> TopicConfig | None:
         sys_flag = 0
         if header.unit_mode:
-            is_retry = header.topic.startswith(RETRY_PREFIX)
+            is_retry = header.topic.startswith(RETRY_TOPIC_PREFIX)
             sys_flag = TopicSysFlag.build(unit=not is_retry, unit_sub=is_retry)
         topic = self._topics.create_for_send(
             header.topic, header.default_topic, header.default_topic_queue_nums, sys_flag
         )
         if topic is None:
-            if header.topic.startswith(RETRY_PREFIX):
+            if header.topic.startswith(RETRY_TOPIC_PREFIX):
                 return ensure_topic(self._topics, header.topic, 1, PERM_READ | PERM_WRITE, sys_flag)
             log.info("%s sent to topic %s, which is not there", channel.remote_address, header.topic)
         return topic
@@ -261,7 +259,7 @@ class SendHandler:
         message = self.message(channel, header, topic, queue_id)
         message.body = request.body
         message.properties = _without_cluster(text).encode() + self._cluster_property
-        if header.topic.startswith(RETRY_PREFIX):
+        if header.topic.startswith(RETRY_TOPIC_PREFIX):
             refusal = self._give_up_retries(request, header, message)
             if refusal is not None:
                 return refusal
@@ -284,7 +282,7 @@ class SendHandler:
         elif message.sys_flag & MessageSysFlag.TRANSACTION_PREPARED:
             remark = "a prepared message without the property TRAN_MSG=true would never be delivered"
             return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, remark)
-        elif not message.topic.startswith(DLQ_PREFIX):  # who gave up does not wait
+        elif not message.topic.startswith(DLQ_TOPIC_PREFIX):  # who gave up does not wait
             try:
                 level = delay_level(properties)
             except UsageError as error:
@@ -303,7 +301,7 @@ class SendHandler:
 
         A consumer sends these when it cannot say CONSUMER_SEND_MSG_BACK. Returns a refusal or None.
         """
-        group = header.topic.removeprefix(RETRY_PREFIX)
+        group = header.topic.removeprefix(RETRY_TOPIC_PREFIX)
         settings = self._find_group(group)
         if settings is None:
             remark = f"subscription group not exist, {group} {FAQ}"
@@ -312,7 +310,7 @@ class SendHandler:
         if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
             times_max = header.max_reconsume_times
         if (header.reconsume_times or 0) >= times_max:
-            message.topic, message.queue_id = DLQ_PREFIX + group, 0
+            message.topic, message.queue_id = DLQ_TOPIC_PREFIX + group, 0
             ensure_topic(self._topics, message.topic, 1, PERM_WRITE)
         return None
 
@@ -342,7 +340,7 @@ class SendHandler:
         topic: TopicConfig,
         queue_id: int,
     ) -> Command | None:
-        if header.topic.startswith(RETRY_PREFIX):
+        if header.topic.startswith(RETRY_TOPIC_PREFIX):
             remark = f"batch request does not support retry group {header.topic}"
             return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, remark)
         shared = self.message(channel, header, topic, queue_id)

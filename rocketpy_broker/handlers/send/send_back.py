@@ -14,7 +14,13 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from rocketpy.errors import RocketError, StoreError, UsageError
-from rocketpy.protocol.bodies import SubscriptionGroupConfig
+from rocketpy.protocol.bodies import (
+    DLQ_TOPIC_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_TOPIC_PREFIX,
+    SubscriptionGroupConfig,
+)
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rocketpy.protocol.message import properties as props
@@ -26,9 +32,9 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import FAQ, Handler
-from rocketpy_broker.handlers.send.send import DLQ_PREFIX, RETRY_PREFIX, FindGroup, SendHandler
+from rocketpy_broker.handlers.send.send import FindGroup, SendHandler
 from rocketpy_broker.services.delay.topic_rewrite import copy_to, to_delayed_message
-from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, ensure_topic
+from rocketpy_broker.services.metadata.topics import TopicTable, ensure_topic
 from rocketpy_broker.store import MessageInner, MessageStore
 
 log = logging.getLogger("rocketpy.broker.send_back")
@@ -82,7 +88,7 @@ class SendBackHandler:
         group: SubscriptionGroupConfig,
     ) -> Command | None:
         """Raises RocketError when nothing could be appended."""
-        topic = RETRY_PREFIX + header.group
+        topic = RETRY_TOPIC_PREFIX + header.group
         queues = group.retry_queue_nums
         sys_flag = TopicSysFlag.build(unit_sub=header.unit_mode)
         settings = ensure_topic(self.topics, topic, queues, PERM_READ | PERM_WRITE, sys_flag)
@@ -126,7 +132,7 @@ class SendBackHandler:
         return decode(data, check_crc=False) if data is not None else None
 
     def _dead_letter(self, record: Record, group: str, properties: dict[str, str]) -> MessageInner:
-        topic = DLQ_PREFIX + group
+        topic = DLQ_TOPIC_PREFIX + group
         ensure_topic(self.topics, topic, 1, PERM_WRITE)
         message = copy_to(record, topic, 0)
         message.properties = props.encode(properties).encode()

@@ -19,7 +19,15 @@ from typing import Final
 import msgspec
 
 from rocketpy.errors import RocketError, TransportError
-from rocketpy.protocol.bodies import ClusterInfo, DataVersion, KVTable, RegisterBrokerBody, TopicConfig
+from rocketpy.protocol.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    ClusterInfo,
+    DataVersion,
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfig,
+)
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     RegisterBrokerRequestHeader,
@@ -32,7 +40,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, connect
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.services.cluster.remoting_client import refusal
-from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable
+from rocketpy_broker.services.metadata.topics import TopicTable
 
 log = logging.getLogger("rocketpy.broker.registration")
 

@@ -14,19 +14,17 @@ from pathlib import Path
 from typing import Final
 
 from rocketpy.errors import GroupInvalid, StoreDamaged, TopicInvalid
-from rocketpy.protocol.bodies import TopicConfig
+from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, RETRY_TOPIC_PREFIX, TopicConfig
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets, check_group_name
-from rocketpy_broker.services.metadata.topics import PERM_READ, PERM_WRITE, TopicTable, check_topic_name
+from rocketpy_broker.services.metadata.topics import TopicTable, check_topic_name
 from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker")
 
-_DLQ_PREFIX: Final = "%DLQ%"
-_RETRY_PREFIX: Final = "%RETRY%"
 _SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _WITHOUT_CONFIG: Final = frozenset({SCHEDULE_TOPIC, OP_TOPIC})
 """Topics that have queues, and are in no table."""
@@ -58,9 +56,9 @@ def _stored(store: MessageStore) -> list[tuple[str, int]]:
 
 
 def _topic(name: str, queue_count: int) -> TopicConfig:
-    is_own = name.startswith((_DLQ_PREFIX, _RETRY_PREFIX)) or name == HALF_TOPIC
+    is_own = name.startswith((DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX)) or name == HALF_TOPIC
     queues = queue_count if is_own else max(queue_count, _QUEUES_MIN)
-    perm = PERM_WRITE if name.startswith(_DLQ_PREFIX) else PERM_READ | PERM_WRITE
+    perm = PERM_WRITE if name.startswith(DLQ_TOPIC_PREFIX) else PERM_READ | PERM_WRITE
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
@@ -117,7 +115,9 @@ class LostState:
             self._tell("consumer groups", self._groups.path, made, "with default settings")
 
     def _group_names(self, stored: Iterable[str]) -> list[str]:
-        retried = {name.removeprefix(_RETRY_PREFIX) for name in stored if name.startswith(_RETRY_PREFIX)}
+        retried = {
+            name.removeprefix(RETRY_TOPIC_PREFIX) for name in stored if name.startswith(RETRY_TOPIC_PREFIX)
+        }
         names = retried | set(self._offsets.groups)
         return sorted(name for name in names if _is_group_name(name))
 

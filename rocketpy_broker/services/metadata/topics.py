@@ -18,7 +18,14 @@ from typing import Final
 import msgspec
 
 from rocketpy.errors import RocketError, TopicInvalid
-from rocketpy.protocol.bodies import TopicConfig, TopicConfigSerializeWrapper
+from rocketpy.protocol.bodies import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_TOPIC_PREFIX,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.services.metadata.persistent_table import PersistentTable, TableChange
@@ -27,9 +34,6 @@ from rocketpy_broker.store.files.disk import Clock, Disk, system_clock
 
 log = logging.getLogger("rocketpy.broker.topics")
 
-PERM_READ: Final = 4
-PERM_WRITE: Final = 2
-PERM_INHERIT: Final = 1
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """The model that topics are made from; its name is all there is to it."""
@@ -288,7 +292,7 @@ def _plain_queues(topics: Mapping[str, TopicConfig]) -> dict[str, int]:
         if name not in NOT_WRITABLE
         and topic.topic_filter_type == "SINGLE_TAG"
         and not topic.order
-        and not name.startswith("%RETRY%")  # these may go to the dead letters
+        and not name.startswith(RETRY_TOPIC_PREFIX)  # these may go to the dead letters
     }
 
 
