@@ -14,7 +14,8 @@ from rocketpy.client.namespace import unwrap_queue, wrap_queue
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.arguments import check_integer
 from rocketpy.consumer.config import MessageModel, PushConfig
-from rocketpy.consumer.dispatch.concurrent import ConcurrentConsumeService, ConsumeService, HandlerAdapter
+from rocketpy.consumer.dispatch.concurrent import ConcurrentConsumeService, ConsumeService
+from rocketpy.consumer.dispatch.handler import HandlerAdapter
 from rocketpy.consumer.dispatch.orderly import OrderlyConsumeService
 from rocketpy.consumer.dispatch.send_back import SendBack
 from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
@@ -144,7 +145,7 @@ class PushConsumer(GroupConsumer):
 
     def _make_direct_handler(self) -> DirectHandler:
         adapter, threads = self._adapter, self.config.threads
-        return lambda message: adapter.result([message], threads=threads)
+        return lambda message: adapter.handle([message], threads=threads)
 
     def running_properties(self) -> dict[str, str]:
         """Its settings, for operators."""

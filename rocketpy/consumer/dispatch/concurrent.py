@@ -6,32 +6,17 @@ Source: RocketMQ 4.6 ConsumeMessageService, ConsumeMessageConcurrentlyService.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, cast
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from rocketpy.consumer.config import MessageModel, PushConfig
-from rocketpy.consumer.dispatch.loop_runner import LoopRunner
-from rocketpy.consumer.dispatch.runner import (
-    CompletedCalls,
-    HandlerRunner,
-    in_progress,
-    is_async,
-    is_end_of_task,
-)
+from rocketpy.consumer.dispatch.handler import HandlerAdapter
+from rocketpy.consumer.dispatch.runner import CompletedCalls, HandlerRunner, LoopRunner, ThreadRunner
 from rocketpy.consumer.dispatch.send_back import SendBack
-from rocketpy.consumer.dispatch.thread_runner import ThreadRunner, call_on_thread
 from rocketpy.consumer.fetch.puller import Puller
-from rocketpy.consumer.listeners import ProcessListeners
-from rocketpy.consumer.outcomes import (
-    BatchHandler,
-    Handler,
-    HandlerResult,
-    HandlingResult,
-    failure_result,
-    to_handling_result,
-)
+from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.consumer.stats import ConsumerStats
 from rocketpy.errors import RecordCorrupt, RocketError
 from rocketpy.message.decode import undecodable
@@ -69,58 +54,6 @@ class ConsumeService(Protocol):
         """Begin no more; wait for handlers. Returns what those are at that did not end in time."""
 
 
-class HandlerAdapter:
-    """The application's handler, whichever of the two kinds it is; a call always takes a batch.
-
-    handler, batch_handler: exactly one is given, and batches have one message for the first kind. listeners:
-    are told of each call. The rest: see `Called`.
-    """
-
-    def __init__(
-        self, handler: Handler | None, batch_handler: BatchHandler | None, listeners: ProcessListeners
-    ) -> None:
-        self._listeners = listeners
-        chosen = handler if handler is not None else batch_handler
-        self._handler = cast(Callable[[Any], HandlerResult | Awaitable[HandlerResult]], chosen)
-        self.takes_one = handler is not None
-        self.is_async = is_async(self._handler)
-
-    def current(self) -> Callable[[Any], HandlerResult | Awaitable[HandlerResult]]:
-        """What to call now: the handler itself, with a message or a batch, or what tells listeners too."""
-        if self._listeners.all:
-            return self._told_one if self.takes_one else self
-        return self._handler if self.takes_one else self._call
-
-    def __call__(self, messages: Sequence[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
-        """What the handler returns: a word, or something to wait for."""
-        if self._listeners.all:
-            return self._listeners.call(self._call, messages, is_async=self.is_async)
-        return self._call(messages)
-
-    def _call(self, messages: Sequence[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
-        # What the application does with its list must not change what is known of the messages here.
-        return self._handler(messages[0] if self.takes_one else list(messages))
-
-    def _told_one(self, message: MessageExt) -> HandlerResult | Awaitable[HandlerResult]:
-        return self((message,))
-
-    async def result(self, messages: Sequence[MessageExt], *, threads: bool) -> HandlingResult:
-        """Call it here and now, on a thread if need be, whatever else is going on."""
-        try:
-            if threads and not self.is_async:
-                loop = asyncio.get_running_loop()
-                return await asyncio.to_thread(call_on_thread, self, messages, loop)
-            returned: Any = self(messages)
-            if inspect.isawaitable(returned):
-                returned = await returned
-        except BaseException as error:  # the application's code
-            if is_end_of_task(error):
-                raise
-            log.exception("a handler failed on %s", messages)
-            return failure_result(error)
-        return to_handling_result(returned)
-
-
 class ConcurrentConsumeService:
     """Hands messages to a runner, and sees to those that are to come again."""
 
@@ -143,15 +76,10 @@ class ConcurrentConsumeService:
         self._max_reconsume_times = (
             _DEFAULT_MAX_RECONSUME_TIMES if config.max_reconsume_times < 0 else config.max_reconsume_times
         )
-        self._runner: HandlerRunner
-        if adapter.is_async or not config.threads:
-            self._runner = LoopRunner(
-                adapter, config.batch_size, config.concurrency, self._finished, clock, tasks
-            )
-        else:
-            self._runner = ThreadRunner(
-                adapter, config.batch_size, config.concurrency, self._finished, clock, tasks
-            )
+        kind = LoopRunner if adapter.is_async or not config.threads else ThreadRunner
+        self._runner: HandlerRunner = kind(
+            adapter, config.batch_size, config.concurrency, self._completed, tasks
+        )
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
         """See `ConsumeService`."""
@@ -166,7 +94,7 @@ class ConcurrentConsumeService:
 
     def in_progress(self) -> Sequence[object]:
         """See `ConsumeService`."""
-        return in_progress(self._runner)
+        return self._runner.in_progress()
 
     async def close(self, timeout_s: float) -> Sequence[object]:
         """See `ConsumeService`. What is being sent back then is waited for as well."""
@@ -181,25 +109,23 @@ class ConcurrentConsumeService:
 
     def expire(self) -> None:
         """Send back what handlers have held for too long; called every `PushConfig.consume_timeout_ms`."""
-        before = self._clock() - self._config.consume_timeout_ms
-        for work in self._runner.running():
-            since_ms, puller = work.started_ms, work.puller
-            messages = list(work.abandon()) if since_ms < before else ()
+        now_s = time.monotonic()
+        for running in self._runner.running():
+            age_ms = (now_s - running.started_s) * 1000
+            messages = list(running.abandon()) if age_ms > self._config.consume_timeout_ms else ()
             if messages:
-                log.warning(
-                    "a handler holds %s since %d ms; they are sent back", messages, self._clock() - since_ms
-                )
-                self._send_back_soon(puller, messages, _EXPIRED_LEVEL)
+                log.warning("a handler holds %s since %d ms; they are sent back", messages, age_ms)
+                self._send_back_soon(running.puller, messages, _EXPIRED_LEVEL)
 
-    def _finished(self, finished: list[CompletedCalls]) -> None:
-        """Handlers ended; several at once, so that what follows is done once."""
+    def _completed(self, completed: list[CompletedCalls]) -> None:
+        """Finish messages and send others back; each queue is woken once."""
         now_ms = int(self._clock())
         touched: dict[Puller, None] = {}
-        for ended in finished:
-            puller, messages, result = ended.puller, ended.messages, ended.result
+        for calls in completed:
+            puller, messages, result = calls.puller, calls.messages, calls.result
             done = len(messages) if result.done is None else min(result.done, len(messages))
             topic = puller.process_queue.queue.topic
-            self._stats.record_handled(topic, done, len(messages) - done, ended.took_ms, ended.calls)
+            self._stats.record_handled(topic, done, len(messages) - done, calls.took_ms, calls.calls)
             if done < len(messages):
                 self._failed(puller, messages[done:], result)
                 messages = messages[:done]

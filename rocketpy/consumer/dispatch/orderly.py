@@ -17,10 +17,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from rocketpy.consumer.config import MessageModel, PushConfig
-from rocketpy.consumer.dispatch.concurrent import HandlerAdapter
+from rocketpy.consumer.dispatch.handler import HandlerAdapter
 from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
 from rocketpy.consumer.dispatch.send_back import SendBack
-from rocketpy.consumer.dispatch.thread_runner import call_on_thread
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.outcomes import HandlingResult, Later
 from rocketpy.consumer.stats import ConsumerStats
@@ -176,7 +175,7 @@ class OrderlyConsumeService:
         if batches[0][0].decode_error is not None:
             return [_UNDECODABLE]
         if self._pool is None:
-            return [await self._adapter.result(batches[0], threads=False)]
+            return [await self._adapter.handle(batches[0], threads=False)]
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._handle_on_thread, puller, batches, loop)
 
@@ -187,7 +186,7 @@ class OrderlyConsumeService:
         for batch in batches:
             if not self._may_call(puller) or batch[0].decode_error is not None:
                 break
-            results.append(call_on_thread(self._adapter, batch, loop))
+            results.append(self._adapter.handle_on_thread(batch, loop))
             if results[-1].done is not None:
                 break
         return results

@@ -1,153 +1,450 @@
-"""Runners: where handlers run. In the event loop for ``async def``, on threads for plain functions.
+"""Handler runners: workers that call handlers, in the event loop (``async def``) or on threads.
 
-What both have in common is here. Both start workers as they are needed. One worker goes through everything
-that waits as long as handlers end at once; when one is held up, by an await or by a blocking call, another
-worker joins, up to a bound. So quick handlers cost no task, thread or wake-up a message, and slow ones run
-side by side.
+Each pull makes one chunk of calls. The workers of a chunk share one iterator, so that each call is made
+once. A single worker makes all calls while handlers return at once; when the number of waiting calls does
+not decrease, more workers start, up to a bound. So quick handlers cost no task, thread or wake-up a message,
+and slow ones run side by side.
 
-Differs from RocketMQ, which hands every batch to a pool of threads.
+Differs from RocketMQ, which submits every batch to a thread pool.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-import threading
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from operator import length_hint
+from threading import Lock
+from typing import Any, Final, NamedTuple, cast
 
+from rocketpy.consumer.dispatch.handler import HandlerAdapter, is_end_of_task, wait_in_loop
+from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
 from rocketpy.consumer.fetch.puller import Puller
-from rocketpy.consumer.outcomes import ACKNOWLEDGED, HandlerResult, HandlingResult
+from rocketpy.consumer.outcomes import (
+    ACKNOWLEDGED,
+    ConsumeResult,
+    HandlingResult,
+    failure_result,
+    to_handling_result,
+)
 from rocketpy.message.message import MessageExt
-from rocketpy.runtime.tasks import is_cancelled
+from rocketpy.runtime.tasks import Tasks
+
+log = logging.getLogger("rocketpy.consumer")
+
+_TURN_S: Final = 0.001
+"""After this time a worker in the event loop yields, and a thread reports its completed calls."""
+_CHECK_S: Final = 0.001
+"""How long calls may wait for threads before more threads start."""
+_QUICK_CALLS: Final = 4
+"""A worker that begins fewer calls between two checks is blocked, or its handler is slow."""
+_COLLECT_S: Final = 0.1
+"""How often completed calls of blocked threads are collected."""
+_SUCCESS: Final = ConsumeResult.SUCCESS
 
 
-class Called(Protocol):
-    """The application's handler, as runners call it."""
+class CompletedCalls(NamedTuple):
+    """Calls for messages of one queue with the same result. took_ms: of all together."""
 
-    @property
-    def is_async(self) -> bool:
-        """Whether each call makes a coroutine."""
-
-    @property
-    def takes_one(self) -> bool:
-        """Whether a call takes one message, not a batch."""
-
-    def current(self) -> Callable[[Any], HandlerResult | Awaitable[HandlerResult]]:
-        """What to call for now, with a message or with a batch."""
-
-
-class RunningCall(Protocol):
-    """A call of the handler that has begun. started_ms: when."""
-
-    started_ms: float
-
-    @property
-    def puller(self) -> Puller:
-        """Of its queue."""
-
-    def in_progress(self) -> Sequence[MessageExt]:
-        """Its messages."""
-
-    def abandon(self) -> Sequence[MessageExt]:
-        """Take its messages away from it: what it says in the end does not count. None of them twice."""
-
-
-class CompletedCalls:
-    """Calls that ended, for messages of one queue: one, or several in a row that are done with all of them.
-
-    took_ms: of all together.
-    """
-
-    __slots__ = ("_joined", "calls", "messages", "puller", "result", "took_ms")
-
-    def __init__(
-        self,
-        puller: Puller,
-        messages: Sequence[MessageExt],
-        result: HandlingResult,
-        took_ms: float,
-        calls: int,
-    ) -> None:
-        self.puller = puller
-        self.messages = messages
-        self.result = result
-        self.took_ms = took_ms
-        self.calls = calls
-        self._joined: list[MessageExt] | None = None
-
-    def join(self, messages: Sequence[MessageExt], took_ms: float) -> bool:
-        """Take one more call in. Not where several came at once: they go as they came, in one piece."""
-        if self._joined is None:
-            if self.calls > 1:
-                return False
-            self.messages = self._joined = list(self.messages)
-        self._joined += messages
-        self.took_ms += took_ms
-        self.calls += 1
-        return True
+    puller: Puller
+    messages: Sequence[MessageExt]
+    result: HandlingResult
+    took_ms: float
+    calls: int
 
 
 OnCompleted = Callable[[list[CompletedCalls]], None]
 
 
-def arguments_of(called: Called, messages: Sequence[MessageExt], batch: int) -> Sequence[Any]:
-    """What to call a handler with, one after the other, for these messages. batch: messages a call."""
-    if called.takes_one:
-        return messages
-    return [messages[at : at + batch] for at in range(0, len(messages), batch)]
+class _Chunk:
+    """Messages of one pull. calls: the arguments of the calls that no worker has begun."""
+
+    __slots__ = ("calls", "messages", "puller")
+
+    def __init__(self, puller: Puller, messages: list[MessageExt], batch: int, *, takes_one: bool) -> None:
+        self.puller: Final = puller
+        self.messages: Final = messages
+        arguments: Sequence[Any] = messages
+        if not takes_one:
+            arguments = [messages[at : at + batch] for at in range(0, len(messages), batch)]
+        self.calls: Final[Iterator[Any]] = iter(arguments)
 
 
-def note(
-    finished: list[CompletedCalls],
-    puller: Puller,
-    messages: Sequence[MessageExt],
-    result: HandlingResult,
-    took_ms: float,
-    calls: int = 1,
-) -> None:
-    """Enter calls that ended; a single one together with those before it if they go the same way."""
-    if finished and calls == 1 and result is ACKNOWLEDGED:
-        last = finished[-1]
-        if last.result is result and last.puller is puller and last.join(messages, took_ms):
-            return
-    finished.append(CompletedCalls(puller, messages, result, took_ms, calls))
+class RunningCalls:
+    """The calls that one worker makes of a chunk, one after the other.
+
+    argument: of the current call. started_s: when it began, by `time.monotonic`. done: arguments of the calls
+    that succeeded, of which the first `_reported` are reported. is_over: the worker has left the chunk.
+    """
+
+    __slots__ = (
+        "_reported",
+        "_takes_one",
+        "abandoned",
+        "argument",
+        "chunk",
+        "done",
+        "is_over",
+        "reported_s",
+        "started_s",
+    )  # fmt: skip
+
+    def __init__(self, chunk: _Chunk, now_s: float, *, takes_one: bool) -> None:
+        self.chunk: Final = chunk
+        self.done: Final[list[Any]] = []
+        self.argument: Any = None
+        self.abandoned: Any = None
+        self.started_s = self.reported_s = now_s
+        self.is_over = False
+        self._reported = 0
+        self._takes_one = takes_one
+
+    @property
+    def puller(self) -> Puller:
+        """The puller of the messages' queue."""
+        return self.chunk.puller
+
+    def in_progress(self) -> Sequence[MessageExt]:
+        """The messages of the current call."""
+        argument = self.argument
+        return () if argument is None else self.messages_of([argument])
+
+    def abandon(self) -> Sequence[MessageExt]:
+        """Detach the messages of the current call and ignore its eventual result.
+
+        Each message is returned at most once.
+        """
+        argument = self.argument  # read once: the thread may begin its next call meanwhile
+        if argument is None or self.abandoned is argument:
+            return ()
+        self.abandoned = argument
+        return self.messages_of([argument])
+
+    def take_completed(self) -> CompletedCalls | None:
+        """Return the calls that succeeded since the last time."""
+        ended_s, count = self.started_s, len(self.done)
+        calls, took_ms = count - self._reported, (ended_s - self.reported_s) * 1000
+        if not calls:
+            return None
+        messages: Sequence[MessageExt] = self.chunk.messages
+        if not self._takes_one or calls != len(messages):  # a whole pull is finished in one piece
+            messages = self.messages_of(self.done[self._reported : count])
+        self._reported, self.reported_s = count, ended_s
+        return CompletedCalls(self.puller, messages, ACKNOWLEDGED, took_ms, calls)
+
+    def messages_of(self, arguments: list[Any]) -> Sequence[MessageExt]:
+        """The messages of some calls."""
+        return arguments if self._takes_one else [message for batch in arguments for message in batch]
 
 
-class HandlerRunner(Protocol):
-    """Runs handlers. What they said is told to `finished`, in the event loop, several at once."""
+class HandlerRunner:
+    """Base class of both runners.
+
+    batch: messages a call. width: how many workers run at the same time. on_completed: called in the event
+    loop with the calls that ended.
+    """
+
+    def __init__(
+        self,
+        adapter: HandlerAdapter,
+        batch: int,
+        width: int,
+        on_completed: OnCompleted,
+        tasks: Tasks,
+    ) -> None:
+        self._adapter = adapter
+        self._batch = batch
+        self._width = width
+        self._on_completed = on_completed
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._lock = Lock()  # of `_waiting`, from which threads take
+        self._waiting: deque[_Chunk] = deque()
+        self._running: dict[RunningCalls, None] = {}
+        self._failed: deque[CompletedCalls] = deque()
+        self._workers: set[asyncio.Future[None]] = set()
+        self._flushing = False
+        self._is_closing = False
+        self._check: asyncio.Handle | None = None
+        self._waiting_before = 0  # calls at the last check, and those submitted since
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """Have these handled when there is a free worker, in about this order. The list must not change."""
+        """Have messages handled, in about this order. The list must not change."""
+        if self._is_closing:
+            return
+        chunk = _Chunk(puller, messages, self._batch, takes_one=self._adapter.takes_one)
+        self._waiting_before += length_hint(chunk.calls)
+        self._waiting.append(chunk)
+        if self._workers:
+            self._schedule_check()
+        else:
+            self._start_workers(1)
 
-    def running(self) -> Sequence[RunningCall]:
-        """The calls that have begun and not ended."""
+    def running(self) -> list[RunningCalls]:
+        """Return the workers that are in a call."""
+        return [running for running in list(self._running) if running.argument is not None]
+
+    def in_progress(self) -> Sequence[MessageExt]:
+        """Return the messages that handlers are called with now."""
+        return [message for running in self.running() for message in running.in_progress()]
 
     async def close(self, timeout_s: float) -> Sequence[MessageExt]:
-        """Begin no more; wait for those that run. Returns the messages of those that did not end in time."""
+        """Begin no more calls and wait for those that run. Return the messages of unfinished ones."""
+        self._is_closing = True
+        with self._lock:
+            chunks = list(self._waiting)
+            self._waiting.clear()
+        for chunk in chunks:
+            deque(chunk.calls, maxlen=0)  # workers are in it, too
+        late = (await asyncio.wait(self._workers, timeout=timeout_s))[1] if self._workers else set()
+        left = self.in_progress() if late else ()
+        for worker in late:
+            worker.cancel()
+        if late:
+            await asyncio.wait(late, timeout=1)
+        if self._check is not None:
+            self._check.cancel()
+        self._flush()
+        return left
+
+    # -- for subclasses -----------------------------------------------------------------------
+
+    def _start_worker(self) -> asyncio.Future[None]:
+        """Have a worker make calls until none waits."""
+        raise NotImplementedError
+
+    def _schedule_check(self) -> None:
+        """Have `_check_workers` called when workers that are not blocked have begun another call."""
+        raise NotImplementedError
+
+    def _next_chunk(self) -> RunningCalls | None:
+        """Join the first chunk in which calls wait."""
+        with self._lock:
+            while self._waiting:
+                chunk = self._waiting[0]
+                if length_hint(chunk.calls) and not chunk.puller.process_queue.dropped:
+                    running = RunningCalls(chunk, time.monotonic(), takes_one=self._adapter.takes_one)
+                    self._running[running] = None
+                    return running
+                self._waiting.popleft()
+        return None
+
+    def _failed_call(
+        self, running: RunningCalls, argument: Any, result: HandlingResult, now_s: float
+    ) -> None:
+        """Record a call whose messages come again."""
+        messages, took_ms = running.messages_of([argument]), (now_s - running.started_s) * 1000
+        self._failed.append(CompletedCalls(running.puller, messages, result, took_ms, 1))
+        running.reported_s += now_s - running.started_s  # the time of this call is reported here
+
+    # -- in the event loop --------------------------------------------------------------------
+
+    def _start_workers(self, count: int) -> None:
+        for _ in range(count):
+            self._workers.add(self._start_worker())
+        self._schedule_check()
+
+    def _worker_ended(self, worker: asyncio.Future[None]) -> None:
+        self._workers.discard(worker)
+        self._tasks.run(self._flush)
+        if self._waiting and not self._workers:
+            self._start_workers(1)
+
+    def _count_waiting(self) -> int:
+        with self._lock:
+            return sum([length_hint(chunk.calls) for chunk in self._waiting])
+
+    def _check_workers(self) -> None:
+        """Double the workers when they began few of the calls that waited at the last check."""
+        self._check = None
+        waiting, workers = self._count_waiting(), len(self._workers)
+        begun, self._waiting_before = self._waiting_before - waiting, waiting
+        if waiting and workers < self._width and begun < _QUICK_CALLS * workers:
+            self._start_workers(min(workers, self._width - workers, waiting))
+        else:
+            self._schedule_check()
+
+    def _flush(self) -> None:
+        """Report the calls that ended."""
+        self._flushing = False
+        completed: list[CompletedCalls] = []
+        for running in list(self._running):
+            is_over = running.is_over  # read first: a thread sets it after its last call
+            calls = running.take_completed()
+            if calls is not None:
+                completed.append(calls)
+            if is_over:
+                del self._running[running]
+        while self._failed:
+            completed.append(self._failed.popleft())
+        if completed:
+            self._on_completed(completed)
 
 
-def in_progress(runner: HandlerRunner) -> Sequence[MessageExt]:
-    """The messages that handlers are at."""
-    return [message for work in runner.running() for message in work.in_progress()]
+class LoopRunner(HandlerRunner):
+    """Calls handlers in the event loop."""
+
+    _idle: tuple[asyncio.Task[None], asyncio.Future[None]] | None = None
+    """A waiting worker and what wakes it: a task for each pull would cost 5 % more (tests.bench.push)."""
+
+    def _start_worker(self) -> asyncio.Task[None]:
+        if self._idle is not None:
+            (worker, wakeup), self._idle = self._idle, None
+            wakeup.set_result(None)
+            return worker
+        worker = self._tasks.spawn(self._work(), "handlers")
+        worker.add_done_callback(self._worker_ended)
+        return worker
+
+    async def _work(self) -> None:
+        while True:
+            await self._call_chunks()
+            if self._idle is not None or self._is_closing:
+                return
+            worker = cast("asyncio.Task[None]", asyncio.current_task())
+            self._workers.discard(worker)
+            self._idle = worker, self._loop.create_future()
+            await self._idle[1]
+
+    async def _call_chunks(self) -> None:
+        turn_s = time.monotonic()  # not the event loop's clock, which uvloop updates once a turn
+        while (running := self._next_chunk()) is not None:
+            try:
+                turn_s = await self._call_all(running, turn_s)
+            finally:
+                running.argument = None
+                running.is_over = True
+                self._flush_soon()
+
+    async def _call_all(self, running: RunningCalls, turn_s: float) -> float:
+        call, is_async = self._adapter.function(), self._adapter.is_async
+        process_queue, done, monotonic = running.puller.process_queue, running.done.append, time.monotonic
+        returned: Any
+        for argument in running.chunk.calls:  # this loop is the cost of each message
+            if process_queue.dropped:
+                break
+            running.argument = argument
+            try:
+                returned = call(argument)
+                if is_async or (
+                    returned is not None and returned is not _SUCCESS and inspect.isawaitable(returned)
+                ):
+                    returned = await returned
+                result = (
+                    ACKNOWLEDGED if returned is None or returned is _SUCCESS else to_handling_result(returned)
+                )
+            except BaseException as error:  # whatever the application's code raises
+                if is_end_of_task(error):
+                    raise
+                log.exception("a handler failed on %s; they come again", running.messages_of([argument]))
+                result = failure_result(error)
+            now_s = monotonic()
+            if running.abandoned is not argument:
+                if result is ACKNOWLEDGED:
+                    done(argument)
+                else:
+                    self._failed_call(running, argument, result, now_s)
+            running.started_s = now_s
+            if not self._flushing:
+                self._flush_soon()
+            if now_s - turn_s >= _TURN_S:
+                running.argument = None
+                await asyncio.sleep(0)
+                turn_s = monotonic()
+        return turn_s
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._tasks.run, self._flush)
+
+    def _schedule_check(self) -> None:
+        if self._check is None and self._waiting and len(self._workers) < self._width:
+            self._check = self._loop.call_soon(self._tasks.run, self._check_workers)
 
 
-def is_async(handler: object) -> bool:
-    """Whether a handler is an ``async def``, or an object whose call is one."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - its kind is asked, not whether it is there
-    )
+class ThreadRunner(HandlerRunner):
+    """Calls plain handlers on threads."""
 
+    def __init__(
+        self,
+        adapter: HandlerAdapter,
+        batch: int,
+        width: int,
+        on_completed: OnCompleted,
+        tasks: Tasks,
+    ) -> None:
+        super().__init__(adapter, batch, width, on_completed, tasks)
+        self._pool = HandlerThreadPool(width)
+        self._pause_s = 0.0
 
-def is_end_of_task(error: BaseException) -> bool:
-    """Whether an error ends the task it comes up in; any other one is a handler's failure.
+    async def close(self, timeout_s: float) -> Sequence[MessageExt]:
+        """End the threads, too."""
+        left = await super().close(timeout_s)
+        self._pool.shutdown()
+        return left
 
-    A cancellation that nobody asked this task for is the handler's, which waited for something that was
-    cancelled. sys.exit() and Ctrl-C end the program from its main thread, as everywhere in Python; the event
-    loop of another thread they would end in silence.
-    """
-    if isinstance(error, asyncio.CancelledError):
-        return is_cancelled(asyncio.current_task())
-    if isinstance(error, SystemExit | KeyboardInterrupt):
-        return threading.current_thread() is threading.main_thread()
-    return isinstance(error, GeneratorExit)
+    def _start_worker(self) -> asyncio.Future[None]:
+        worker = self._loop.run_in_executor(self._pool, self._work)
+        worker.add_done_callback(self._worker_ended)
+        return worker
+
+    def _worker_ended(self, worker: asyncio.Future[None]) -> None:
+        if not worker.cancelled():
+            self._tasks.run(worker.result)  # an error fails the component
+        super()._worker_ended(worker)
+
+    def _work(self) -> None:
+        while (running := self._next_chunk()) is not None:
+            try:
+                self._call_all(running)
+            finally:
+                running.argument = None
+                running.is_over = True
+
+    def _call_all(self, running: RunningCalls) -> None:
+        call, loop, monotonic = self._adapter.function(), self._loop, time.monotonic
+        process_queue, done = running.puller.process_queue, running.done.append
+        reported_s = running.started_s
+        for argument in running.chunk.calls:  # this loop is the cost of each message
+            if process_queue.dropped:
+                break
+            running.argument = argument
+            try:
+                returned = call(argument)
+                if returned is None or returned is _SUCCESS:
+                    result = ACKNOWLEDGED
+                else:
+                    result = to_handling_result(wait_in_loop(returned, loop))
+            except BaseException as error:  # sys.exit() as well: here it would only end this thread
+                log.exception("a handler failed on %s; they come again", running.messages_of([argument]))
+                result = failure_result(error)
+            now_s = monotonic()
+            if running.abandoned is not argument:
+                if result is ACKNOWLEDGED:
+                    done(argument)
+                else:
+                    self._failed_call(running, argument, result, now_s)
+            running.started_s = now_s
+            if now_s - reported_s >= _TURN_S and not self._flushing:
+                reported_s, self._flushing = now_s, True
+                with contextlib.suppress(RuntimeError):  # the event loop ended before this handler
+                    loop.call_soon_threadsafe(self._tasks.run, self._flush)
+
+    def _schedule_check(self) -> None:
+        pause_s = _CHECK_S if self._waiting else _COLLECT_S
+        if self._check is not None:
+            if self._pause_s <= pause_s:
+                return
+            self._check.cancel()
+        if self._workers:
+            self._pause_s = pause_s
+            self._check = self._loop.call_later(pause_s, self._tasks.run, self._check_workers)
+
+    def _check_workers(self) -> None:
+        self._flush()
+        super()._check_workers()

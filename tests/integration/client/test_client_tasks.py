@@ -185,7 +185,7 @@ async def test_an_orderly_lane_that_ends(
             await fails_visibly(consumer, caplog)
 
 
-@pytest.mark.parametrize("method", ["_look", "_flush"])
+@pytest.mark.parametrize("method", ["_check_workers", "_flush"])
 async def test_a_callback_of_handlers_that_fails(
     method: str,
     cluster: EmbeddedCluster,

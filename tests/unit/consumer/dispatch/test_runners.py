@@ -12,10 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from rocketpy.consumer.dispatch.concurrent import HandlerAdapter
-from rocketpy.consumer.dispatch.loop_runner import LoopRunner
-from rocketpy.consumer.dispatch.runner import CompletedCalls, HandlerRunner
-from rocketpy.consumer.dispatch.thread_runner import ThreadRunner
+from rocketpy.consumer.dispatch.handler import HandlerAdapter
+from rocketpy.consumer.dispatch.runner import CompletedCalls, HandlerRunner, LoopRunner, ThreadRunner
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.listeners import ProcessListeners
 from rocketpy.consumer.outcomes import ConsumeResult, Later
@@ -49,11 +47,10 @@ class Rig:
             if batch == 1
             else HandlerAdapter(None, self._batch(kind), listeners)
         )
-        clock = asyncio.get_running_loop().time
         self.runner: HandlerRunner = (
-            LoopRunner(adapter, batch, width, self._finished, clock, self._tasks)
+            LoopRunner(adapter, batch, width, self._finished, self._tasks)
             if kind == "loop"
-            else ThreadRunner(adapter, batch, width, self._finished, clock, self._tasks)
+            else ThreadRunner(adapter, batch, width, self._finished, self._tasks)
         )
 
     @property

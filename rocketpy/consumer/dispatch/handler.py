@@ -1,0 +1,123 @@
+"""HandlerAdapter: the application's handler, called in the same way whichever kind it is."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from rocketpy.consumer.listeners import ProcessListeners
+from rocketpy.consumer.outcomes import (
+    BatchHandler,
+    Handler,
+    HandlerResult,
+    HandlingResult,
+    failure_result,
+    to_handling_result,
+)
+from rocketpy.message.message import MessageExt
+from rocketpy.runtime.tasks import is_cancelled
+
+log = logging.getLogger("rocketpy.consumer")
+
+
+class HandlerAdapter:
+    """Calls a handler with a batch of messages, and its listeners around each call.
+
+    handler, batch_handler: exactly one is given; a `handler` gets batches of one message.
+    """
+
+    def __init__(
+        self, handler: Handler | None, batch_handler: BatchHandler | None, listeners: ProcessListeners
+    ) -> None:
+        self._listeners = listeners
+        chosen = handler if handler is not None else batch_handler
+        self._handler = cast(Callable[[Any], HandlerResult | Awaitable[HandlerResult]], chosen)
+        self.takes_one = handler is not None
+        self.is_async = _is_async(self._handler)
+
+    def function(self) -> Callable[[Any], HandlerResult | Awaitable[HandlerResult]]:
+        """Return what to call with a message (`takes_one`) or a batch.
+
+        It is the handler itself where no listener needs the call, which saves two calls a message
+        (tests.bench.push).
+        """
+        if not self.takes_one:
+            return self
+        return self._call_with_one if self._listeners.all else self._handler
+
+    def __call__(self, messages: Sequence[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
+        """Call the handler; return its result, or an awaitable of it."""
+        if self._listeners.all:
+            return self._listeners.call(self._call, messages, is_async=self.is_async)
+        return self._call(messages)
+
+    def _call(self, messages: Sequence[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
+        # A list of its own: changes by the application must not change the messages that are committed.
+        return self._handler(messages[0] if self.takes_one else list(messages))
+
+    def _call_with_one(self, message: MessageExt) -> HandlerResult | Awaitable[HandlerResult]:
+        return self((message,))
+
+    async def handle(self, messages: Sequence[MessageExt], *, threads: bool) -> HandlingResult:
+        """Call the handler now; a plain function runs on a thread if `threads` is set."""
+        try:
+            if threads and not self.is_async:
+                return await asyncio.to_thread(self.handle_on_thread, messages, asyncio.get_running_loop())
+            returned: Any = self(messages)
+            if inspect.isawaitable(returned):
+                returned = await returned
+        except BaseException as error:  # whatever the application's code raises
+            if is_end_of_task(error):
+                raise
+            return _failed(messages, error)
+        return to_handling_result(returned)
+
+    def handle_on_thread(
+        self, messages: Sequence[MessageExt], loop: asyncio.AbstractEventLoop
+    ) -> HandlingResult:
+        """Call the handler on the current thread. An awaitable that it returns is awaited in `loop`."""
+        try:
+            return to_handling_result(wait_in_loop(self(messages), loop))
+        except BaseException as error:  # noqa: BLE001 - sys.exit() as well: here it would only end this thread
+            return _failed(messages, error)
+
+
+def _failed(messages: Sequence[MessageExt], error: BaseException) -> HandlingResult:
+    log.error("a handler failed on %s", messages, exc_info=error)
+    return failure_result(error)
+
+
+def wait_in_loop(returned: Any, loop: asyncio.AbstractEventLoop) -> Any:
+    """Return a handler's result on a thread: of an awaitable, what it returns in the event loop."""
+    if returned is not None and inspect.isawaitable(returned):
+        return asyncio.run_coroutine_threadsafe(_as_coroutine(returned), loop).result()
+    return returned
+
+
+async def _as_coroutine(awaitable: Awaitable[object]) -> object:
+    return await awaitable
+
+
+def _is_async(handler: object) -> bool:
+    """Return whether a handler is an ``async def``, or an object whose call is one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - the method's kind matters, not its existence
+    )
+
+
+def is_end_of_task(error: BaseException) -> bool:
+    """Return whether an error ends the current task; every other error is a failure of the handler.
+
+    A cancellation that was not requested of this task comes from something that the handler awaited.
+    sys.exit() and Ctrl-C end the program from the main thread; on another thread they would end its event
+    loop silently.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return is_cancelled(asyncio.current_task())
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return threading.current_thread() is threading.main_thread()
+    return isinstance(error, GeneratorExit)
