@@ -1,4 +1,4 @@
-"""The name server: which brokers there are, and which of them serve a topic."""
+"""The name server: tells clients which brokers serve a topic."""
 
 from rocketpy_broker.namesrv.server import NameServer
 

@@ -1,8 +1,8 @@
-"""Key-value settings of a name server, in namespaces. Pure: saving them is the server's work.
+"""Key-value settings of a name server, in namespaces. Pure: the server saves them.
 
-The namespace ORDER_TOPIC_CONFIG says which brokers have how many queues of an ordered topic.
-Source: KVConfigManager of RocketMQ 4.6.0; the file (kvConfig.json) has its form. Differs: there are limits,
-since the answer to each broker's registration holds a whole namespace.
+The namespace ORDER_TOPIC_CONFIG has the number of queues at each broker for ordered topics. Source:
+KVConfigManager of RocketMQ 4.6.0, with the same file format (kvConfig.json). Differs: there are limits,
+because the response to each registration holds a whole namespace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 class KvChange(NamedTuple):
-    """One setting. value: None deletes it."""
+    """A change of one setting. value: None deletes it."""
 
     namespace: str
     key: str
@@ -31,7 +31,7 @@ class KvChange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Bytes of the setting."""
         return _size(self.namespace, self.key, self.value or "")
 
 
@@ -41,27 +41,27 @@ class KvConfig:
 
     _table: dict[str, dict[str, str]] = field(default_factory=dict)
     size: int = 0
-    """Bytes of all names and values, in UTF-8; of a namespace without keys, of its name."""
+    """Bytes of all names and values in UTF-8, with the names of empty namespaces."""
 
     @classmethod
     def decode(cls, data: bytes) -> KvConfig:
-        """Return the settings that a kvConfig.json holds. Raises ValueError when it holds none."""
+        """Return the settings in a kvConfig.json. Raises ValueError for invalid contents."""
         table = msgspec.json.decode(data, type=_File).config_table
         size = sum(_size(name, *pair) for name, keys in table.items() for pair in keys.items())
         return cls(table, size + sum(_size(name) for name, keys in table.items() if not keys))
 
     def encode(self, changes: Iterable[KvChange] = ()) -> bytes:
-        """Return the content of kvConfig.json, with changes that are not in use yet."""
+        """Return the contents of kvConfig.json after some changes, which are not applied."""
         table = {namespace: keys.copy() for namespace, keys in self._table.items()}
         draft = KvConfig(table)
         for change in changes:
-            draft.use(change)
+            draft.apply(change)
         return msgspec.json.encode(_File(config_table=table))
 
     def check(self, change: KvChange, *, value_bytes_max: int, bytes_max: int, reserved: int = 0) -> None:
-        """Raise UsageError when a value, or all of them together, would be too large.
+        """Raise UsageError if a value, or all values together, would be too large.
 
-        reserved: bytes of changes that are not in use yet.
+        reserved: bytes of changes that are not applied yet.
         """
         where = f"namespace {change.namespace[:100]!r}, key {change.key[:100]!r}"
         if change.size > value_bytes_max:
@@ -74,8 +74,8 @@ class KvConfig:
                 f"{where}: all settings would take {total} bytes; the limit of maxKvTotalBytes is {bytes_max}"
             )
 
-    def use(self, change: KvChange) -> None:
-        """Set or delete a value. A namespace begins to exist with its first key, and stays, as in 4.6.0."""
+    def apply(self, change: KvChange) -> None:
+        """Set or delete a value. A namespace remains after its last key is deleted, as in 4.6.0."""
         namespace, key, value = change
         if value is None:
             keys = self._table.get(namespace, {})
@@ -88,7 +88,7 @@ class KvConfig:
         self._table.setdefault(namespace, {})[key] = value
 
     def _replaced_size(self, namespace: str, key: str) -> int:
-        """Bytes that a value for this key takes the place of."""
+        """Return the bytes that a value for this key replaces."""
         keys = self._table.get(namespace)
         if keys is None:
             return 0
@@ -98,11 +98,11 @@ class KvConfig:
         return 0 if keys else _size(namespace)
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return a value, None when there is none."""
+        """Return a value; None if it does not exist."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """Return all keys and values of a namespace, None when it never had one."""
+        """Return all keys and values of a namespace; None for an unknown one."""
         return self._table.get(namespace)
 
 

@@ -1,6 +1,6 @@
-"""What a name server takes for a broker's registration. Pure.
+"""Limits of a broker's registration. Pure.
 
-RocketMQ takes any numbers and names. A route with 2,147,483,647 queues makes its clients build a list of
+RocketMQ accepts any numbers and names. A route with 2,147,483,647 queues makes its clients build a list of
 them.
 """
 
@@ -18,17 +18,17 @@ from rocketpy_broker.namesrv.route_table import BrokerIdentity
 _NAME_CHARACTERS_MAX: Final = 255
 _PERM_MAX: Final = 7
 _BROKER_ID_MIN: Final = -1
-"""Of a DLedger peer without a role."""
+"""Id of a DLedger peer without a role."""
 
 
 def check_registration(
     broker: BrokerIdentity, ha_address: str, topics: Iterable[TopicConfig], filter_servers: Iterable[str]
 ) -> None:
-    """Raise UsageError, saying what is wrong, for a registration that no broker sends."""
+    """Raise UsageError for a registration with a value that no broker sends."""
     for what, name in (("cluster", broker.cluster), ("broker", broker.name)):
         _check_name(what, name)
     if broker.broker_id < _BROKER_ID_MIN:
-        raise UsageError(f"broker {broker.name} has the id {broker.broker_id}; -1 is the lowest")
+        raise UsageError(f"broker {broker.name} has the id {broker.broker_id}; the lowest allowed id is -1")
     for address in (broker.address, *filter_servers, *([ha_address] if ha_address else [])):
         _check_address(broker.name, address)
     for topic in topics:
@@ -39,7 +39,7 @@ def _check_name(what: str, name: str) -> None:
     if not 1 <= len(name) <= _NAME_CHARACTERS_MAX or not name.isprintable() or " " in name:
         raise UsageError(
             f"{what} {name[:200]!r} has {len(name)} characters; 1 to {_NAME_CHARACTERS_MAX} printable ones "
-            "without blanks are expected"
+            "without blanks are allowed"
         )
 
 
@@ -55,6 +55,6 @@ def _check_topic(topic: TopicConfig) -> None:
     _check_name("topic", name)
     for count in (topic.read_queue_nums, topic.write_queue_nums):
         if not 0 <= count <= QUEUES_MAX:
-            raise UsageError(f"topic {name} has {count} queues; 0 to {QUEUES_MAX} are possible")
+            raise UsageError(f"topic {name} has {count} queues; 0 to {QUEUES_MAX} are allowed")
     if not 0 <= topic.perm <= _PERM_MAX:
-        raise UsageError(f"topic {name} has the permission {topic.perm}; 0 to {_PERM_MAX} are possible")
+        raise UsageError(f"topic {name} has the permission {topic.perm}; 0 to {_PERM_MAX} are allowed")

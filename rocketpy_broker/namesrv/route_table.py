@@ -1,13 +1,14 @@
-"""The route table: brokers, their addresses and topics, as they registered them.
+"""The route table: the registered brokers with their addresses and topics.
 
-Pure: no clock, no sockets. `now_ms` is any steady clock's milliseconds; a channel is whatever
-object stands for the connection a broker registered on.
-Source: RouteInfoManager of RocketMQ 4.6.0; differs: one owner, so no locks.
+Pure: no clock, no sockets. `now_ms` is the time of any monotonic clock. A channel is any object that stands
+for the connection of a broker.
+
+Source: RouteInfoManager of RocketMQ 4.6.0. Differs: no locks, as there is one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -27,7 +28,7 @@ from rocketpy.protocol.message.sysflag import TopicSysFlag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """What every request of a broker says about itself."""
+    """Identity of a broker, which is part of all its requests."""
 
     cluster: str
     name: str
@@ -38,21 +39,21 @@ class BrokerIdentity:
 
 @dataclass(slots=True, kw_only=True)
 class LiveBroker:
-    """One broker process that is registered."""
+    """A registered broker process."""
 
     identity: BrokerIdentity
     ha_address: str
     channel: Hashable
     data_version: DataVersion
-    """Of its topic table, as last registered."""
+    """Version of the topics that it registered last."""
     updated_ms: int
     account: str
-    """Who registered it, where there is access control."""
+    """Account that registered it; empty without access control."""
 
 
 @dataclass(frozen=True, slots=True)
 class MasterHint:
-    """What a registering slave is told; both None for a master, or when the master is away."""
+    """Addresses of the master, for a slave that registers. None for a master, or without a master."""
 
     address: str | None = None
     ha_address: str | None = None
@@ -60,7 +61,7 @@ class MasterHint:
 
 @dataclass(slots=True)
 class RouteTable:
-    """All a name server knows. Every method answers from memory."""
+    """The brokers and topics that a name server knows."""
 
     _queues: dict[str, dict[str, QueueData]] = field(default_factory=dict)
     """topic -> broker name -> its queues."""
@@ -71,13 +72,13 @@ class RouteTable:
     _live: dict[str, LiveBroker] = field(default_factory=dict)
     """address -> the process behind it."""
     _filter_servers: dict[str, list[str]] = field(default_factory=dict)
-    """address -> its filter servers (a 4.x feature that 4.6.0 still carries in routes)."""
+    """address -> its filter servers (a feature of 4.x that 4.6.0 deprecates)."""
     changes: int = 0
-    """How often an answer to a client may have become another."""
+    """Number of changes that may affect responses to clients."""
     entries: int = 0
-    """Brokers, pairs of a cluster and a broker, and pairs of a topic and a broker: what takes memory."""
+    """Number of brokers, pairs of a cluster and a broker, and pairs of a topic and a broker."""
 
-    # -- what brokers do ----------------------------------------------------------------------
+    # -- registration -------------------------------------------------------------------------
 
     def register(
         self,
@@ -91,24 +92,23 @@ class RouteTable:
         now_ms: int,
         account: str = "",
     ) -> MasterHint:
-        """Take a broker's registration, a first one or a refreshing one.
+        """Register a broker, or refresh its registration.
 
-        topics: all of the broker's, or those that changed (QUIRKS 13): a topic that is not among
-        them stays as it is. They are only looked at when a master's data_version is new.
-        filter_servers: None leaves them as they are.
+        topics: all topics of the broker, or the changed ones (QUIRKS 13); others stay as they are. They are
+        used only if the broker is a master with a new data_version. filter_servers: None for no change.
         """
         before = self._live.get(broker.address)
         if before is not None and before.identity.name != broker.name:
-            self._drop_live(before)  # nothing else would drop that name
+            self._drop_live(before)  # nothing else would remove that name
         names = self._clusters.setdefault(broker.cluster, set())
         if broker.name not in names:
             names.add(broker.name)
             self.entries += 1
             self.changes += 1
-        first = self._enter_address(broker)
+        first = self._put_address(broker)
         if broker.broker_id == MASTER_ID and (first or self.is_changed(broker.address, data_version)):
             for topic in topics.values():
-                self._enter_queues(broker.name, topic)
+                self._put_queues(broker.name, topic)
         self.entries += broker.address not in self._live
         self._live[broker.address] = LiveBroker(
             identity=broker,
@@ -118,17 +118,17 @@ class RouteTable:
             updated_ms=now_ms,
             account=account,
         )
-        self._enter_filter_servers(broker.address, filter_servers)
+        self._put_filter_servers(broker.address, filter_servers)
         return MasterHint() if broker.broker_id == MASTER_ID else self._master_hint(broker.name)
 
-    def _enter_address(self, broker: BrokerIdentity) -> bool:
-        """Return whether this id of this broker was unknown until now."""
+    def _put_address(self, broker: BrokerIdentity) -> bool:
+        """Add an address; return whether the id of the broker was unknown."""
         data = self._brokers.get(broker.name)
         if data is None:
             data = BrokerData(cluster=broker.cluster, broker_name=broker.name, broker_addrs={})
             self._brokers[broker.name] = data
         addresses = data.broker_addrs
-        # A process that changed its role keeps its address: the entry under the old id goes away.
+        # A process keeps its address when its role changes; the entry of its old id is removed.
         for broker_id in [key for key, address in addresses.items() if address == broker.address]:
             if broker_id != broker.broker_id:
                 del addresses[broker_id]
@@ -139,7 +139,7 @@ class RouteTable:
             self.changes += 1
         return before is None
 
-    def _enter_queues(self, broker_name: str, topic: TopicConfig) -> None:
+    def _put_queues(self, broker_name: str, topic: TopicConfig) -> None:
         brokers = self._queues.setdefault(topic.topic_name, {})
         entry = QueueData(
             broker_name=broker_name,
@@ -154,22 +154,22 @@ class RouteTable:
             self.changes += 1
 
     def find_duplicate(self, broker: BrokerIdentity) -> LiveBroker | None:
-        """Return the process at another address that is registered with the same name and id."""
+        """Return the broker with the same name and id, but another address."""
         data = self._brokers.get(broker.name)
         address = None if data is None else data.broker_addrs.get(broker.broker_id)
         return None if address is None or address == broker.address else self._live.get(address)
 
     def live_broker(self, address: str) -> LiveBroker | None:
-        """Return the process at an address."""
+        """Return the broker at an address."""
         return self._live.get(address)
 
     def count_new(self, broker: BrokerIdentity, topics: Iterable[str]) -> int:
-        """Return how many `entries` a registration would add."""
+        """Return the number of `entries` that a registration would add."""
         new = sum(broker.name not in self._queues.get(topic, ()) for topic in topics)
         is_joining = broker.name not in self._clusters.get(broker.cluster, ())
         return new + is_joining + (broker.address not in self._live)
 
-    def _enter_filter_servers(self, address: str, filter_servers: Iterable[str] | None) -> None:
+    def _put_filter_servers(self, address: str, filter_servers: Iterable[str] | None) -> None:
         if filter_servers is None:
             return
         servers = list(filter_servers)
@@ -185,35 +185,35 @@ class RouteTable:
         return MasterHint() if master is None else MasterHint(address, master.ha_address)
 
     def unregister(self, broker: BrokerIdentity) -> None:
-        """Forget a broker that says goodbye; one that is not known is no error."""
+        """Remove a broker. An unknown one is not an error."""
         self._drop(broker.address, broker.name, broker.broker_id)
 
     def is_changed(self, address: str, data_version: DataVersion) -> bool:
-        """Whether a broker must send its topics again: it is unknown or registered another version."""
+        """Whether a broker must send its topics: it is unknown, or it registered another version."""
         return self.data_version_of(address) != data_version
 
     def data_version_of(self, address: str) -> DataVersion | None:
-        """The version last registered from an address."""
+        """Return the version of the topics that the broker at an address registered."""
         live = self._live.get(address)
         return None if live is None else live.data_version
 
     def touch(self, address: str, now_ms: int) -> None:
-        """A broker showed that it lives."""
+        """Record that a broker is alive."""
         live = self._live.get(address)
         if live is not None:
             live.updated_ms = now_ms
 
-    # -- what ends them -----------------------------------------------------------------------
+    # -- removal -------------------------------------------------------------------------------
 
     def drop_inactive(self, now_ms: int, expired_ms: int) -> list[LiveBroker]:
-        """Drop every broker not heard of for longer than expired_ms; return them."""
+        """Remove and return the brokers that were silent for longer than expired_ms."""
         late = [live for live in self._live.values() if live.updated_ms + expired_ms < now_ms]
         for live in late:
             self._drop_live(live)
         return late
 
     def drop_channel(self, channel: Hashable) -> list[LiveBroker]:
-        """Drop every broker that registered on a connection that is gone; return them."""
+        """Remove and return the brokers that registered on a closed connection."""
         gone = [live for live in self._live.values() if live.channel is channel]
         for live in gone:
             self._drop_live(live)
@@ -230,13 +230,13 @@ class RouteTable:
         data = self._brokers.get(name)
         if data is None:
             return
-        # Only its own entry: meanwhile another process may have registered under the same id.
+        # Only its own entry: another process may have registered with the same id since.
         if data.broker_addrs.get(broker_id) == address:
             del data.broker_addrs[broker_id]
         if not data.broker_addrs:
-            self._forget_name(name)
+            self._drop_name(name)
 
-    def _forget_name(self, name: str) -> None:
+    def _drop_name(self, name: str) -> None:
         del self._brokers[name]
         for cluster in [key for key, names in self._clusters.items() if name in names]:
             self._clusters[cluster].discard(name)
@@ -249,36 +249,30 @@ class RouteTable:
             if not self._queues[topic]:
                 del self._queues[topic]
 
-    # -- what operators do --------------------------------------------------------------------
+    # -- changes by operators ------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic on all brokers, until one of them registers a new version of its table."""
+        """Remove a topic until a broker with it registers a new version of its topics."""
         self.entries -= len(self._queues.pop(topic, ()))
         self.changes += 1
 
-    def wipe_write_perm(self, broker_name: str) -> int:
-        """Take the right to write from all topics of a broker; return how many.
+    def set_write_perm(self, broker_name: str, *, is_writable: bool) -> int:
+        """Set or clear the write permission of all topics of a broker; return the number of topics.
 
-        It lasts until the broker registers a new version of its table.
+        It lasts until the broker registers a new version of its topics. Only RocketMQ 4.9 can set it.
         """
-        return self._set_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
-
-    def add_write_perm(self, broker_name: str) -> int:
-        """Give back what `wipe_write_perm` took; return how many topics (a request of RocketMQ 4.9)."""
-        return self._set_perm(broker_name, lambda perm: perm | PERM_WRITE)
-
-    def _set_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
         found = [brokers for brokers in self._queues.values() if broker_name in brokers]
         self.changes += 1
         for brokers in found:
             entry = brokers[broker_name]
-            brokers[broker_name] = msgspec.structs.replace(entry, perm=change(entry.perm))
+            perm = entry.perm | PERM_WRITE if is_writable else entry.perm & ~PERM_WRITE
+            brokers[broker_name] = msgspec.structs.replace(entry, perm=perm)
         return len(found)
 
-    # -- what clients ask ---------------------------------------------------------------------
+    # -- routes --------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """The brokers that serve a topic, with their queues; None when there is none."""
+        """Return the brokers and queues of a topic; None without any."""
         queues = self._queues.get(topic)
         if not queues:
             return None
@@ -297,41 +291,42 @@ class RouteTable:
         )
 
     def cluster_info(self) -> ClusterInfo:
-        """All clusters and brokers."""
+        """Return all clusters and brokers."""
         return ClusterInfo(
             broker_addr_table=dict(self._brokers),
             cluster_addr_table={name: sorted(brokers) for name, brokers in self._clusters.items()},
         )
 
     def topics(self) -> list[str]:
-        """Every topic."""
+        """Return all topics."""
         return list(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """The topics of any broker of a cluster; none for a cluster that is not there."""
+        """Return the topics of all brokers of a cluster; none for an unknown cluster."""
         names = self._clusters.get(cluster, set())
         return [topic for topic, brokers in self._queues.items() if not names.isdisjoint(brokers)]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Clusters and brokers, each of which is a topic of its own, and some broker's address."""
+        """Return the names of clusters and brokers, which are topics as well, and the address of any
+        broker.
+        """
         names = [name for cluster, brokers in self._clusters.items() for name in (cluster, *sorted(brokers))]
         address = next((a for b in self._brokers.values() for a in b.broker_addrs.values()), None)
         return names, address
 
     def unit_topics(self) -> list[str]:
-        """Topics with the unit flag."""
-        return [t for t, flag in self._flags() if flag & TopicSysFlag.UNIT]
+        """Return the topics with the unit flag."""
+        return [topic for topic, flag in self._flags() if flag & TopicSysFlag.UNIT]
 
     def unit_sub_topics(self) -> list[str]:
-        """Topics with the flag of a unit subscription."""
-        return [t for t, flag in self._flags() if flag & TopicSysFlag.UNIT_SUB]
+        """Return the topics with the unit subscription flag."""
+        return [topic for topic, flag in self._flags() if flag & TopicSysFlag.UNIT_SUB]
 
     def unit_sub_un_unit_topics(self) -> list[str]:
-        """Topics with the flag of a unit subscription but without that of a unit."""
-        return [
-            t for t, flag in self._flags() if flag & TopicSysFlag.UNIT_SUB and not flag & TopicSysFlag.UNIT
-        ]
+        """Return the topics with the unit subscription flag, but without the unit flag."""
+        flags = TopicSysFlag.UNIT | TopicSysFlag.UNIT_SUB
+        return [topic for topic, flag in self._flags() if flag & flags == TopicSysFlag.UNIT_SUB]
 
     def _flags(self) -> Iterable[tuple[str, int]]:
-        """Each topic with the flags on the first broker that registered it, as 4.6.0 looks at it."""
+        """Return each topic with its flags at the first broker that registered it, as in 4.6.0."""
         return ((t, next(iter(q.values())).topic_syn_flag) for t, q in self._queues.items() if q)

@@ -1,9 +1,9 @@
-"""The name server: answers brokers and clients from the route table and the key-value settings.
+"""The name server: handles requests of brokers and clients with the route table and key-value settings.
 
-Source: DefaultRequestProcessor of RocketMQ 4.6.0. Differs: a request code it does not know is
-answered REQUEST_CODE_NOT_SUPPORTED (4.6.0 is silent, QUIRKS 6), and its configuration can be changed from
-afar only as far as its own file allows. A registration that no broker sends is refused, and so is one under
-the name and id of another account's broker; see decision 0020.
+Source: DefaultRequestProcessor of RocketMQ 4.6.0. Differs: the response to an unknown request code is
+REQUEST_CODE_NOT_SUPPORTED (4.6.0 sends none, QUIRKS 6), and its own file decides which settings may change by
+request. A registration with impossible values is rejected, and so is one with the name and id of another
+account's broker; see decision 0020.
 """
 
 from __future__ import annotations
@@ -62,19 +62,23 @@ log = logging.getLogger("rocketpy.namesrv")
 Handler = Callable[[Channel, Command], Command | None]
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-"""What 4.6.0 puts behind some remarks; tools look for it."""
+"""4.6.0 appends this to some remarks, and tools search for it."""
 _ORDER_BYTES_MAX: Final = 8 << 20
-"""Order configurations in the answer to a registration; an older file may hold more, and stops no broker."""
+"""Limit of order configurations in the response to a registration. An older file may hold more."""
 
 
 class AddWritePermOfBrokerResponseHeader(Header, kw_only=True):
-    """The answer to ADD_WRITE_PERM_OF_BROKER: how many topics got the right (RocketMQ 4.9)."""
+    """Response to ADD_WRITE_PERM_OF_BROKER: number of topics that became writable (RocketMQ 4.9)."""
 
     add_topic_count: Int32
 
 
 class NameServer:
-    """One name server. `start` it, then it serves at `address` until `close`."""
+    """A name server. It serves at `address` from `start` to `close`.
+
+    Args:
+        config: Settings; None for the defaults.
+    """
 
     def __init__(self, config: NamesrvConfig | None = None) -> None:
         self.config = fit_namesrv_open_files_limit(config or NamesrvConfig())
@@ -82,7 +86,7 @@ class NameServer:
         self.kv = KvConfig()
         self._server: Server | None = None
         self.memory: Final = self.config.listen.options.memory_budget()
-        """What it keeps for connections."""
+        """Memory of its connections."""
         self._scan: asyncio.TimerHandle | None = None
         self.tasks = Tasks("the name server")
         self._access = create_access_guard(self.config.listen, NAMESRV_PERMISSIONS, self.tasks)
@@ -91,27 +95,30 @@ class NameServer:
         )
         self._kv_unsaved_bytes = 0
         self._routes: dict[str, bytes] = {}
-        """Answers by topic, as long as `RouteTable.changes` is what it was."""
+        """Encoded routes by topic, valid while `RouteTable.changes` is `_routes_at`."""
         self._routes_at = 0
         self._live = namesrv_live_config(self.config)
         self.http: HttpServer | None = None
-        """Where probes are answered; None when no port is set."""
+        """HTTP server for probes; None without metricsPort."""
         if self.config.metrics.port is not None:
             self.http = HttpServer(self.config.metrics.host, self.config.metrics.port, self.tasks)
             add_probes(self.http, live=self._live_checks, ready=self.readiness)
         self.phase: str | None = "not started"
-        """What it does before and after it serves; None while it serves."""
+        """Current step of start or stop; None while it serves."""
         self._handlers = self._handler_table()
 
     @property
     def address(self) -> Address:
-        """Where it is reached, with the real port. Raises ConfigInvalid before `start`."""
-        if self._server is None:
-            return self.config.listen.address
-        return self._server.address
+        """Address of the server; before `start`, the configured one."""
+        return self.config.listen.address if self._server is None else self._server.address
 
     async def start(self) -> None:
-        """Read the key-value settings and begin to serve. Raises OSError, StoreDamaged; it is closed then."""
+        """Read the key-value settings and start to serve. On failure, the server is closed.
+
+        Raises:
+            OSError: A port or a file cannot be used.
+            StoreDamaged: The file of the key-value settings is damaged.
+        """
         try:
             await self._start()
         except BaseException:
@@ -136,7 +143,7 @@ class NameServer:
         log.info("name server at %s", self.address)
 
     async def close(self) -> None:
-        """Stop serving; brokers and clients keep what they know and try other name servers."""
+        """Stop the server. Brokers and clients go on with the routes that they have."""
         self.phase = "stopping: connections"
         if self._scan is not None:
             self._scan.cancel()
@@ -144,32 +151,32 @@ class NameServer:
         self.phase = "closed"
 
     def readiness(self) -> list[Check]:
-        """What must be in order for clients and brokers to be served well, as /readyz shows it."""
+        """Return the checks of /readyz."""
         return [Check("serving", self.phase), *self._live_checks()]
 
     def _live_checks(self) -> list[Check]:
-        """What only a restart mends."""
+        """Return the checks of /livez: failures that need a restart."""
         return [Check("tasks", None if self.tasks.failure is None else str(self.tasks.failure))]
 
     @property
     def tls_problem(self) -> str:
-        """Why certificates that were replaced are not used; empty if they are."""
+        """Error of the last reload of replaced certificates; empty without one."""
         tls = self.config.listen.options.ssl
         return tls.problem if isinstance(tls, TlsFiles) else ""
 
     async def wait_failed(self) -> RocketError:
-        """Wait until it can no longer do its work, and return why; only a restart helps then."""
+        """Wait for a failure that needs a restart, and return it."""
         return await self.tasks.wait_failed()
 
     # -- Endpoint -----------------------------------------------------------------------------
 
     def channel_opened(self, channel: Channel) -> None:
-        """Part of Endpoint."""
+        """Start the authentication timeout of a new connection."""
         if self._access is not None:
             self._access.opened(channel)
 
     def handle(self, channel: Channel, request: Command) -> Command | None:
-        """Answer one request."""
+        """Handle one request."""
         handler = self._handlers.get(request.code)
         if handler is None or request.code not in NAMESRV_PERMISSIONS:
             return request.reply(
@@ -187,11 +194,11 @@ class NameServer:
         """Part of Endpoint."""
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """A broker whose connection is gone is dropped at once."""
+        """Remove the brokers of a closed connection."""
         if self._access is not None:
             self._access.closed(channel)
         for broker in self.routes.drop_channel(channel):
-            log.warning("broker %s at %s is gone", broker.identity.name, broker.identity.address)
+            log.warning("broker %s at %s disconnected", broker.identity.name, broker.identity.address)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -213,7 +220,7 @@ class NameServer:
                 broker.channel.close()
         self._schedule_scan()
 
-    # -- what brokers ask ---------------------------------------------------------------------
+    # -- requests of brokers -------------------------------------------------------------------
 
     def _register(self, channel: Channel, request: Command) -> Command:
         header = request.header_as(RegisterBrokerRequestHeader)
@@ -255,7 +262,7 @@ class NameServer:
         return request.reply(header=answer, body=order if len(order) <= _ORDER_BYTES_MAX else b"")
 
     def _account(self, channel: Channel, request: Command) -> str:
-        """Who asks, where there is access control: an account, or a host that needs none."""
+        """Return who sends a request: an account, or a host without one. Empty without access control."""
         if self._access is None:
             return ""
         return request.ext_fields().get(ACCESS_KEY) or f"host {channel.remote_host}"
@@ -269,15 +276,15 @@ class NameServer:
             )
 
     def _check_duplicate(self, broker: BrokerIdentity, channel: Channel, account: str) -> None:
-        """Warn when a broker takes the place of one that is connected; raise UsageError where it may not.
+        """Warn if a broker replaces a connected one; raise UsageError if it must not replace that one.
 
-        A broker that restarted at another address, or a replica that leads now, uses the same account; and a
-        broker whose connection has ended holds no place.
+        A broker that restarted at another address, or a replica that leads now, has the same account. A
+        broker without a connection can be replaced.
         """
-        there = self.routes.live_broker(broker.address)
-        if there is not None and there.identity.name != broker.name and there.account != account:
+        known = self.routes.live_broker(broker.address)
+        if known is not None and known.identity.name != broker.name and known.account != account:
             raise UsageError(
-                f"{broker.address} is the address of broker {there.identity.name}, which another account "
+                f"{broker.address} is the address of broker {known.identity.name}, which another account "
                 "registered; set brokerIP1 or listenPort to an address of its own"
             )
         duplicate = self.routes.find_duplicate(broker)
@@ -290,7 +297,7 @@ class NameServer:
                 f"{where}; stop it first, or use its account"
             )
         log.warning(
-            "the broker at %s takes the place of the one at %s, which is still connected, with %s. Unless a "
+            "the broker at %s replaces the one at %s, which is still connected and has %s, too. Unless a "
             "replica took over, two brokers have the same identity: change that of one",
             broker.address,
             duplicate.identity.address,
@@ -302,7 +309,7 @@ class NameServer:
         live = self.routes.live_broker(header.broker_addr)
         if live is not None and live.account != self._account(channel, request):
             remark = f"the broker at {header.broker_addr} was registered by another account"
-            log.warning("%s may not unregister it: %s", channel.remote_address, remark)
+            log.warning("unregistration by %s rejected: %s", channel.remote_address, remark)
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         self.routes.unregister(
             BrokerIdentity(
@@ -312,7 +319,7 @@ class NameServer:
                 address=header.broker_addr,
             )
         )
-        log.info("broker %s at %s says goodbye", header.broker_name, header.broker_addr)
+        log.info("broker %s at %s unregistered", header.broker_name, header.broker_addr)
         return request.reply()
 
     def _query_data_version(self, channel: Channel, request: Command) -> Command:
@@ -326,7 +333,7 @@ class NameServer:
             body=b"" if known is None else known.encode(),
         )
 
-    # -- what clients ask ---------------------------------------------------------------------
+    # -- requests of clients ------------------------------------------------------------------
 
     def _route(self, channel: Channel, request: Command) -> Command:
         topic = request.header_as(GetRouteInfoRequestHeader).topic
@@ -351,38 +358,26 @@ class NameServer:
     def _cluster_info(self, channel: Channel, request: Command) -> Command:
         return request.reply(body=self.routes.cluster_info().encode())
 
-    def _topics(self, channel: Channel, request: Command) -> Command:
-        return _topic_list(request, self.routes.topics())
-
     def _topics_by_cluster(self, channel: Channel, request: Command) -> Command:
         header = request.header_as(GetTopicsByClusterRequestHeader)
         return _topic_list(request, self.routes.topics_of_cluster(header.cluster))
 
-    def _system_topics(self, channel: Channel, request: Command) -> Command:
-        return _topic_list(request, *self.routes.system_topics())
-
-    def _unit_topics(self, channel: Channel, request: Command) -> Command:
-        return _topic_list(request, self.routes.unit_topics())
-
-    def _unit_sub_topics(self, channel: Channel, request: Command) -> Command:
-        return _topic_list(request, self.routes.unit_sub_topics())
-
-    def _unit_sub_un_unit_topics(self, channel: Channel, request: Command) -> Command:
-        return _topic_list(request, self.routes.unit_sub_un_unit_topics())
-
-    # -- what operators ask -------------------------------------------------------------------
+    # -- requests of operators ---------------------------------------------------------------
 
     def _wipe_write_perm(self, channel: Channel, request: Command) -> Command:
-        name = request.header_as(WipeWritePermOfBrokerRequestHeader).broker_name
-        count = self.routes.wipe_write_perm(name)
-        log.info("%s wiped the write permission of %s: %d topics", channel.remote_address, name, count)
+        count = self._set_write_perm(channel, request, is_writable=False)
         return request.reply(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
 
     def _add_write_perm(self, channel: Channel, request: Command) -> Command:
-        name = request.header_as(WipeWritePermOfBrokerRequestHeader).broker_name
-        count = self.routes.add_write_perm(name)
-        log.info("%s added the write permission of %s: %d topics", channel.remote_address, name, count)
+        count = self._set_write_perm(channel, request, is_writable=True)
         return request.reply(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
+
+    def _set_write_perm(self, channel: Channel, request: Command, *, is_writable: bool) -> int:
+        name = request.header_as(WipeWritePermOfBrokerRequestHeader).broker_name
+        count = self.routes.set_write_perm(name, is_writable=is_writable)
+        verb = "added" if is_writable else "wiped"
+        log.info("%s %s the write permission of %s: %d topics", channel.remote_address, verb, name, count)
+        return count
 
     def _delete_topic(self, channel: Channel, request: Command) -> Command:
         topic = request.header_as(DeleteTopicInNamesrvRequestHeader).topic
@@ -447,27 +442,28 @@ class NameServer:
 
     def _use_kv(self, changes: Sequence[KvChange]) -> None:
         for change in changes:
-            self.kv.use(change)
+            self.kv.apply(change)
 
     def _check_kv_bytes(self) -> None:
-        """Tell an operator about settings of an older version that no broker gets."""
+        """Log an error for an older file with more order configurations than a response may hold."""
         order = self._kv_body(NAMESPACE_ORDER_TOPIC_CONFIG) or b""
         if len(order) > _ORDER_BYTES_MAX:
             log.error(
-                "%s has %d bytes in %s; brokers get none of it with more than %d. Delete what is not needed",
+                "%s has %d bytes in %s; brokers receive none of it above %d bytes. Delete unused keys",
                 self.config.kv_config_path,
                 len(order),
                 NAMESPACE_ORDER_TOPIC_CONFIG,
                 _ORDER_BYTES_MAX,
             )
 
-    def _get_config(self, channel: Channel, request: Command) -> Command:
-        return request.reply(body=self._live.text().encode())
-
     def _update_config(self, channel: Channel, request: Command) -> None:
         respond_later(self.tasks, channel, request, update_settings(self._live, channel, request))
 
     def _handler_table(self) -> dict[int, Handler]:
+        def lists(topics: Callable[[], list[str]]) -> Handler:
+            return lambda _, request: _topic_list(request, topics())
+
+        routes = self.routes
         return {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._get_kv,
@@ -480,15 +476,17 @@ class NameServer:
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
             ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lists(routes.topics),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_sub_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_sub_un_unit_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda _, request: _topic_list(
+                request, *routes.system_topics()
+            ),
+            RequestCode.GET_UNIT_TOPIC_LIST: lists(routes.unit_topics),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: lists(routes.unit_sub_topics),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lists(routes.unit_sub_un_unit_topics),
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
-            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+            RequestCode.GET_NAMESRV_CONFIG: lambda _, request: request.reply(body=self._live.text().encode()),
         }
 
 

@@ -196,7 +196,7 @@ async def test_a_broker_that_takes_the_place_of_another_is_reported(
         assert (await register(first, topic)).code == 0
         with caplog.at_level(logging.WARNING, "rocketpy.namesrv"):
             assert (await register(other, topic, address="127.0.0.1:20911")).code == 0
-    assert "127.0.0.1:20911 takes the place of the one at 127.0.0.1:10911" in caplog.text
+    assert "127.0.0.1:20911 replaces the one at 127.0.0.1:10911" in caplog.text
 
 
 async def test_the_place_of_another_accounts_broker_is_refused(guarded: NameServer) -> None:

@@ -9,7 +9,7 @@ from rocketpy_broker.namesrv.kv_config import KvChange, KvConfig
 def test_what_was_put_is_found_again_after_a_restart() -> None:
     """Without this ordered topics would lose their configuration with the name server."""
     config = KvConfig()
-    config.use(KvChange("ORDER_TOPIC_CONFIG", "T", "broker-a:4"))
+    config.apply(KvChange("ORDER_TOPIC_CONFIG", "T", "broker-a:4"))
     again = KvConfig.decode(config.encode())
     assert again.get("ORDER_TOPIC_CONFIG", "T") == "broker-a:4"
     assert again.namespace("ORDER_TOPIC_CONFIG") == {"T": "broker-a:4"}
@@ -20,9 +20,9 @@ def test_what_is_not_there_is_none() -> None:
     config = KvConfig()
     assert config.get("n", "k") is None
     assert config.namespace("n") is None
-    config.use(KvChange("n", "k", "v"))
-    config.use(KvChange("n", "k", None))
-    config.use(KvChange("m", "k", None))
+    config.apply(KvChange("n", "k", "v"))
+    config.apply(KvChange("n", "k", None))
+    config.apply(KvChange("m", "k", None))
     assert config.get("n", "k") is None
     assert config.namespace("n") == {}
 
@@ -45,7 +45,7 @@ def test_settings_are_bounded() -> None:
     def check(value: str, reserved: int = 0) -> None:
         change = KvChange("n", "k", value)
         config.check(change, value_bytes_max=20, bytes_max=30, reserved=reserved)
-        config.use(change)
+        config.apply(change)
 
     with pytest.raises(UsageError, match="22 bytes; the limit of maxKvValueBytes is 20"):
         check("v" * 20)
@@ -58,14 +58,14 @@ def test_settings_are_bounded() -> None:
         check("v" * 8, reserved=21)
     assert config.encode([KvChange("n", "k", None)]) == b'{"configTable":{"n":{}}}'
     assert KvConfig.decode(config.encode()).size == 20
-    config.use(KvChange("n", "k", None))
+    config.apply(KvChange("n", "k", None))
     assert config.size == 1  # the namespace stays
     for number in range(9):
         config.check(KvChange(f"n{number}", "k", ""), value_bytes_max=20, bytes_max=30)
-        config.use(KvChange(f"n{number}", "k", ""))
-        config.use(KvChange(f"n{number}", "k", None))
+        config.apply(KvChange(f"n{number}", "k", ""))
+        config.apply(KvChange(f"n{number}", "k", None))
     assert config.size == 19
     assert KvConfig.decode(config.encode()).size == 19
     config.check(KvChange("n0", "k", "v" * 10), value_bytes_max=20, bytes_max=30)
-    config.use(KvChange("n0", "k", "v" * 10))
+    config.apply(KvChange("n0", "k", "v" * 10))
     assert config.size == 30

@@ -60,7 +60,7 @@ def test_an_unchanged_version_changes_nothing() -> None:
     """Without this a permission that an operator took away would come back with the next heartbeat."""
     table = RouteTable()
     register(table)
-    assert table.wipe_write_perm("broker-a") == 1
+    assert table.set_write_perm("broker-a", is_writable=False) == 1
     register(table)
     assert _perm(table) == 4
     register(table, data_version=DataVersion(timestamp=6, counter=2))
@@ -71,10 +71,10 @@ def test_write_permission_can_be_given_back() -> None:
     """Without this a broker taken out for maintenance stays out until its topics change."""
     table = RouteTable()
     register(table)
-    table.wipe_write_perm("broker-a")
-    assert table.add_write_perm("broker-a") == 1
+    table.set_write_perm("broker-a", is_writable=False)
+    assert table.set_write_perm("broker-a", is_writable=True) == 1
     assert _perm(table) == 6
-    assert table.wipe_write_perm("nobody") == 0
+    assert table.set_write_perm("nobody", is_writable=False) == 0
 
 
 def _perm(table: RouteTable) -> int:
@@ -89,7 +89,7 @@ def test_an_answer_already_given_does_not_change() -> None:
     register(table)
     route = table.route("T")
     assert route is not None
-    table.wipe_write_perm("broker-a")
+    table.set_write_perm("broker-a", is_writable=False)
     assert route.queue_datas[0].perm == 6
 
 
