@@ -73,6 +73,7 @@ class ConsumerServices:
         self.clients = ClientRegistry(_count_subscriptions)
         self.locks = QueueLocks()
         self.holds = PullRequestHoldTable(_count_pulls)
+        driver.connect(polled_queues=self.holds.queues)
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)
         self._access = access
@@ -152,7 +153,6 @@ class ConsumerServices:
         host: of this broker, as in records.
         """
         self._host = host
-        self._driver.awaited = self.holds.queues
         self._sweeper.every(_PULL_SWEEP_S, self._pull_handler.sweep)
         self._sweeper.every(_CLIENT_SWEEP_S, self._sweep_clients)
         self._sweeper.every(SAMPLE_MS / 1000, self._sample)

@@ -104,7 +104,7 @@ class DLedgerReplication:
         self._task: asyncio.Task[None] | None = None
         self._waiters: CommitWaiters | None = None
         self._leader_id: str | None = None
-        driver.wait_for_commit = self._settle
+        driver.connect(wait_for_commit=self._wait_for_commit)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class DLedgerReplication:
         if self._is_started:
             await self.peer.close()
 
-    async def _settle(self) -> None:
+    async def _wait_for_commit(self) -> None:
         """Wait until what is appended now is committed. Raises StoreError when this broker does not lead."""
         term, until = self._master_term, self._store.appended_offset
         try:

@@ -74,6 +74,8 @@ class HaReplication:
             options=ChannelOptions(ssl=config.registration.ssl),
         )
         self._waiters: ReplicaWaiters | None = None
+        self._is_closing = False
+        driver.connect(on_written=self._wake_slaves)
 
     def _server_settings(self, settings: HaSettings) -> HaSettings:
         """With access control and without a secret, those of an HA port that no slave is let in at."""
@@ -124,7 +126,6 @@ class HaReplication:
             log.warning(
                 "HA port %d cannot be used (%s), %s is; set haListenPort", port, error, self.server.address
             )
-        self._driver.on_written = self.server.schedule_send
 
     @property
     def advertised_address(self) -> str:
@@ -212,6 +213,10 @@ class HaReplication:
             address = Address("tls", address.host, address.port)
         self.client.set_master(address)
 
+    def _wake_slaves(self) -> None:
+        if not self._is_closing:
+            self.server.schedule_send()
+
     async def stop_role_changes(self) -> None:
         """It has one role for all its life."""
 
@@ -221,5 +226,5 @@ class HaReplication:
         if self._waiters is not None:
             await self._waiters.drain()
             self._waiters.fail()
-        self._driver.on_written = None
+        self._is_closing = True
         await self.server.close()

@@ -1,4 +1,4 @@
-"""Runs a message store inside an asyncio program: flushes, dispatches and makes room in time.
+"""Runs a message store in an asyncio program: schedules flush, dispatch, preallocation and retention.
 
 The store's state belongs to the event loop's thread; only blocking disk calls (flush, preallocation) go to
 threads, one of each kind at a time.
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple
 
 from rocketpy.errors import FlushFailed, RocketError, StoreError
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
@@ -26,6 +27,9 @@ from rocketpy_broker.store.queue.dispatch import make_files
 from rocketpy_broker.store.upkeep.cleaner import Cleaner, Deletion
 
 logger = logging.getLogger("rocketpy_broker.store.driver")
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _RETRY_S = 1.0
 _FILES_AT_ONCE = 64
@@ -56,7 +60,7 @@ class StoreHealth:
 
 
 class StoreDriver:
-    """Owns the tasks of one store.
+    """Owns the tasks and threads of one store.
 
     on_failure: called once when the store stops taking messages, with the reason.
     """
@@ -67,28 +71,27 @@ class StoreDriver:
         self.store = store
         self._on_failure = on_failure
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._flusher: ThreadPoolExecutor | None = None
-        self._roomer: ThreadPoolExecutor | None = None
-        self._marker: ThreadPoolExecutor | None = None
+        self._flush_thread = ThreadPoolExecutor(1, "store-flush")
+        self._file_thread = ThreadPoolExecutor(1, "store-files")
+        """Preallocates files and deletes expired ones."""
+        self._checkpoint_thread = ThreadPoolExecutor(1, "store-checkpoint")
         self.tasks = Tasks("the store", self._task_failed)
-        self._is_driving = False
+        self._is_running = False
         self._stopping = asyncio.Event()
         self._flush_lock = asyncio.Lock()
         self._dispatch_handle: asyncio.Handle | None = None
         self._dispatch_at_once = False
-        self._looked_at = 0
-        self.awaited: Collection[tuple[str, int]] = ()
-        """(topic, queue id) of the queues that somebody waits for: their messages are dispatched at once."""
-        self.on_written: Callable[[], None] | None = None
-        """Called whenever messages were written, before they are dispatched."""
+        self._checked_for_polls = 0
+        self._polled_queues: Collection[tuple[str, int]] = ()
+        self._on_written: Callable[[], None] | None = None
         self.wait_for_commit: Callable[[], Awaitable[None]] | None = None
-        """Waits until a group has what was appended, where that makes it safe. Raises StoreError."""
-        self._making_room: asyncio.Task[None] | None = None
+        """Waits until a majority of the group has what was appended. None without a group."""
+        self._preallocating: asyncio.Task[None] | None = None
         self._marking: asyncio.Task[None] | None = None
         self.cleaner = Cleaner(store)
         self._undeleted: list[Deletion] = []
-        """Files that a pass of retention took out of the store and could not delete."""
-        self._failure_told = False
+        """Files that retention took out of the store and could not delete yet."""
+        self._failure_reported = False
         self._limited_log = RateLimitedLog(logger, _REPEAT_S)
         self._flushes = 0
         self._flushed_at = 0.0
@@ -96,23 +99,37 @@ class StoreDriver:
         self._flush_seconds = 0.0
         self._flush_seconds_max = 0.0
 
-    async def start(self) -> RecoveryReport:
-        """Open the store in a thread, then begin to drive it. Raises what `MessageStore.open` raises.
+    def connect(
+        self,
+        *,
+        polled_queues: Collection[tuple[str, int]] | None = None,
+        on_written: Callable[[], None] | None = None,
+        wait_for_commit: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Connect a part of the broker; each connects itself once, before `start`.
 
-        Raises this process's limit of open files as far as it may: each queue being written has one.
+        polled_queues: (topic, queue id) of the queues with long-polling consumers; read live. on_written:
+        called after each write, before the messages are dispatched. wait_for_commit: waits until a majority
+        of the group has what was appended; raises StoreError.
+        """
+        self._polled_queues = self._polled_queues if polled_queues is None else polled_queues
+        self._on_written = on_written or self._on_written
+        self.wait_for_commit = wait_for_commit or self.wait_for_commit
+
+    async def start(self) -> RecoveryReport:
+        """Open the store in a thread and start the tasks. Raises what `MessageStore.open` raises.
+
+        Also raises this process's limit of open files as far as it may: each queue being written has one.
         """
         _raise_file_limit()
-        self._loop = loop = asyncio.get_running_loop()
-        self._flusher = ThreadPoolExecutor(1, "store-flush")
-        self._roomer = ThreadPoolExecutor(1, "store-room")
-        self._marker = ThreadPoolExecutor(1, "store-mark")
+        self._loop = asyncio.get_running_loop()
         try:
-            report = await loop.run_in_executor(self._flusher, self.store.open)
+            report = await self._in_thread(self._flush_thread, self.store.open)
         except BaseException:
             self._shut_executors()
             raise
         flush = self.store.config.flush
-        self._is_driving = True
+        self._is_running = True
         spawn = self.tasks.spawn
         spawn(self._flush_periodically(flush.commit_log_interval_ms, thorough=False), "flush of the log")
         spawn(self._flush_periodically(flush.consume_queue_interval_ms, thorough=True), "flush of all")
@@ -121,33 +138,36 @@ class StoreDriver:
         return report
 
     async def close(self) -> None:
-        """Stop driving, then stop the store cleanly. Raises StoreError when that fails; it is closed then.
+        """Stop the tasks, then stop the store cleanly. Raises StoreError when that fails; it is closed then.
 
         After a failure the store is closed without a last flush: the next start recovers it.
         """
         self._stopping.set()
-        self._is_driving = False
+        was_running, self._is_running = self._is_running, False
         if self._dispatch_handle is not None:
             self._dispatch_handle.cancel()
         await self.tasks.wait()
-        if self._loop is None or self._flusher is None:
+        if not was_running:
             return
         try:
             async with self._flush_lock:
-                await self._loop.run_in_executor(self._flusher, self.store.close)
+                await self._in_thread(self._flush_thread, self.store.close)
         finally:
             self._shut_executors()
 
     def _shut_executors(self) -> None:
-        for executor in (self._flusher, self._roomer, self._marker):
-            if executor is not None:
-                executor.shutdown(wait=False)
-        self._flusher = self._roomer = self._marker = None
+        for executor in (self._flush_thread, self._file_thread, self._checkpoint_thread):
+            executor.shutdown(wait=False)
+
+    @staticmethod
+    async def _in_thread(executor: ThreadPoolExecutor, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await asyncio.get_running_loop().run_in_executor(executor, work, *args)
 
     def health(self) -> StoreHealth:
-        """How the store is now."""
+        """Return the store's state and the figures of its flushes."""
         store = self.store
         reason = store.failure or store.disk_full
+        began = self._flush_began
         return StoreHealth(
             failure=None if reason is None else str(reason),
             dispatch_waiting=store.dispatcher.waiting,
@@ -155,33 +175,28 @@ class StoreDriver:
             flushes=self._flushes,
             flush_seconds=self._flush_seconds,
             flush_seconds_max=self._flush_seconds_max,
-            flushing_seconds=self._flushing_seconds(),
+            flushing_seconds=0.0 if began is None or self._loop is None else self._loop.time() - began,
         )
-
-    def _flushing_seconds(self) -> float:
-        if self._flush_began is None or self._loop is None:
-            return 0.0
-        return self._loop.time() - self._flush_began
 
     # -- dispatch --------------------------------------------------------------------------------
 
     def schedule_dispatch(self, delay_s: float = _DISPATCH_DELAY_S) -> None:
-        """Dispatch soon, after answers that wait to be sent; and see to room ahead.
+        """Dispatch soon, after the responses that wait to be sent, and preallocate files.
 
-        Soon is within a millisecond, as with RocketMQ's own dispatcher, or in the loop's next turn once
-        many records wait: a run costs about as much as dispatching three records. Whoever reads a
-        queue meanwhile dispatches first, so nobody sees that it waits. Who is told of new messages instead
-        (`awaited`) does not wait either: those are dispatched in the next turn.
+        Dispatch runs within a millisecond, as RocketMQ's dispatcher does, or in the loop's next turn once
+        many records wait: a run costs about as much as dispatching three records. Reading a queue dispatches
+        first, so readers never see the delay. Queues with long-polling consumers are dispatched in the next
+        turn.
         """
-        if self.on_written is not None:
-            self.on_written()
+        if self._on_written is not None:
+            self._on_written()
         if self._loop is None or self._dispatch_at_once:
             return
         dispatcher = self.store.dispatcher
         if dispatcher.is_stuck:
             if self._dispatch_handle is None:
                 self._dispatch_handle = self._loop.call_later(_RETRY_S, self.tasks.run, self._dispatch)
-        elif dispatcher.waiting > _DISPATCH_AT_ONCE or (self.awaited and self._is_awaited()):
+        elif dispatcher.waiting > _DISPATCH_AT_ONCE or (self._polled_queues and self._is_polled()):
             self._dispatch_at_once = True
             if self._dispatch_handle is not None:
                 self._dispatch_handle.cancel()
@@ -189,56 +204,54 @@ class StoreDriver:
         elif self._dispatch_handle is None:
             self._dispatch_handle = self._loop.call_later(delay_s, self.tasks.run, self._dispatch)
 
-    def _is_awaited(self) -> bool:
-        """Is one of the records that came since the last look for a queue that somebody waits for?"""
-        fresh = self.store.dispatcher.waiting_since(self._looked_at)
-        self._looked_at += len(fresh)
-        awaited = self.awaited
-        return any((cursor.topic, cursor.queue_id) in awaited for cursor, *_ in fresh)
+    def _is_polled(self) -> bool:
+        """Is one of the records that came since the last check for a queue with long-polling consumers?"""
+        fresh = self.store.dispatcher.waiting_since(self._checked_for_polls)
+        self._checked_for_polls += len(fresh)
+        polled = self._polled_queues
+        return any((cursor.topic, cursor.queue_id) in polled for cursor, *_ in fresh)
 
     def _dispatch(self) -> None:
         self._dispatch_handle = None
         self._dispatch_at_once = False
-        self._looked_at = 0
+        self._checked_for_polls = 0
         try:
             self.store.dispatch()
         except StoreError as error:
-            if self._loop is not None and self._is_driving:
+            if self._is_running:
                 self._limited_log.error(
                     "dispatch", "dispatch failed and is tried again in %s s: %s", _RETRY_S, error
                 )
                 self.schedule_dispatch()
-        if self._making_room is None and self._loop is not None and self.store.needs_preallocation():
-            self._making_room = self.tasks.spawn(self._make_room(), "room ahead")
+        if self._preallocating is None and self.store.needs_preallocation():
+            self._preallocating = self.tasks.spawn(self._preallocate(), "preallocation")
 
-    async def _make_room(self) -> None:
-        """Reserve blocks and make the next file, off the loop."""
+    async def _preallocate(self) -> None:
+        """Reserve blocks and create the next file, off the loop."""
+        store = self.store
         try:
-            while self._loop is not None and self._roomer is not None and self.store.needs_preallocation():
-                self.store.adopt_preallocated(
-                    await self._loop.run_in_executor(self._roomer, self.store.preallocate_ahead)
-                )
+            while store.needs_preallocation():
+                store.adopt_preallocated(await self._in_thread(self._file_thread, store.preallocate_ahead))
         except StoreError as error:
-            self._limited_log.error("room", "cannot reserve room ahead of the commit log: %s", error)
+            self._limited_log.error("preallocation", "cannot preallocate the commit log: %s", error)
             await asyncio.sleep(0 if self._stopping.is_set() else _RETRY_S)
         finally:
-            self._making_room = None
+            self._preallocating = None
 
     # -- watching --------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """See how late the loop is, whether the store failed, and sample the counters once a second."""
-        if self._loop is None:
-            return
+        """Measure how late the loop is, report a failed store, sample the counters once a second."""
         store, interval_ms = self.store, self.store.overload_detector.interval_ms
-        due = sampled = self._loop.time()
+        clock = asyncio.get_running_loop().time
+        sampled = clock()
         while True:
-            due = self._loop.time() + interval_ms / 1000
+            due = clock() + interval_ms / 1000
             if await self._stops_within(interval_ms):
                 return
-            now = self._loop.time()
+            now = clock()
             store.reject(Reason.BUSY, store.overload_detector.sample((now - due) * 1000))
-            self._tell_failure()  # a write may fail for good, too
+            self._report_failure()  # a write may fail for good, too
             if now - sampled >= 1:
                 sampled = now
                 store.stats.sample(store.clock())
@@ -254,16 +267,16 @@ class StoreDriver:
                 logger.error("old files are not deleted: %s", error)
 
     async def clean(self, *, pause_ms: int = 0) -> int:
-        """One pass of retention; returns how many files went. Raises StoreError when one stays for now."""
-        if self._loop is None or self._roomer is None or self.store.failure is not None:
+        """Delete expired files once; returns how many. Raises StoreError when one cannot be deleted yet."""
+        if not self._is_running or self.store.failure is not None:
             return 0
-        use = await self._loop.run_in_executor(self._roomer, self.cleaner.measure)
-        # Taken out of the store they are known to nobody else.
+        use = await self._in_thread(self._file_thread, self.cleaner.measure)
+        # The store does not know these files any more: whatever is not deleted now must be remembered.
         steps, self._undeleted = self._undeleted + self.cleaner.choose(use, self.store.clock()), []
         left, failure = deque(steps), None
         try:
             if steps:
-                await self._loop.run_in_executor(self._roomer, self.store.persist_min_offset)
+                await self._in_thread(self._file_thread, self.store.persist_min_offset)
             while left:
                 failure = await self._delete(left.popleft()) or failure
                 if pause_ms and await self._stops_within(pause_ms):
@@ -276,10 +289,8 @@ class StoreDriver:
 
     async def _delete(self, step: Deletion) -> StoreError | None:
         """Delete a file, or return why it stays; then the next pass tries it again."""
-        if self._loop is None:
-            return None
         try:
-            await self._loop.run_in_executor(self._roomer, step)
+            await self._in_thread(self._file_thread, step)
         except StoreError as error:
             self._undeleted.append(step)
             return error
@@ -295,17 +306,20 @@ class StoreDriver:
     # -- flush -----------------------------------------------------------------------------------
 
     async def flush(self) -> int:
-        """Make safe what was appended until now; returns the flushed offset. Raises StoreError."""
+        """Make what was appended until now durable; returns the flushed offset. Raises StoreError.
+
+        In a group, durable means that a majority has it.
+        """
         if self.wait_for_commit is not None:
             await self.wait_for_commit()
         return await self._flush(thorough=False)
 
     async def _flush(self, *, thorough: bool, new_files: bool = True) -> int:
-        store = self.store
+        store, clock = self.store, asyncio.get_running_loop().time
         async with self._flush_lock:
-            if store.failure is not None or self._loop is None:
+            if store.failure is not None:
                 raise FlushFailed(f"the store is not flushed: {store.failure}")
-            self._flush_began = begin = self._loop.time()
+            self._flush_began = begin = clock()
             try:
                 is_flushed = await self._run_flush(thorough=thorough, new_files=new_files)
             finally:
@@ -315,7 +329,7 @@ class StoreDriver:
                     self._marking = self.tasks.spawn(self._mark_flushed(), "flush mark")
                 self._flushes += 1
                 self._flushed_at = begin
-                seconds = self._loop.time() - begin
+                seconds = clock() - begin
                 self._flush_seconds += seconds
                 self._flush_seconds_max = max(self._flush_seconds_max, seconds)
         if store.dispatcher.waiting:
@@ -325,29 +339,30 @@ class StoreDriver:
     async def _run_flush(self, *, thorough: bool, new_files: bool) -> bool:
         """Plan, run and finish a flush; False: there was nothing to flush. Raises StoreError.
 
-        Whatever fails but the plan's own StoreError is final: nobody knows any more what is durable.
+        A StoreError from planning may be tried again. Any other failure is final, because it leaves unknown
+        what is durable.
         """
-        store, loop = self.store, asyncio.get_running_loop()
+        store = self.store
         plan: FlushPlan | None = None
         try:
             plan = store.plan_flush(thorough=thorough, new_files=new_files)
             if plan.is_empty:
                 return False
-            await loop.run_in_executor(self._flusher, store.run_flush, plan)
+            await self._in_thread(self._flush_thread, store.run_flush, plan)
             store.finish_flush(plan)
-        except Exception as error:
+        except Exception as error:  # any failure of a flush is final, and raised as FlushFailed
             if plan is None and isinstance(error, StoreError):
                 raise
             failure = flush_failure(error)
             store.fail(failure)
-            self._tell_failure()
+            self._report_failure()
             if plan is not None:
                 store.finish_flush(plan, failure)
             raise failure from failure.__cause__
         return True
 
     async def _make_queue_files(self) -> bool:
-        """Make the files of new queues in a thread: thousands of them would hold up the loop for seconds.
+        """Make the files of new queues in a thread: thousands of them would block the loop for seconds.
 
         Returns False when one cannot be made. Queues that are still new after some rounds wait for the next
         flush: clients may make topics faster than this disk makes files.
@@ -357,10 +372,10 @@ class StoreDriver:
             waiting = queues.without_file()
             if not waiting:
                 break
-            while waiting and self._loop is not None:
+            while waiting:
                 batch, waiting = waiting[:_FILES_AT_ONCE], waiting[_FILES_AT_ONCE:]
-                async with self._flush_lock:  # other flushes come in between
-                    made = await self._loop.run_in_executor(self._flusher, make_files, batch)
+                async with self._flush_lock:  # other flushes run between two batches
+                    made = await self._in_thread(self._flush_thread, make_files, batch)
                     for queue, file in made:
                         queues.adopt_file(queue, file)
                 if len(made) < len(batch):
@@ -371,20 +386,20 @@ class StoreDriver:
     async def paused(self) -> AsyncIterator[None]:
         """Keep threads off the store's files while the loop's own thread changes more than it appends."""
         async with self._flush_lock:
-            working = {task for task in (self._making_room, self._marking) if task is not None}
+            working = {task for task in (self._preallocating, self._marking) if task is not None}
             if working:
                 await asyncio.wait(working)
             yield
 
     async def _mark_flushed(self) -> None:
-        """Note how far the log is flushed, beside the next flush: nobody waits for it."""
+        """Write the flushed offset to the checkpoint beside the next flush; no response waits for it."""
         marked = -1
         try:
-            while self._loop is not None and marked < self.store.flushed_offset:
+            while marked < self.store.flushed_offset:
                 marked = self.store.flushed_offset
-                await self._loop.run_in_executor(self._marker, self.store.mark_flushed, marked)
+                await self._in_thread(self._checkpoint_thread, self.store.mark_flushed, marked)
         except FlushFailed:
-            self._tell_failure()
+            self._report_failure()
         finally:
             self._marking = None
 
@@ -395,11 +410,11 @@ class StoreDriver:
             if not thorough and self._may_wait():
                 continue
             try:
-                # Where a file could not be made, the flush meets the same trouble, and reports it.
+                # Where a file could not be made, the flush meets the same error, and reports it.
                 new_files = thorough and not await self._make_queue_files()
                 await self._flush(thorough=thorough, new_files=new_files)
             except FlushFailed:
-                return  # final; `_tell_failure` said so
+                return  # final; `_report_failure` reported it
             except StoreError as error:
                 what = "flush of queues and index" if thorough else "flush"
                 self._limited_log.error(
@@ -416,13 +431,13 @@ class StoreDriver:
         return written < flush.commit_log_least_pages * 4096 and not late
 
     def _task_failed(self, failure: RocketError) -> None:
-        """Take no more messages: what a task of the store should have done is not done any more."""
+        """Take no more messages: a task that the store depends on has ended."""
         self.store.fail(StoreError(f"{failure}. The store takes no more messages; restart it"))
-        self._tell_failure()
+        self._report_failure()
 
-    def _tell_failure(self) -> None:
-        if not self._failure_told and self.store.failure is not None:
-            self._failure_told = True
+    def _report_failure(self) -> None:
+        if not self._failure_reported and self.store.failure is not None:
+            self._failure_reported = True
             if self._on_failure is not None:
                 self._on_failure(self.store.failure)
 

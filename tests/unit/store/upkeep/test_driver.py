@@ -64,7 +64,7 @@ async def test_dispatch_is_not_put_off_for_a_message_that_is_awaited(tmp_path: P
     store = MessageStore(small_config(tmp_path))
     driver = StoreDriver(store)
     await driver.start()
-    driver.awaited = {("T", 7)}
+    driver.connect(polled_queues={("T", 7)})
     for number in range(3):
         store.put_message(message(number, queue_id=7 if number == place else 1))
     driver.schedule_dispatch(delay_s=3600)
@@ -272,23 +272,26 @@ async def test_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
     first.close()
 
 
-async def test_room_that_cannot_be_made_does_not_stop_appends(tmp_path: Path) -> None:
-    """A nearly full disk would stop a broker that still has room."""
+async def test_failed_preallocation_does_not_stop_appends(tmp_path: Path) -> None:
+    """A nearly full disk would stop a broker that still has space."""
     disk = FaultyDisk(only="preallocate")
-    store = MessageStore(
-        small_config(tmp_path, commit_log=CommitLogConfig(segment_bytes=65536, reserve_bytes=4096)), disk=disk
-    )
+    config = small_config(tmp_path, commit_log=CommitLogConfig(segment_bytes=65536, reserve_bytes=4096))
+    store = MessageStore(config, disk=disk)
     driver = StoreDriver(store)
     await driver.start()
     store.put_message(message(0))
     disk.fail_at, disk.fail_count = disk.calls + 1, 10_000
-    for _ in range(20):
-        store.put_message(message(0, body=b"x" * 1000))
+    expected = [b"body 0", *(b"%d" % number * 500 for number in range(10, 30))]
+    for body in expected[1:]:
+        store.put_message(message(0, body=body))
         driver.schedule_dispatch()
         await asyncio.sleep(0)
     await until(lambda: bool(disk.failed))
     assert driver.health().failure is None
+    assert bodies(store) == expected
     await driver.close()
+    with MessageStore(config) as again:
+        assert bodies(again) == expected
 
 
 LOOPS = ["flush of the log", "flush of all", "retention", "watch"]
