@@ -118,13 +118,15 @@ class LedgerGroup:
         return [broker for broker in self.running.values() if broker.is_master]
 
     async def master(self) -> Broker:
-        """The master, once there is one that the name server knows."""
+        """The master, once the name server knows it and all who run follow it: no candidate is left."""
         namesrv = [Address.parse(self.namesrv_address)]
         async with asyncio.timeout(LIMIT_S):
             while True:
                 known = [address for _, id_, address in await find_broker_addresses(namesrv) if id_ == 0]
                 masters = self.masters()
-                if len(masters) == 1 and known == [masters[0].advertised_address]:
+                states = [broker.ledger.peer.state for broker in self.running.values()]
+                leaders = {(state.term, state.leader_id) for state in states}
+                if len(masters) == len(leaders) == 1 and known == [masters[0].advertised_address]:
                     return masters[0]
                 await asyncio.sleep(0.02)
 

@@ -149,5 +149,5 @@ class LedgerStore(MessageStore):
 
     @property
     def is_dispatched(self) -> bool:
-        """Is all that is committed in its queue?"""
-        return not self.dispatcher.waiting
+        """Is all that is committed in its queue? Not while old messages wait for a flush to drop them."""
+        return not self.log.has_gap and not self.dispatcher.waiting

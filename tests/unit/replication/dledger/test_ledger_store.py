@@ -368,7 +368,11 @@ def test_queues_go_on_with_their_numbers_when_a_follower_has_begun_anew(tmp_path
     solo.view.append(Entry.of(500, 2, pos, moved))
     solo.store_entries()
     solo.store.commit(500)
+    solo.store.dispatch()
+    assert not solo.store.is_dispatched, "the next leader would number its queues from 0, and answer no send"
     solo.store.flush(thorough=True)
+    solo.store.dispatch()
+    assert solo.store.is_dispatched
     solo.term = 3
     solo.store.lead(solo)
     store = solo.store
