@@ -11,66 +11,40 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from rocketpy.consumer.outcomes import ConsumeResult, HandlerResult, Later
-from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveEvent, ReceiveListener, SettleListener
+from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveListener, SettleListener
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.message.trace import ConsumeOutcome
-from rocketpy.runtime.rate_limited_log import RateLimitedLog
-from rocketpy.telemetry.listeners import ListenerFanout
+from rocketpy.telemetry.listeners import DormantTelemetry, ListenerFanout
 from rocketpy.telemetry.plugin import Telemetry
 
 log = logging.getLogger("rocketpy.consumer")
 
 
-class ReceiveListeners:
-    """The listeners of one consumer. all: those there are now."""
-
-    __slots__ = ("_limited_log", "_namespace", "_telemetry", "all")
+class ReceiveListeners(ListenerFanout[ReceiveListener]):
+    """The listeners of the pulls of one consumer."""
 
     def __init__(self, listeners: Iterable[ReceiveListener]) -> None:
-        self.all = tuple(listeners)
-        self._limited_log = RateLimitedLog(log)
-        self._telemetry: Telemetry | None = None
-        self._namespace = ""
+        super().__init__("receive", log, listeners)
+        self._telemetry = DormantTelemetry(None, lambda _: None)
 
     def set_telemetry(self, telemetry: Telemetry | None, namespace: str) -> None:
-        """Have telemetry listen as soon as it has somebody to report to."""
-        self._telemetry, self._namespace = telemetry, namespace
-        self.attach_telemetry()
+        """Add the listener of telemetry as soon as it is active."""
+        self._telemetry = DormantTelemetry(
+            telemetry, lambda active: self.add(active.receive_listener(namespace))
+        )
+        self._telemetry.check()
 
     def attach_telemetry(self) -> None:
-        """See whether telemetry that had nobody to report to has somebody by now."""
-        if self._telemetry is not None and self._telemetry.is_active():
-            self.all += (self._telemetry.receive_listener(self._namespace),)
-            self._telemetry = None
-
-    def received(self, event: ReceiveEvent) -> None:
-        """Tell of a pull that has ended."""
-        for listener in self.all:
-            try:
-                listener.received(event)
-            except Exception as error:  # noqa: BLE001 - telemetry that fails must not lose messages
-                self._limited_log.exception(type(error).__name__, "a receive listener failed")
+        """Add the listener of telemetry if it has become active."""
+        self._telemetry.check()
 
 
-class ProcessListeners:
-    """The listeners of one push consumer: of its pulls, `receivers`, of its handlers, `all`, and of what it
-    sends back, `settle_listeners`.
+class ProcessListeners(ListenerFanout[ProcessListener]):
+    """The listeners of the handler calls of one push consumer.
 
-    timeout_ms: a handler that takes so long has timed out.
+    receivers: listeners of its pulls. settle_listeners: of messages that it
+    sends back. timeout_ms: a handler that takes so long has timed out.
     """
-
-    __slots__ = (
-        "_broadcasting",
-        "_client_id",
-        "_group",
-        "_limited_log",
-        "_namespace",
-        "_telemetry",
-        "_timeout_s",
-        "all",
-        "receivers",
-        "settle_listeners",
-    )
 
     def __init__(
         self,
@@ -80,36 +54,32 @@ class ProcessListeners:
         broadcasting: bool,
         timeout_ms: float = math.inf,
     ) -> None:
-        self.all = tuple(listeners)
-        self.receivers = ReceiveListeners(())
+        super().__init__("process", log, listeners)
+        self.receivers: ListenerFanout[ReceiveListener] = ListenerFanout("receive", log)
         self.settle_listeners: ListenerFanout[SettleListener] = ListenerFanout(
             "settle", logging.getLogger("rocketpy")
         )
         self._timeout_s = timeout_ms / 1000
-        self._limited_log = RateLimitedLog(log)
         self._group = group
         self._broadcasting = broadcasting
         self._client_id = ""
-        self._telemetry: Telemetry | None = None
-        self._namespace = ""
+        self._telemetry = DormantTelemetry(None, lambda _: None)
 
     def set_telemetry(self, telemetry: Telemetry | None, namespace: str, client_id: str) -> None:
-        """Have telemetry listen as soon as it has somebody to report to."""
-        self._telemetry, self._namespace, self._client_id = telemetry, namespace, client_id
-        self.receivers.set_telemetry(telemetry, namespace)
-        self.attach_telemetry()
+        """Add the listeners of telemetry as soon as it is active."""
+
+        def attach(active: Telemetry) -> None:
+            self.receivers.add(active.receive_listener(namespace))
+            self.add(active.process_listener(namespace))
+            self.settle_listeners.add(active.settle_listener(namespace))
+
+        self._client_id = client_id
+        self._telemetry = DormantTelemetry(telemetry, attach)
+        self._telemetry.check()
 
     def attach_telemetry(self) -> None:
-        """See whether telemetry that had nobody to report to has somebody by now."""
-        self.receivers.attach_telemetry()
-        if self._telemetry is not None and self._telemetry.is_active():
-            self.all += (self._telemetry.process_listener(self._namespace),)
-            self.settle_listeners.add(self._telemetry.settle_listener(self._namespace))
-            self._telemetry = None
-
-    def add(self, listener: ProcessListener) -> None:
-        """Tell one more."""
-        self.all += (listener,)
+        """Add the listeners of telemetry if it has become active."""
+        self._telemetry.check()
 
     def call(
         self,
@@ -165,11 +135,7 @@ class ProcessListeners:
         return returned
 
     def _started(self, event: ProcessEvent) -> None:
-        for listener in self.all:
-            try:
-                listener.process_started(event)
-            except Exception as broken:  # noqa: BLE001 - as with receive listeners
-                self._limited_log.exception(type(broken).__name__, "a process listener failed")
+        self.notify(lambda listener: listener.process_started(event))
 
     def _ended(
         self, event: ProcessEvent, started_s: float, returned: object, error: BaseException | None
@@ -179,11 +145,7 @@ class ProcessListeners:
         has_said = outcome in (ConsumeOutcome.SUCCESS, ConsumeOutcome.FAILED)
         if has_said and time.monotonic() - started_s >= self._timeout_s:  # as in 4.6.0, whatever it said
             outcome = ConsumeOutcome.TIME_OUT
-        for listener in self.all:
-            try:
-                listener.process_ended(event, outcome, error)
-            except Exception as broken:  # noqa: BLE001 - as with receive listeners
-                self._limited_log.exception(type(broken).__name__, "a process listener failed")
+        self.notify(lambda listener: listener.process_ended(event, outcome, error))
 
 
 def _outcome_of(returned: object) -> ConsumeOutcome:

@@ -87,6 +87,5 @@ class Observers:
             return
         address = client.cached_address(queue.topic, queue.broker_name)
         shown = unwrap_queue(client.config.namespace, queue)
-        receivers.received(
-            ReceiveEvent(shown, self._group, client.client_id, started_ns, time.time_ns(), address, end)
-        )
+        event = ReceiveEvent(shown, self._group, client.client_id, started_ns, time.time_ns(), address, end)
+        receivers.notify(lambda listener: listener.received(event))

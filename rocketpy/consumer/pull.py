@@ -115,9 +115,9 @@ class PullConsumer(BoundToClient):
             raise
         finally:
             address = client.cached_address(name.topic, name.broker_name)
-            self._receivers.received(
-                ReceiveEvent(queue, self.group, client.client_id, started_ns, time.time_ns(), address, end)
-            )
+            ended_ns = time.time_ns()
+            event = ReceiveEvent(queue, self.group, client.client_id, started_ns, ended_ns, address, end)
+            self._receivers.notify(lambda listener: listener.received(event))
         return result
 
     async def _pull(
