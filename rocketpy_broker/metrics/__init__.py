@@ -1,1 +1,1 @@
-"""Metrics of a broker: what is measured, and an endpoint for Prometheus."""
+"""Metrics, probes and traces of a broker."""

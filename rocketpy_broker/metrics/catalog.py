@@ -1,141 +1,114 @@
-"""Every metric of a broker. Names are those of RocketMQ 5's metrics where it has the same one.
+"""Every metric of a broker. Metrics that RocketMQ 5 has, too, have its names.
 
-Each has the labels cluster, node_id (the broker's name) and, at the end, those named here.
+Each has the labels cluster, node_id (the name of the broker) and those that are given here.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Literal
 
 from rocketpy.telemetry.plugin import Metric
 
 BROKER_LABELS: Final = ("cluster", "node_id")
 
-_TOPIC: Final = ("topic",)
 _GROUP: Final = ("topic", "consumer_group")
 
 
 def _metric(
-    name: str, kind: Literal["counter", "gauge"], unit: str, description: str, labels: tuple[str, ...] = ()
+    kind: Literal["counter", "gauge"], name: str, unit: str, description: str, *labels: str
 ) -> Metric:
     return Metric(f"rocketmq_{name}", kind, unit, description, (*BROKER_LABELS, *labels))
 
 
-MESSAGES_IN: Final = _metric(
-    "messages_in_total", "counter", "{message}", "Messages stored in a topic", _TOPIC
+_counter = partial(_metric, "counter")
+_gauge = partial(_metric, "gauge")
+
+MESSAGES_IN: Final = _counter("messages_in_total", "{message}", "Messages stored in a topic", "topic")
+BYTES_IN: Final = _counter("throughput_in_total", "By", "Bytes of the records stored")
+MESSAGES_OUT: Final = _counter("messages_out_total", "{message}", "Messages delivered by pulls", *_GROUP)
+BYTES_OUT: Final = _counter("throughput_out_total", "By", "Bytes of the records delivered by pulls", *_GROUP)
+SENT_BACK: Final = _counter(
+    "messages_sent_back_total", "{message}", "Messages that consumers sent back", *_GROUP
 )
-BYTES_IN: Final = _metric("throughput_in_total", "counter", "By", "Bytes of the records stored")
-MESSAGES_OUT: Final = _metric(
-    "messages_out_total", "counter", "{message}", "Messages that pulls took away", _GROUP
+PULLS_FOUND: Final = _counter("pulls_found_total", "{pull}", "Reads of a queue that found messages")
+PULLS_MISSED: Final = _counter("pulls_missed_total", "{pull}", "Reads of a queue that found none")
+PULLS_HELD: Final = _gauge("pulls_held", "{pull}", "Pulls that wait for messages")
+PUT_TIMES: Final = _counter(
+    "put_within_milliseconds_total", "{message}", "Messages that were written within this time", "le"
 )
-BYTES_OUT: Final = _metric(
-    "throughput_out_total", "counter", "By", "Bytes of the records that pulls took away", _GROUP
+PUT_MAX: Final = _gauge("put_milliseconds_max", "ms", "The longest write since the start")
+LAG_MESSAGES: Final = _gauge(
+    "consumer_lag_messages", "{message}", "Messages that a group has not committed", *_GROUP
 )
-SENT_BACK: Final = _metric(
-    "messages_sent_back_total", "counter", "{message}", "Messages that consumers could not use", _GROUP
+LAG_LATENCY: Final = _gauge(
+    "consumer_lag_latency", "ms", "Age of the oldest message that a group has not committed", *_GROUP
 )
-PULLS_FOUND: Final = _metric("pulls_found_total", "counter", "{pull}", "Reads of a queue that found messages")
-PULLS_MISSED: Final = _metric("pulls_missed_total", "counter", "{pull}", "Reads of a queue that found none")
-PULLS_HELD: Final = _metric("pulls_held", "gauge", "{pull}", "Pulls that wait for messages now")
-PUT_TIMES: Final = _metric(
-    "put_within_milliseconds_total",
-    "counter",
-    "{message}",
-    "Messages whose write took at most so long",
-    ("le",),
+QUEUE_MESSAGES: Final = _gauge("topic_messages", "{message}", "Messages in the queues of a topic", "topic")
+DELAYED: Final = _gauge(
+    "delayed_messages", "{message}", "Delayed messages that are not delivered yet", "level"
 )
-PUT_MAX: Final = _metric("put_milliseconds_max", "gauge", "ms", "The longest write since the start")
-LAG_MESSAGES: Final = _metric(
-    "consumer_lag_messages", "gauge", "{message}", "Messages a group has not committed yet", _GROUP
-)
-LAG_LATENCY: Final = _metric(
-    "consumer_lag_latency", "gauge", "ms", "Age of the oldest message that a group has not committed", _GROUP
-)
-QUEUE_MESSAGES: Final = _metric(
-    "topic_messages", "gauge", "{message}", "Messages in the queues of a topic", _TOPIC
-)
-DELAYED: Final = _metric(
-    "delayed_messages", "gauge", "{message}", "Messages that wait for their time", ("level",)
-)
-HALF: Final = _metric(
-    "half_messages", "gauge", "{message}", "Transactional messages whose end is not known yet"
-)
-CONNECTIONS: Final = _metric("connections", "gauge", "{connection}", "Open connections")
-CONNECTION_BYTES: Final = _metric(
+HALF: Final = _gauge("half_messages", "{message}", "Transactional messages without a commit or rollback")
+CONNECTIONS: Final = _gauge("connections", "{connection}", "Open connections")
+CONNECTION_BYTES: Final = _gauge(
     "connections_memory",
-    "gauge",
     "By",
-    "Bytes kept for connections: frame (received parts), requests (not handled yet), answers (unsent), "
+    "Memory of connections: frame (received parts), requests (not handled yet), answers (unsent), "
     "pulls (held), subscriptions, waiting (sends to new topics)",
-    ("kind",),
+    "kind",
 )
-CONNECTION_REFUSALS: Final = _metric(
+CONNECTION_REFUSALS: Final = _counter(
     "connections_memory_refusals_total",
-    "counter",
     "{refusal}",
-    "Requests refused and connections closed because of maxConnectionBytes or maxTotalBytes",
+    "Requests rejected and connections closed because of maxConnectionBytes or maxTotalBytes",
 )
-PRODUCERS: Final = _metric(
-    "producer_connections", "gauge", "{connection}", "Producers of a group", ("producer_group",)
+PRODUCERS: Final = _gauge("producer_connections", "{connection}", "Producers of a group", "producer_group")
+CONSUMERS: Final = _gauge("consumer_connections", "{connection}", "Consumers of a group", "consumer_group")
+STORAGE_BYTES: Final = _gauge("storage_size", "By", "Bytes in the commit log")
+FLUSH_BEHIND: Final = _gauge("storage_flush_behind_bytes", "By", "Bytes written that are not flushed")
+FLUSHES: Final = _counter("storage_flushes_total", "{flush}", "Flushes of the commit log")
+FLUSH_SECONDS: Final = _counter("storage_flush_seconds_total", "s", "Time that flushes took")
+FLUSH_MAX: Final = _gauge("storage_flush_seconds_max", "s", "The longest flush since the start")
+DISPATCH_BEHIND: Final = _gauge(
+    "storage_dispatch_behind_bytes", "By", "Bytes written that are in no queue yet"
 )
-CONSUMERS: Final = _metric(
-    "consumer_connections", "gauge", "{connection}", "Consumers of a group", ("consumer_group",)
+DISPATCH_WAITING: Final = _gauge(
+    "storage_dispatch_waiting", "{message}", "Records written that are in no queue yet"
 )
-STORAGE_BYTES: Final = _metric("storage_size", "gauge", "By", "Bytes in the commit log")
-FLUSH_BEHIND: Final = _metric(
-    "storage_flush_behind_bytes", "gauge", "By", "Bytes written that are not flushed"
-)
-FLUSHES: Final = _metric("storage_flushes_total", "counter", "{flush}", "Flushes of the commit log")
-FLUSH_SECONDS: Final = _metric("storage_flush_seconds_total", "counter", "s", "Time that flushes took")
-FLUSH_MAX: Final = _metric("storage_flush_seconds_max", "gauge", "s", "The longest flush since the start")
-DISPATCH_BEHIND: Final = _metric(
-    "storage_dispatch_behind_bytes", "gauge", "By", "Bytes written that are in no queue yet"
-)
-DISPATCH_WAITING: Final = _metric(
-    "storage_dispatch_waiting", "gauge", "{message}", "Records written that are in no queue yet"
-)
-FORCED_DELETIONS: Final = _metric(
+FORCED_DELETIONS: Final = _counter(
     "storage_unexpired_messages_deleted_total",
-    "counter",
     "{message}",
     "Messages deleted before fileReservedTime because the disk was nearly full (cleanFileForciblyEnable)",
 )
-RESERVE_TIME: Final = _metric(
-    "storage_message_reserve_time", "gauge", "ms", "Age of the oldest message in the commit log"
+RESERVE_TIME: Final = _gauge(
+    "storage_message_reserve_time", "ms", "Age of the oldest message in the commit log"
 )
-SLAVES: Final = _metric("slaves", "gauge", "{connection}", "Slaves that are connected")
-SLAVE_LAG: Final = _metric(
-    "slave_lag_bytes", "gauge", "By", "Bytes of the commit log that a slave does not have", ("slave",)
+SLAVES: Final = _gauge("slaves", "{connection}", "Slaves that are connected")
+SLAVE_LAG: Final = _gauge(
+    "slave_lag_bytes", "By", "Bytes of the commit log that a slave does not have", "slave"
 )
-SLAVE_STATE: Final = _metric(
+SLAVE_STATE: Final = _gauge(
     "slave_state",
-    "gauge",
     "1",
-    "1 for what a slave is doing: waits, connects, copies, refused (an operator is needed)",
-    ("state",),
+    "1 for the state of a slave: waits, connects, copies, refused (an operator is needed)",
+    "state",
 )
-DLEDGER_TERM: Final = _metric("dledger_term", "gauge", "{term}", "Term of the broker's DLedger group")
-DLEDGER_ROLE: Final = _metric(
-    "dledger_role",
-    "gauge",
-    "1",
-    "1 for what the broker is in its group: leader, follower, candidate",
-    ("role",),
+DLEDGER_TERM: Final = _gauge("dledger_term", "{term}", "Term of the broker's DLedger group")
+DLEDGER_ROLE: Final = _gauge(
+    "dledger_role", "1", "1 for the role of the broker in its group: leader, follower, candidate", "role"
 )
-DLEDGER_CHANGES: Final = _metric(
-    "dledger_leader_changes_total", "counter", "{change}", "How often another peer began to lead"
+DLEDGER_CHANGES: Final = _counter("dledger_leader_changes_total", "{change}", "Changes of the leader")
+DLEDGER_UNCOMMITTED: Final = _gauge(
+    "dledger_uncommitted_entries", "{entry}", "Entries that are not committed"
 )
-DLEDGER_UNCOMMITTED: Final = _metric(
-    "dledger_uncommitted_entries", "gauge", "{entry}", "Entries that no majority has, as far as is known"
+DLEDGER_LAG: Final = _gauge(
+    "dledger_peer_lag_entries", "{entry}", "Entries that a peer lacks, according to the leader", "peer"
 )
-DLEDGER_LAG: Final = _metric(
-    "dledger_peer_lag_entries", "gauge", "{entry}", "Entries that a peer lacks, told by the leader", ("peer",)
-)
-DISK_USED: Final = _metric("disk_used_ratio", "gauge", "1", "Share of the store's disk that is used")
-DISK_FREE: Final = _metric("disk_free_bytes", "gauge", "By", "Bytes free on the store's disk")
-PERMISSION: Final = _metric("broker_permission", "gauge", "1", "brokerPermission: 4 read, 2 write")
-SERVING: Final = _metric("broker_serving", "gauge", "1", "1 while the broker takes messages, else 0")
-NAME_SERVERS: Final = _metric("broker_name_servers", "gauge", "{server}", "Name servers that know the broker")
-BOOTED: Final = _metric("broker_start_time_seconds", "gauge", "s", "When it was started, since 1970")
+DISK_USED: Final = _gauge("disk_used_ratio", "1", "Used share of the store's disk")
+DISK_FREE: Final = _gauge("disk_free_bytes", "By", "Bytes free on the store's disk")
+PERMISSION: Final = _gauge("broker_permission", "1", "brokerPermission: 4 read, 2 write")
+SERVING: Final = _gauge("broker_serving", "1", "1 while the broker accepts messages, else 0")
+NAME_SERVERS: Final = _gauge("broker_name_servers", "{server}", "Name servers that know the broker")
+BOOTED: Final = _gauge("broker_start_time_seconds", "s", "Start time of the broker, since 1970")
 
 CATALOG: Final = tuple(value for value in list(vars().values()) if isinstance(value, Metric))

@@ -1,4 +1,4 @@
-"""Reads a broker's metrics from its services. Nothing is counted for this: it costs when somebody asks."""
+"""Reads the metrics of a broker from its services, when they are requested."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Values = list[tuple[tuple[str, ...], float]]
 
 
 class BrokerState(NamedTuple):
-    """How the broker is. delayed: waiting messages by level. halves: open transactions. slaves: those
-    that are connected.
+    """State of a broker. delayed: waiting messages by level. halves: open transactions. slaves: connected
+    ones.
     """
 
     is_serving: bool
@@ -48,11 +48,11 @@ class BrokerState(NamedTuple):
     slaves: Sequence[SlaveState]
     slave_state: HaClientState | None
     peer: PeerHealth | None
-    """None for a broker that is in no DLedger group."""
+    """Health of the DLedger peer; None without a DLedger group."""
 
 
 class MetricSources(NamedTuple):
-    """What metrics are read from."""
+    """The services of a broker that metrics are read from."""
 
     config: BrokerConfig
     store: MessageStore
@@ -66,7 +66,7 @@ class MetricSources(NamedTuple):
 
 
 def collect(sources: MetricSources) -> list[Measured]:
-    """Return every metric of the catalog, as it is now. To be called in the broker's event loop."""
+    """Return the current values of all metrics. Call it in the event loop of the broker."""
     broker = (sources.config.cluster_name, sources.config.name)
     return [
         Measured(metric, [((*broker, *labels), value) for labels, value in values])
@@ -84,7 +84,7 @@ def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
     yield catalog.HALF, _one(state.halves)
     yield catalog.SLAVES, _one(len(state.slaves))
     yield catalog.SLAVE_LAG, [((slave.address,), slave.lag_bytes) for slave in state.slaves]
-    states = [] if state.slave_state is None else list(HaClientState)  # as with groups below
+    states = [] if state.slave_state is None else list(HaClientState)  # none: no values, as below
     yield catalog.SLAVE_STATE, [((one.name.lower(),), float(one is state.slave_state)) for one in states]
     yield from _dledger(state.peer)
     yield catalog.PERMISSION, _one(sources.config.permission)
@@ -118,7 +118,7 @@ def _cumulated(times: Iterable[int]) -> Iterator[tuple[tuple[str], float]]:
 
 
 def _progress(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
-    """Queue depths, and how far groups are behind."""
+    """Yield the depths of queues and the lags of consumer groups."""
     store = sources.store
     kept: dict[str, int] = {}
     for topic, queue_id in list(store.queues.queues):
@@ -179,7 +179,7 @@ def _storage(store: MessageStore, health: StoreHealth) -> Iterator[tuple[Metric,
 
 
 def _dledger(peer: PeerHealth | None) -> Iterator[tuple[Metric, Values]]:
-    peers = [] if peer is None else [peer]  # without one, they are told to be, but have no values
+    peers = [] if peer is None else [peer]  # without one, the metrics have no values
     yield catalog.DLEDGER_TERM, [((), float(peer.term)) for peer in peers]
     yield catalog.DLEDGER_CHANGES, [((), float(peer.leader_changes)) for peer in peers]
     yield catalog.DLEDGER_UNCOMMITTED, [((), float(peer.end_index - peer.committed_index)) for peer in peers]

@@ -1,7 +1,7 @@
-"""The probes of a server: /livez fails if only a restart helps, /readyz if clients are not served well.
+"""The probes of a server: /livez fails if a restart is needed, /readyz if clients are not served well.
 
-A probe answers 200, or 503 when a check fails, with a line for each check, as those of Kubernetes' own
-servers and of etcd do. They need no extra package.
+The response is 200, or 503 if a check fails, with a line for each check, as of Kubernetes' own servers and
+etcd. Probes need no extra package.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from rocketpy_broker.replication.dledger.peer import PeerHealth
 from rocketpy_broker.replication.ha.client import HaClientState
 
 _FLUSH_S_MAX: Final = 10.0
-"""A flush that takes longer than this is a disk that hangs."""
+"""A longer flush means that the disk hangs."""
 
 
 class Check(NamedTuple):
-    """One thing that must be in order. problem: what is not; None while it is."""
+    """Result of a check. problem: None if it passed."""
 
     name: str
     problem: str | None
@@ -53,27 +53,27 @@ def broker_checks(
     slave_state: HaClientState | None,
     peer: PeerHealth | None,
 ) -> list[Check]:
-    """Return the checks of a broker's readiness.
+    """Return the checks of /readyz for a broker.
 
-    phase: what it does before or after it serves; None while it serves. failure: why it takes no messages.
-    flushing_s: for how long the flush that runs has been running. name_servers: those that are configured.
-    problems: why registrations failed.
-    slave_state: its state as a slave. peer: of a DLedger group.
+    phase: current step of start or stop. failure: why it accepts no messages. flushing_s: duration of the
+    current flush. name_servers: the configured ones. problems: why registrations failed. peer: health of the
+    DLedger peer.
     """
     checks = [
         Check("serving", phase),
         Check("store", failure),
         Check(
-            "disk", f"a flush has not ended after {flushing_s:.0f} s" if flushing_s > _FLUSH_S_MAX else None
+            "disk",
+            f"a flush has not finished after {flushing_s:.0f} s" if flushing_s > _FLUSH_S_MAX else None,
         ),
         Check("registration", _unregistered(name_servers, registered_at, problems)),
     ]
     if slave_state is not None:
-        refused = "its master refused it; see the log" if slave_state is HaClientState.REFUSED else None
+        refused = "the master rejected it; see the log" if slave_state is HaClientState.REFUSED else None
         checks.append(Check("replication", refused))
     if peer is not None:
-        leaderless = None if peer.leader_id is not None else f"no leader in term {peer.term}"
-        checks.append(Check("dledger", peer.problem or leaderless))
+        no_leader = None if peer.leader_id is not None else f"no leader in term {peer.term}"
+        checks.append(Check("dledger", peer.problem or no_leader))
     return checks
 
 
@@ -82,4 +82,4 @@ def _unregistered(
 ) -> str | None:
     if registered_at or not name_servers:
         return None
-    return f"none of its name servers knows it: {'; '.join(problems) or ', '.join(name_servers)}"
+    return f"not registered at any name server: {'; '.join(problems) or ', '.join(name_servers)}"

@@ -1,8 +1,8 @@
 """A small HTTP server for metrics and probes: GET and HEAD of a few pages, one request a connection.
 
-It is part of the server's event loop, so that an answer shows that the loop runs. Plain HTTP without a
-password: keep it to this machine, or put a proxy in front of it. It is bounded in bytes, seconds and
-connections. A client that sends slowly loses its place to the next one, so slow clients keep no probe out.
+It runs in the event loop of the server, so a response shows that the loop works. It is plain HTTP without a
+password: use it on this machine only, or behind a proxy. Bytes, time and connections are limited. A new
+connection closes the oldest one, so slow clients cannot block probes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ log = logging.getLogger("rocketpy.broker.metrics")
 
 _HEAD_BYTES_MAX: Final = 8192
 _REQUEST_S_MAX: Final = 5.0
-"""From the connection to its end: request and response."""
+"""Duration of a connection, with request and response."""
 _CONNECTIONS_MAX: Final = 32
-"""With one more, the oldest is closed: a scraper or a prober needs a few milliseconds."""
+"""One more connection closes the oldest. A scraper or a prober needs a few milliseconds."""
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -34,7 +34,7 @@ class Page(NamedTuple):
 
 
 class HttpServer:
-    """Serves `pages`: path -> what makes the page. port: 0 for any free one; `address` has the real one.
+    """Serves `pages`: path -> function that returns the page. port: 0 for any free port; see `address`.
 
     Pages may be added while it runs.
     """
@@ -66,7 +66,7 @@ class HttpServer:
         log.info("%s at http://%s:%d", ", ".join(self.pages), *self.address)
 
     async def close(self) -> None:
-        """Stop; open connections are cut."""
+        """Stop, and close open connections."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -77,7 +77,7 @@ class HttpServer:
     # -- for connections ------------------------------------------------------------------------
 
     def opened(self, connection: _Connection) -> asyncio.TimerHandle:
-        """Take a connection; returns the timer of its end."""
+        """Add a connection; return the timer that closes it."""
         if len(self._connections) >= _CONNECTIONS_MAX:
             oldest = next(iter(self._connections))
             del self._connections[oldest]
@@ -87,7 +87,7 @@ class HttpServer:
         return loop.call_later(_REQUEST_S_MAX, self._tasks.run, connection.abort)
 
     def closed(self, connection: _Connection) -> None:
-        """Forget a connection."""
+        """Remove a closed connection."""
         self._connections.pop(connection, None)
 
     def page(self, method: str, path: str) -> Page:
@@ -99,7 +99,7 @@ class HttpServer:
             return Page("404 Not Found", f"pages: {' '.join(self.pages)}\n".encode())
         try:
             return make()
-        except Exception:  # noqa: BLE001 - it is logged, and must not look like a server that is not there
+        except Exception:  # noqa: BLE001 - logged; the scraper must see that the server runs
             self._limited_log.exception(path, "page %s failed", path)
             return Page("500 Internal Server Error", b"failed; see the server's log\n")
 
@@ -115,15 +115,13 @@ class _Connection(asyncio.Protocol):
         self._is_answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of asyncio.Protocol."""
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
             self._timer = self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Part of asyncio.Protocol."""
         if self._is_answered:
-            return  # read and dropped, or closing would reset the connection before the peer has the response
+            return  # ignored, because unread data would reset the connection when it is closed
         self._head += data
         if b"\r\n\r\n" in self._head:
             self._answer()
@@ -131,13 +129,12 @@ class _Connection(asyncio.Protocol):
             self._respond(Page("431 Request Header Fields Too Large", b"the request is too long\n"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Part of asyncio.Protocol."""
         if self._timer is not None:
             self._timer.cancel()
         self._server.closed(self)
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,6 +1,6 @@
-"""The page /metrics: the broker's metrics for Prometheus. Needs the extra ``metrics``.
+"""The page /metrics: the metrics of a broker for Prometheus. Needs the extra ``metrics``.
 
-It is made in the broker's event loop, so what is read is consistent. No metric holds a body or a secret.
+The event loop of the broker makes the page, so its values are consistent. No metric has a body or a secret.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rocketpy_broker.metrics.http_server import Page
 NEEDS_PACKAGE: Final = '/metrics needs the package prometheus-client: pip install "rocketpy-mq[metrics]"'
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _REST: Final = 10
-"""A page is kept for so many times the time that it took: scrapes take at most a tenth of the event loop."""
+"""A page is cached for this multiple of its cost, so scrapes take at most a tenth of the event loop."""
 
 
 def is_available() -> bool:
@@ -25,7 +25,7 @@ def is_available() -> bool:
 
 
 def exposition(measured: Sequence[Measured]) -> bytes:
-    """The metrics in Prometheus' text format. Raises ImportError without the package prometheus-client."""
+    """Return metrics in Prometheus' text format. Raises ImportError without the package prometheus-client."""
     from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415 - an extra
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
     from prometheus_client.registry import Collector  # noqa: PLC0415
@@ -45,7 +45,7 @@ def exposition(measured: Sequence[Measured]) -> bytes:
 
 
 class MetricsPage:
-    """Makes the page from what `collect` returns."""
+    """Makes the page from the metrics that `collect` returns."""
 
     def __init__(self, collect: Callable[[], Sequence[Measured]]) -> None:
         self._collect = collect
@@ -53,7 +53,7 @@ class MetricsPage:
         self._fresh_until = 0.0
 
     def __call__(self) -> Page:
-        """Return the page, made now or just before."""
+        """Return the page, which may be cached."""
         begin = time.monotonic()
         if self._page is None or begin >= self._fresh_until:
             if not is_available():

@@ -1,4 +1,4 @@
-"""Tells others what the broker measures: Prometheus, when a port is set, and installed telemetry."""
+"""Reports the metrics of a broker to Prometheus, if a port is set, and to installed telemetry."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ _COLLECT_S_MAX: Final = 5.0
 
 
 class MetricsReporter:
-    """The reporting of one broker, from `start` to `close`. server: gets the page for Prometheus."""
+    """Reports the metrics of one broker from `start` to `close`. server: gets the page for Prometheus."""
 
     def __init__(self, sources: MetricSources, server: HttpServer | None) -> None:
         self._sources = sources
         self._loop = asyncio.get_running_loop()
         self._end: Callable[[], None] | None = None
         self.server = server
-        """Where metrics and probes are; None when no port is set."""
 
     def start(self) -> None:
-        """Report from now on."""
+        """Start reporting."""
         if self.server is not None:
             self.server.pages["/metrics"] = MetricsPage(lambda: collect(self._sources))
             if not is_available():
@@ -37,17 +36,16 @@ class MetricsReporter:
         if telemetry is not None:
             try:
                 self._end = telemetry.observe_broker(self.collect_from_anywhere)
-            except Exception:
-                # What only observes must not keep a broker from its work.
-                log.exception("telemetry does not observe broker %s", self._sources.config.name)
+            except Exception:  # telemetry must not stop a broker
+                log.exception("telemetry cannot observe broker %s", self._sources.config.name)
 
     def close(self) -> None:
-        """Report no more."""
+        """Stop reporting."""
         if self._end is not None:
             self._end()
 
     def collect_from_anywhere(self) -> Sequence[Measured]:
-        """The metrics, for any thread; none while the broker's event loop does not answer within 5 s."""
+        """Return the metrics, in any thread; none if the event loop of the broker hangs for 5 s."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:

@@ -1,7 +1,7 @@
-"""Spans of sends on the broker's side, joined to the traces that their messages carry. Off unless set.
+"""Spans of sends in the broker, as parts of the traces in their messages. Off by default.
 
-A send is followed through what happens to it (append; then, as the broker is set up, the wait for the flush
-and for slaves), and told of as a whole when it is answered: in between only times are noted.
+A send has stages: append, then the waits for flush and replication that the broker is configured for. Only
+times are recorded until the response; then all stages are reported together.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 
-_FOLLOWED_MAX: Final = 10_000
-"""Sends that are followed at once; more are not traced."""
+_TRACED_MAX: Final = 10_000
+"""Sends that are traced at the same time; more are not traced."""
 _TRACED: Final = {
     RequestCode.SEND_MESSAGE: SendMessageRequestHeader,
     RequestCode.SEND_MESSAGE_V2: SendMessageRequestHeaderV2,
@@ -31,45 +31,46 @@ _TRACED: Final = {
 
 
 class SendTracing:
-    """Follows the sends of one broker. name: the broker's."""
+    """Traces the sends of one broker. name: name of the broker."""
 
     def __init__(self, telemetry: Telemetry, name: str) -> None:
         self._telemetry = telemetry
         self._name = name
-        self._followed: dict[int, list[tuple[str, int]]] = {}
+        self._traced: dict[int, list[tuple[str, int]]] = {}
 
     def handlers(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The same handlers; those of sends note when one begins."""
+        """Return the handlers; those of sends record the start of a send."""
         return {
-            code: self._noting(handler) if code in _TRACED else handler for code, handler in handlers.items()
+            code: self._recording(handler) if code in _TRACED else handler
+            for code, handler in handlers.items()
         }
 
-    def _noting(self, handler: Handler) -> Handler:
+    def _recording(self, handler: Handler) -> Handler:
         def handle(channel: Channel, request: Command) -> Command | bytes | None:
-            if not request.flag & FLAG_ONEWAY and len(self._followed) < _FOLLOWED_MAX:
-                self._followed[id(request)] = [("append", time.time_ns())]
+            if not request.flag & FLAG_ONEWAY and len(self._traced) < _TRACED_MAX:
+                self._traced[id(request)] = [("append", time.time_ns())]
             try:
                 answer = handler(channel, request)
-            except Exception:
-                self.forget(request)  # failed, or handled again later
+            except Exception:  # it is re-raised: the send failed, or is handled again later
+                self.forget(request)
                 raise
             if answer is not None:
-                self.forget(request)  # refused
+                self.forget(request)  # rejected
             return answer
 
         return handle
 
     def forget(self, request: Command) -> None:
-        """A send is refused: there is nothing to tell but its answer, which its sender has."""
-        self._followed.pop(id(request), None)
+        """Drop a rejected send, which its sender traces."""
+        self._traced.pop(id(request), None)
 
     def stage(self, name: str, park: ParkResponses) -> ParkResponses:
-        """The same `park`; a stage of that name begins when it gets a send."""
+        """Return `park` with a new stage that starts when a send is parked."""
 
         def parking(sends: list[ParkedResponse], until: int) -> None:
             now_ns = time.time_ns()
             for parked in sends:
-                stages = self._followed.get(id(parked.request))
+                stages = self._traced.get(id(parked.request))
                 if stages is not None:
                     stages.append((name, now_ns))
             park(sends, until)
@@ -77,8 +78,8 @@ class SendTracing:
         return parking
 
     def ended(self, request: Command, queue_id: int, code: int) -> None:
-        """A send is about to be answered."""
-        begun = self._followed.pop(id(request), None)
+        """Report a send that gets its response now."""
+        begun = self._traced.pop(id(request), None)
         if begun is None or not self._telemetry.is_active():
             return
         try:
@@ -91,7 +92,7 @@ class SendTracing:
 
 
 def _carried(request: Command) -> tuple[str, list[dict[str, str]]]:
-    """The topic of a send, and the properties of its messages. Raises ProtocolError."""
+    """Return the topic of a send and the properties of its messages. Raises ProtocolError."""
     header = request.header_as(_TRACED[RequestCode(request.code)])
     if request.code == RequestCode.SEND_BATCH_MESSAGE:
         return header.topic, [properties.decode(message.properties) for message in decode_batch(request.body)]
@@ -99,21 +100,19 @@ def _carried(request: Command) -> tuple[str, list[dict[str, str]]]:
 
 
 class TracedResponses(SendResponses):
-    """Answers to sends that tell `tracing` of each."""
+    """Responses to sends that are reported to `tracing`."""
 
     def __init__(self, tracing: SendTracing, *, store_host: bytes, region_id: str, trace_on: bool) -> None:
         super().__init__(store_host=store_host, region_id=region_id, trace_on=trace_on)
         self._tracing = tracing
 
     def drop_bodies(self, sends: list[ParkedResponse]) -> None:
-        """See `SendResponses`. The properties of a batch's messages are in its body: it is kept."""
+        """Do nothing: the body of a batch has the properties of its messages."""
 
     def stored(self, parked: ParkedResponse, code: int = 0) -> bytes:
-        """See `SendResponses`."""
         self._tracing.ended(parked.request, parked.queue_id, code)
         return super().stored(parked, code)
 
     def refused(self, request: Command, code: int, remark: str) -> Command:
-        """See `SendResponses`."""
         self._tracing.forget(request)
         return super().refused(request, code, remark)

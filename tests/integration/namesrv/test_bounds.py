@@ -302,7 +302,7 @@ async def test_an_older_file_with_too_much_stops_no_broker(
     finally:
         await broker.close()
         await server.close()
-    assert "brokers get none of it" in caplog.text
+    assert "brokers receive none of it" in caplog.text
 
 
 # -- clients --------------------------------------------------------------------------------------------

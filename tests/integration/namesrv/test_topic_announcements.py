@@ -132,7 +132,7 @@ async def test_a_late_name_server_delays_the_answer_for_a_bounded_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A name server that hangs would keep every operator's command until its time-out, without a word."""
-    monkeypatch.setattr(registration, "_ANNOUNCE_S", 0.05)
+    monkeypatch.setattr(registration, "_WAIT_REGISTERED_S", 0.05)
     assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER)).code == 0
     assert namesrv.held
     (warning,) = [record for record in caplog.records if record.name == "rocketpy.broker.registration"]
@@ -144,6 +144,6 @@ async def test_a_name_server_that_is_down_does_not_delay_the_answer(
     client: RawClient, namesrv: LateNameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one of two name servers down every operator's command would take a second."""
-    monkeypatch.setattr(registration, "_ANNOUNCE_S", 3600)
+    monkeypatch.setattr(registration, "_WAIT_REGISTERED_S", 3600)
     await namesrv.close()
     assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER)).code == 0
