@@ -43,7 +43,7 @@ from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.services.cluster.registration import Registrar, advertised
 from rocketpy_broker.services.cluster.slave_sync import SlaveSync
-from rocketpy_broker.services.metadata.lost_state import LostState
+from rocketpy_broker.services.metadata.lost_state import restore_missing_tables
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
 from rocketpy_broker.store.files.disk import Disk, spare_descriptors
@@ -255,14 +255,14 @@ class Broker:
         consumers = self.consumers
         is_copied = self.config.is_slave or self.config.dledger.enabled
         is_ours = self.recovery is not None and self.recovery.is_ours
-        LostState(
+        restore_missing_tables(
             self.store,
             self.topics,
             consumers.groups,
             consumers.offsets,
             self.deferred.delay,
             is_certain=is_ours and not is_copied,
-        ).restore()
+        )
         await self._save_tables()
 
     async def _listen(self) -> None:

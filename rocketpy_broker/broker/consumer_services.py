@@ -19,7 +19,7 @@ from rocketpy_broker.handlers.admin.consume_stats import ConsumeStatsHandler
 from rocketpy_broker.handlers.clients.client_calls import ClientCallHandler
 from rocketpy_broker.handlers.clients.clients import ClientHandler
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
-from rocketpy_broker.handlers.pull.pull import PullHandler
+from rocketpy_broker.handlers.pull.pull import OffsetMovedEvent, PullHandler, offset_moved_message
 from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy, PullChecks
 from rocketpy_broker.handlers.pull.query import QueryHandler
 from rocketpy_broker.security.guard import AccessGuard
@@ -28,7 +28,6 @@ from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.long_polling import PullRequestHoldTable
-from rocketpy_broker.services.metadata.offset_moved import OffsetMovedEvent, event_message
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.periodic import PeriodicCalls
@@ -215,7 +214,7 @@ class ConsumerServices:
         moved, self._moved = self._moved, {}
         try:
             for event in moved.values():
-                self._store.append(event_message(event, self._host, system_clock()))
+                self._store.append(offset_moved_message(event, self._host, system_clock()))
             self._store.write_out()
         except RocketError as error:
             log.warning("%d OFFSET_MOVED_EVENT messages are not stored: %s", len(moved), error)

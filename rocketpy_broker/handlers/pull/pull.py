@@ -20,9 +20,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple, cast
 
 from rocketpy.errors import RocketError
-from rocketpy.protocol.bodies import MASTER_ID
+from rocketpy.protocol.bodies import MASTER_ID, Body, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rocketpy.protocol.headers import Int64, PullMessageRequestHeader, PullMessageResponseHeader
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
@@ -34,7 +34,7 @@ from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.long_polling import HeldPull, PullRequestHoldTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.stats.stats import BrokerStats
-from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageStore
+from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageInner, MessageStore
 from rocketpy_broker.store.busy import Reason
 
 log = logging.getLogger("rocketpy.broker.pull")
@@ -309,3 +309,25 @@ def _code(status: GetMessageStatus, queue_offset: int) -> int:
         # An empty queue has no offset but 0; a consumer elsewhere is sent back there.
         return ResponseCode.PULL_NOT_FOUND if queue_offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     return _CODES[status]
+
+
+class OffsetMovedEvent(Body, kw_only=True):
+    """What the message says. Source: RocketMQ OffsetMovedEvent."""
+
+    consumer_group: str
+    message_queue: MessageQueue
+    offset_new: Int64
+    offset_request: Int64
+
+
+def offset_moved_message(event: OffsetMovedEvent, host: bytes, now_ms: int) -> MessageInner:
+    """Return the message of an event. host: of the broker, as in records."""
+    group = event.consumer_group
+    return MessageInner(
+        "OFFSET_MOVED_EVENT",
+        0,
+        event.encode(),
+        f"KEYS\x01{group}\x02DELAY\x010\x02TAGS\x01{group}\x02".encode(),
+        born_timestamp=now_ms,
+        born_host=host,
+    )

@@ -306,10 +306,7 @@ class SendHandler:
         if settings is None:
             remark = f"subscription group not exist, {group} {FAQ}"
             return self._reject(request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        times_max = settings.retry_max_times
-        if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
-            times_max = header.max_reconsume_times
-        if (header.reconsume_times or 0) >= times_max:
+        if (header.reconsume_times or 0) >= retry_times_max(request, header.max_reconsume_times, settings):
             message.topic, message.queue_id = DLQ_TOPIC_PREFIX + group, 0
             ensure_topic(self._topics, message.topic, 1, PERM_WRITE)
         return None
@@ -436,6 +433,24 @@ class SendHandler:
     def channel_closed(self, channel: Channel) -> None:
         """Forget it."""
         self._born_hosts.pop(channel, None)
+
+
+def retry_times_max(request: Command, by_client: int | None, group: SubscriptionGroupConfig) -> int:
+    """Return how often a message is retried: as its consumer says, or else as its group is configured."""
+    return by_client if request.version >= _V3_4_9 and by_client is not None else group.retry_max_times
+
+
+def respond_when_stored(channel: Channel, request: Command) -> OnStored:
+    """Return a callback that responds when a message is stored, or is not."""
+
+    def respond(error: StoreError | None) -> None:
+        response = request.reply()
+        if error is not None:
+            response = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if not request.is_oneway:
+            channel.reply(response)
+
+    return respond
 
 
 def _host(address: str) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from rocketpy.errors import RocketError, StoreError, UsageError
+from rocketpy.errors import RocketError, UsageError
 from rocketpy.protocol.bodies import (
     DLQ_TOPIC_PREFIX,
     PERM_READ,
@@ -32,14 +32,13 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import FAQ, Handler
-from rocketpy_broker.handlers.send.send import FindGroup, SendHandler
+from rocketpy_broker.handlers.send.send import FindGroup, SendHandler, respond_when_stored, retry_times_max
 from rocketpy_broker.services.delay.topic_rewrite import copy_to, to_delayed_message
 from rocketpy_broker.services.metadata.topics import TopicTable, ensure_topic
 from rocketpy_broker.store import MessageInner, MessageStore
 
 log = logging.getLogger("rocketpy.broker.send_back")
 
-_V3_4_9: Final = 121
 _FIRST_RETRY_LEVEL: Final = 3
 """Of the first retry; each one after it waits a level longer."""
 
@@ -103,7 +102,7 @@ class SendBackHandler:
         properties = props.decode(record.properties)
         properties.setdefault(props.PROPERTY_RETRY_TOPIC, record.topic)
         properties[props.PROPERTY_WAIT_STORE_MSG_OK] = "false"
-        if level < 0 or record.reconsume_times >= _times_max(request, header, group):
+        if level < 0 or record.reconsume_times >= retry_times_max(request, header.max_reconsume_times, group):
             message = self._dead_letter(record, header.group, properties)
             level = 0
         else:
@@ -112,14 +111,7 @@ class SendBackHandler:
             level = self._delay(message, record, properties, level)
         message.reconsume_times = record.reconsume_times + 1
 
-        def stored(error: StoreError | None) -> None:
-            if not request.is_oneway:
-                answer = request.reply()
-                if error is not None:
-                    answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-                channel.reply(answer)
-
-        self.send.store(message, stored)
+        self.send.store(message, respond_when_stored(channel, request))
         if level:
             self.on_delayed(level)
         self.on_send_back(header.group, properties[props.PROPERTY_RETRY_TOPIC])
@@ -145,12 +137,3 @@ class SendBackHandler:
         own_id = message_id(record.store_host, record.physical_offset)
         properties.setdefault(props.PROPERTY_ORIGIN_MESSAGE_ID, own_id)
         return to_delayed_message(message, properties, level, self.delays.level_max)
-
-
-def _times_max(
-    request: Command, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroupConfig
-) -> int:
-    """How often a message is retried: as its consumer says, or as its group is set up."""
-    if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
-        return header.max_reconsume_times
-    return group.retry_max_times

@@ -21,7 +21,7 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
-from rocketpy_broker.handlers.send.send import SendHandler
+from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_to, real_queue
 from rocketpy_broker.services.transactions.half_messages import HalfMessage
 from rocketpy_broker.services.transactions.transactions import TransactionService
@@ -71,14 +71,7 @@ class TransactionHandler:
         message = copy_to(record, HALF_TOPIC, 0)
         message.properties = props.encode(properties).encode()
 
-        def written(error: StoreError | None) -> None:
-            answer = request.reply()
-            if error is not None:
-                answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-            if not request.is_oneway:
-                channel.reply(answer)
-
-        self.send.store(message, written)
+        self.send.store(message, respond_when_stored(channel, request))
         log.info("%s: transaction %s is asked about again", channel.remote_address, record.physical_offset)
         return None
 
@@ -149,15 +142,12 @@ class TransactionHandler:
         entry: HalfMessage | None,
         error: StoreError | None,
     ) -> None:
-        answer = request.reply()
         if error is not None:
             log.error("the end of half message %d is not stored: %s", newest, error)
             self.transactions.table.reopen(newest, entry)
-            answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         else:
             self.transactions.catch_up_if_many()
-        if not request.is_oneway:
-            channel.reply(answer)
+        respond_when_stored(channel, request)(error)
 
 
 def _ignore(error: StoreError | None) -> None:

@@ -106,8 +106,6 @@ class ClientRegistry:
 
     def __init__(self, count: Callable[[Any, int], bool] = _unlimited) -> None:
         self._producers: dict[str, dict[Hashable, ClientChannelInfo]] = {}
-        self._producer_channels: dict[str, Hashable] = {}
-        """By client id."""
         self._consumers: dict[str, ConsumerGroupInfo] = {}
         self._holders: dict[str, _Holder] = {}
         """By client id."""
@@ -155,15 +153,12 @@ class ClientRegistry:
         Returns the consumer groups that have a new member or other topics by it.
         """
         info = ClientChannelInfo(beat.client_id, language, version, now_ms)
-        holds = len(beat.client_id) <= _ID_CHARACTERS_MAX and self._claim(
-            beat.client_id, channel, owner, now_ms
-        )
+        if len(beat.client_id) <= _ID_CHARACTERS_MAX:
+            self._claim(beat.client_id, channel, owner, now_ms)
         memberships = self._memberships.setdefault(channel, {})
         for producer in beat.producer_data_set:
             self._producers.setdefault(producer.group_name, {})[channel] = info
             memberships.setdefault((_PRODUCER, producer.group_name), 0)
-            if holds:
-                self._producer_channels[beat.client_id] = channel
         changed = set()
         for data in beat.consumer_data_set:
             group = self._consumers.setdefault(data.group_name, ConsumerGroupInfo(data.group_name))
@@ -174,27 +169,21 @@ class ClientRegistry:
                 changed.add(data.group_name)
         return changed
 
-    def _claim(self, client_id: str, channel: Hashable, owner: str, now_ms: int) -> bool:
-        """Return whether a client id belongs to a channel now."""
+    def _claim(self, client_id: str, channel: Hashable, owner: str, now_ms: int) -> None:
+        """Give a client id to a channel, unless a channel of another owner has it."""
         holder = self._holders.get(client_id)
-        if holder is not None and holder.owner != owner:
-            return False
-        if holder is not None and holder.channel is channel:
-            holder.updated_ms = now_ms
-            return True
         if holder is not None:
+            if holder.owner != owner:
+                return
             self._release(holder.channel)
         self._release(channel)
         self._holders[client_id] = _Holder(channel, owner, now_ms)
         self._held[channel] = client_id
-        return True
 
     def _release(self, channel: Hashable) -> None:
         client_id = self._held.pop(channel, None)
         if client_id is not None:
             del self._holders[client_id]
-            if self._producer_channels.get(client_id) is channel:
-                del self._producer_channels[client_id]
 
     def owner_of(self, client_id: str) -> str | None:
         """Return whose a client id is; None when no connection has it."""
@@ -265,7 +254,13 @@ class ClientRegistry:
 
     def producer_channel(self, client_id: str) -> Hashable | None:
         """Return the channel of a client that produces, for replies to its requests; None when it is gone."""
-        return self._producer_channels.get(client_id)
+        holder = self._holders.get(client_id)
+        if holder is None or not self._is_producer(holder.channel):
+            return None
+        return holder.channel
+
+    def _is_producer(self, channel: Hashable) -> bool:
+        return any(kind == _PRODUCER for kind, _ in self._memberships.get(channel, ()))
 
     def producer_channels(self, group: str) -> list[Hashable]:
         """Return the channels of a producer group, for checks of its transactions."""
@@ -283,16 +278,11 @@ class ClientRegistry:
 
     def _drop_producer(self, group: str, channel: Hashable) -> None:
         members = self._producers.get(group, {})
-        info = members.pop(channel, None)
-        if info is None:
+        if members.pop(channel, None) is None:
             return
         self._forget(channel, _PRODUCER, group)
         if not members:
             del self._producers[group]
-        if self._producer_channels.get(info.client_id) is channel and not any(
-            kind == _PRODUCER for kind, _ in self._memberships.get(channel, ())
-        ):
-            del self._producer_channels[info.client_id]
 
     def _drop_consumer(self, name: str, channel: Hashable) -> bool:
         group = self._consumers.get(name)

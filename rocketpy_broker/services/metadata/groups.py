@@ -28,7 +28,7 @@ SYSTEM_GROUPS: Final = (
 )  # fmt: skip
 """Groups that every broker has."""
 
-_SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 
 class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, SubscriptionGroupWrapper]):
@@ -67,7 +67,7 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
         group = self._table.get(name)
         if group is not None:
             return group
-        if not (self._config.auto_create_group or name.startswith(_SYSTEM_PREFIX)):
+        if not (self._config.auto_create_group or name.startswith(SYSTEM_GROUP_PREFIX)):
             return None
         try:
             check_group_name(name)

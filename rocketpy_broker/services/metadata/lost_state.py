@@ -8,8 +8,8 @@ Source: none; RocketMQ 4.6.0 starts without topics and offsets, and says nothing
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -18,14 +18,13 @@ from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, RE
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
-from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
+from rocketpy_broker.services.metadata.groups import SYSTEM_GROUP_PREFIX, SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets, check_group_name
 from rocketpy_broker.services.metadata.topics import TopicTable, check_topic_name
 from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker")
 
-_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _WITHOUT_CONFIG: Final = frozenset({SCHEDULE_TOPIC, OP_TOPIC})
 """Topics that have queues, and are in no table."""
 _QUEUES_MIN: Final = 4
@@ -62,87 +61,69 @@ def _topic(name: str, queue_count: int) -> TopicConfig:
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
-def _is_topic_name(name: str) -> bool:
-    try:
-        check_topic_name(name)
-    except TopicInvalid:
-        return False
-    return True
+def restore_missing_tables(
+    store: MessageStore,
+    topics: TopicTable,
+    groups: SubscriptionGroupTable,
+    offsets: ConsumerOffsets,
+    delay: DelayService,
+    *,
+    is_certain: bool,
+) -> None:
+    """Restore the loaded tables whose files are missing, if possible. The store is dispatched.
 
-
-class LostState:
-    """The tables of one broker, all loaded, and its store, open and dispatched.
-
-    is_certain: whether the files were there (`RecoveryReport.is_ours`), and no other broker of its name has
-    them: False on a slave and in a DLedger group.
+    is_certain: whether the files were there before (`RecoveryReport.is_ours`), and no other broker has them.
+    It is False on a slave and in a DLedger group. Raises StoreDamaged for a file that cannot be restored.
     """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsets,
-        delay: DelayService,
-        *,
-        is_certain: bool,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._delay = delay
-        self._is_certain = is_certain
-
-    def restore(self) -> None:
-        """Make again what can be made. Raises StoreDamaged for a missing file that cannot be."""
-        stored = {topic for topic, _ in _stored(self._store)}
-        if self._delay.is_missing:
-            if SCHEDULE_TOPIC in stored:
-                self._give_up(self._delay.path, "delayed messages are delivered again")
-            self._delay.create()
-        if self._offsets.is_missing:
-            if stored - self._topics.system - {SCHEDULE_TOPIC}:
-                self._give_up(self._offsets.path, "consumer groups skip messages or get them again")
-            self._offsets.create()
-        if self._topics.is_missing:
-            made = restore_topics(self._store, self._topics)
-            self._tell(
-                "topics", self._topics.path, made, "with default permissions; empty ones are not known"
-            )
-        if self._groups.is_missing:
-            made = self._groups.add(self._group_names(stored))
-            self._tell("consumer groups", self._groups.path, made, "with default settings")
-
-    def _group_names(self, stored: Iterable[str]) -> list[str]:
+    stored = {topic for topic, _ in _stored(store)}
+    if delay.is_missing:
+        if SCHEDULE_TOPIC in stored:
+            _fail(delay.path, "delayed messages are delivered again", is_certain)
+        delay.create()
+    if offsets.is_missing:
+        if stored - topics.system - {SCHEDULE_TOPIC}:
+            _fail(offsets.path, "consumer groups skip messages or get them again", is_certain)
+        offsets.create()
+    if topics.is_missing:
+        restored = restore_topics(store, topics)
+        _warn("topics", topics.path, restored, "with default permissions; empty topics are not known")
+    if groups.is_missing:
         retried = {
             name.removeprefix(RETRY_TOPIC_PREFIX) for name in stored if name.startswith(RETRY_TOPIC_PREFIX)
         }
-        names = retried | set(self._offsets.groups)
-        return sorted(name for name in names if _is_group_name(name))
+        restored = groups.add(sorted(filter(_is_group_name, retried | set(offsets.groups))))
+        _warn("consumer groups", groups.path, restored, "with default settings")
 
-    def _give_up(self, path: Path, consequence: str) -> None:
-        if not self._is_certain:
-            log.warning("%s is missing; unless a master has it, %s", path, consequence)
-            return
-        raise StoreDamaged(
-            f"{path} is missing, but the store holds messages of it: without it {consequence}. Restore it "
-            'from a copy; to start without it, create it with the content {"offsetTable":{}}'
-        )
 
-    def _tell(self, what: str, path: Path, made: list[str], how: str) -> None:
-        if made:
-            more = ", ..." if len(made) > _NAMED_MAX else ""
-            log.warning(
-                "%s is missing, but the store holds messages: made %d %s again, %s (%s%s). Compare them with "
-                "a copy of the file, or restore it",
-                path, len(made), what, how, ", ".join(made[:_NAMED_MAX]), more,
-            )  # fmt: skip
+def _fail(path: Path, consequence: str, is_certain: bool) -> None:
+    if not is_certain:
+        log.warning("%s is missing; unless a master has it, %s", path, consequence)
+        return
+    raise StoreDamaged(
+        f"{path} is missing, but the store holds messages of it: without it {consequence}. Restore it "
+        'from a copy; to start without it, create it with the content {"offsetTable":{}}'
+    )
+
+
+def _warn(what: str, path: Path, names: list[str], how: str) -> None:
+    if names:
+        more = ", ..." if len(names) > _NAMED_MAX else ""
+        log.warning(
+            "%s is missing, but the store holds messages: made %d %s again, %s (%s%s). Compare them with "
+            "a copy of the file, or restore it",
+            path, len(names), what, how, ", ".join(names[:_NAMED_MAX]), more,
+        )  # fmt: skip
+
+
+def _is_topic_name(name: str) -> bool:
+    with contextlib.suppress(TopicInvalid):
+        check_topic_name(name)
+        return True
+    return False
 
 
 def _is_group_name(name: str) -> bool:
-    try:
+    with contextlib.suppress(GroupInvalid):
         check_group_name(name)
-    except GroupInvalid:
-        return False
-    return not name.startswith(_SYSTEM_GROUP_PREFIX)
+        return not name.startswith(SYSTEM_GROUP_PREFIX)
+    return False

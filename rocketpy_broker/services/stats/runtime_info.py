@@ -54,7 +54,7 @@ def runtime_info(
 ) -> dict[str, str]:
     """Return texts by name. now_ms: of the clock of `stats`; booted_ms: since 1970."""
     put_total = puts.total
-    disk = _disk_ratio(store)
+    disk_ratio, capacity = _disk_texts(store)
     table = dict.fromkeys(_NO_QUEUES, "0") | store.stats.table(store.clock())
     table |= {
         "brokerVersion": str(VERSION),
@@ -74,9 +74,9 @@ def runtime_info(
         "getFoundTps": stats.rates("BROKER_GET_NUMS", now_ms),
         "commitLogMinOffset": str(store.min_physical_offset),
         "commitLogMaxOffset": str(store.max_physical_offset),
-        "commitLogDiskRatio": disk,
-        "consumeQueueDiskRatio": disk,
-        "commitLogDirCapacity": _capacity_text(store),
+        "commitLogDiskRatio": disk_ratio,
+        "consumeQueueDiskRatio": disk_ratio,
+        "commitLogDirCapacity": capacity,
         "dispatchBehindBytes": str(store.dispatch_behind_bytes),
         "remainHowManyDataToFlush": f"{store.max_physical_offset - store.flushed_offset} B",
         "earliestMessageTimeStamp": str(store.earliest_store_time()),
@@ -85,21 +85,15 @@ def runtime_info(
     return table
 
 
-def _disk_ratio(store: MessageStore) -> str:
+def _disk_texts(store: MessageStore) -> tuple[str, str]:
+    """Return how full the store's disk is, and its capacity as RocketMQ writes it."""
     try:
         state = os.statvfs(store.config.root)
     except OSError:
-        return "-1"
-    return str((state.f_blocks - state.f_bavail) / state.f_blocks if state.f_blocks else -1.0)
-
-
-def _capacity_text(store: MessageStore) -> str:
-    try:
-        state = os.statvfs(store.config.root)
-    except OSError:
-        return "unknown"
+        return "-1", "unknown"
     total, free = state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
-    return f"Total : {total / 2**30:.1f} GiB, Free : {free / 2**30:.1f} GiB."
+    ratio = (state.f_blocks - state.f_bavail) / state.f_blocks if state.f_blocks else -1.0
+    return str(ratio), f"Total : {total / 2**30:.1f} GiB, Free : {free / 2**30:.1f} GiB."
 
 
 def _duration_text(seconds: float) -> str:

@@ -169,16 +169,17 @@ def check_action(properties: Mapping[str, str], born_ms: int, now_ms: int, rules
 
 def check_times(properties: Mapping[str, str]) -> int:
     """Return how often a half message's producer was asked."""
-    try:
-        return int(properties.get(props.PROPERTY_TRANSACTION_CHECK_TIMES, "0"))
-    except ValueError:
-        return 0
+    return _number(properties.get(props.PROPERTY_TRANSACTION_CHECK_TIMES), 0)
 
 
 def _immunity_ms(text: str, default_ms: int) -> int:
-    """-1, and what is no number, mean the broker's own time-out."""
-    try:
-        seconds = int(text)
-    except ValueError:
-        return default_ms
+    """-1 and invalid numbers mean the broker's own timeout."""
+    seconds = _number(text, -1)
     return default_ms if seconds == -1 else seconds * 1000
+
+
+def _number(text: str | None, default: int) -> int:
+    try:
+        return int(text or "")
+    except ValueError:
+        return default

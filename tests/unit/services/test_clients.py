@@ -126,7 +126,7 @@ def test_a_connection_has_one_client_id() -> None:
     assert [number for number in range(100) if registry.owner_of(f"c{number}") is not None] == [99]
     registry.unregister("greedy", producer_group="p")
     registry.drop_channel("greedy")
-    assert (registry._holders, registry._held, registry._producer_channels) == ({}, {}, {})
+    assert (registry._holders, registry._held, registry._memberships) == ({}, {}, {})
 
 
 class _Hashed:
