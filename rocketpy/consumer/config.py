@@ -1,14 +1,15 @@
-"""Settings of consumers that join a group: `PushConsumer` and `LitePullConsumer`."""
+"""Settings of consumers that join a group (`PushConsumer`, `LitePullConsumer`), and checks of arguments."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from numbers import Integral, Real
 from pathlib import Path
 
 from rocketpy.config import MessageTraceConfig, check_number
 from rocketpy.consumer.allocation import AllocateAveragely, AllocationStrategy
-from rocketpy.errors import ConfigInvalid
+from rocketpy.errors import ConfigInvalid, UsageError
 
 
 class MessageModel(Enum):
@@ -172,3 +173,15 @@ class LitePullConfig(MemberConfig):
 def _check_choice(name: str, value: object, kind: type[Enum]) -> None:
     if not isinstance(value, kind):
         raise ConfigInvalid(f"{name} is {value!r}; choose one of {', '.join(map(str, kind))}")
+
+
+def check_integer(name: str, value: object) -> None:
+    """Raise UsageError unless an argument is an integer."""
+    if not isinstance(value, Integral):
+        raise UsageError(f"{name} is {value!r}; it must be a whole number")
+
+
+def check_timeout(name: str, value: object) -> None:
+    """Raise UsageError unless an argument is a number or None."""
+    if value is not None and not isinstance(value, Real):
+        raise UsageError(f"{name} is {value!r}; it must be a number of milliseconds, or None")

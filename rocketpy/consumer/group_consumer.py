@@ -22,7 +22,7 @@ from rocketpy.consumer.group.broker_callbacks import (
     running_info,
 )
 from rocketpy.consumer.group.member import GroupMember, abbreviate
-from rocketpy.consumer.observing import Observers
+from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.errors import ClientClosed
 from rocketpy.message.message import MessageExt, check_group, check_topic
@@ -102,7 +102,7 @@ class GroupConsumer(Lifecycle):
         try:
             await self._observers.start(client, self._client_config, wait=wait)
             member.context.on_pull = self._observers.on_pull
-            member.tasks.on_failure.append(self._observers.failed)
+            member.tasks.on_failure.append(self._observers.on_failure)
             for topic, expression in self._subscriptions.items():
                 member.subscribe(wrap(member.namespace, topic), expression)
             await member.start(self._make_consume_service(member), wait=wait)

@@ -1,4 +1,4 @@
-"""Telling listeners of pulls and of handlers, so that none of them can harm one."""
+"""Notifies listeners, telemetry and the message trace of pulls and of handler calls."""
 
 from __future__ import annotations
 
@@ -8,43 +8,37 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.namespace import unwrap_queue
+from rocketpy.config import ClientConfig, MessageTraceConfig
 from rocketpy.consumer.outcomes import ConsumeResult, HandlerResult, Later
-from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveListener, SettleListener
+from rocketpy.errors import RocketError
+from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveEvent, ReceiveListener, SettleListener
 from rocketpy.message.message import MessageExt
+from rocketpy.producer import Producer
+from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.trace import ConsumeOutcome
 from rocketpy.telemetry.listeners import DormantTelemetry, ListenerFanout
-from rocketpy.telemetry.plugin import Telemetry
+from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
+from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, failure_counter, find_telemetry
 
 log = logging.getLogger("rocketpy.consumer")
 
-
-class ReceiveListeners(ListenerFanout[ReceiveListener]):
-    """The listeners of the pulls of one consumer."""
-
-    def __init__(self, listeners: Iterable[ReceiveListener]) -> None:
-        super().__init__("receive", log, listeners)
-        self._telemetry = DormantTelemetry(None, lambda _: None)
-
-    def set_telemetry(self, telemetry: Telemetry | None, namespace: str) -> None:
-        """Add the listener of telemetry as soon as it is active."""
-        self._telemetry = DormantTelemetry(
-            telemetry, lambda active: self.add(active.receive_listener(namespace))
-        )
-        self._telemetry.check()
-
-    def attach_telemetry(self) -> None:
-        """Add the listener of telemetry if it has become active."""
-        self._telemetry.check()
+_TELEMETRY_CHECK_NS: Final = 100_000_000
+"""How often inactive telemetry is checked: OpenTelemetry takes 20 µs to answer."""
 
 
 class ProcessListeners(ListenerFanout[ProcessListener]):
-    """The listeners of the handler calls of one push consumer.
+    """Calls handlers, and notifies the listeners of a push consumer when a call begins and ends.
 
-    receivers: listeners of its pulls. settle_listeners: of messages that it
-    sends back. timeout_ms: a handler that takes so long has timed out.
+    timeout_ms: a handler that takes longer has timed out.
     """
+
+    __slots__ = ("_broadcasting", "_group", "_timeout_s", "client_id")
 
     def __init__(
         self,
@@ -55,31 +49,10 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
         timeout_ms: float = math.inf,
     ) -> None:
         super().__init__("process", log, listeners)
-        self.receivers: ListenerFanout[ReceiveListener] = ListenerFanout("receive", log)
-        self.settle_listeners: ListenerFanout[SettleListener] = ListenerFanout(
-            "settle", logging.getLogger("rocketpy")
-        )
         self._timeout_s = timeout_ms / 1000
         self._group = group
         self._broadcasting = broadcasting
-        self._client_id = ""
-        self._telemetry = DormantTelemetry(None, lambda _: None)
-
-    def set_telemetry(self, telemetry: Telemetry | None, namespace: str, client_id: str) -> None:
-        """Add the listeners of telemetry as soon as it is active."""
-
-        def attach(active: Telemetry) -> None:
-            self.receivers.add(active.receive_listener(namespace))
-            self.add(active.process_listener(namespace))
-            self.settle_listeners.add(active.settle_listener(namespace))
-
-        self._client_id = client_id
-        self._telemetry = DormantTelemetry(telemetry, attach)
-        self._telemetry.check()
-
-    def attach_telemetry(self) -> None:
-        """Add the listeners of telemetry if it has become active."""
-        self._telemetry.check()
+        self.client_id = ""
 
     def call(
         self,
@@ -88,50 +61,50 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
         *,
         is_async: bool,
     ) -> HandlerResult | Awaitable[HandlerResult]:
-        """Call a handler, or make what is awaited to do so, and tell of it."""
-        event = ProcessEvent(messages, self._group, self._client_id, broadcasting=self._broadcasting)
+        """Call a handler and notify the listeners; return its result, or an awaitable of it."""
+        event = ProcessEvent(messages, self._group, self.client_id, broadcasting=self._broadcasting)
         if is_async:
             return self._call_async(handler, event)
-        started_s = time.monotonic()
-        # In a context of its own, so that the end finds what the start has set even from another task.
+        # A context of its own, so that the end finds what the start has set, even in another task.
         context = contextvars.copy_context()
+        started_s = time.monotonic()
+
+        def ended(returned: object, error: BaseException | None) -> None:
+            context.run(self._ended, event, started_s, returned, error)
+
         try:
             context.run(self._started, event)
             returned = context.run(handler, messages)
         except BaseException as error:
-            context.run(self._ended, event, started_s, None, error)
+            ended(None, error)
             raise
         if inspect.isawaitable(returned):
-            return self._finish(returned, event, started_s, context)
-        context.run(self._ended, event, started_s, returned, None)
+            return self._finish(returned, ended)
+        ended(returned, None)
         return returned
 
     async def _call_async(
         self, handler: Callable[[Sequence[MessageExt]], Any], event: ProcessEvent
     ) -> HandlerResult:
-        started_s = time.monotonic()
+        ended = partial(self._ended, event, time.monotonic())
         self._started(event)
         try:
             returned: HandlerResult = await handler(event.messages)
         except BaseException as error:
-            self._ended(event, started_s, None, error)
+            ended(None, error)
             raise
-        self._ended(event, started_s, returned, None)
+        ended(returned, None)
         return returned
 
     async def _finish(
-        self,
-        awaited: Awaitable[HandlerResult],
-        event: ProcessEvent,
-        started_s: float,
-        context: contextvars.Context,
+        self, awaited: Awaitable[HandlerResult], ended: Callable[[object, BaseException | None], None]
     ) -> HandlerResult:
         try:
             returned = await awaited
         except BaseException as error:
-            context.run(self._ended, event, started_s, None, error)
+            ended(None, error)
             raise
-        context.run(self._ended, event, started_s, returned, None)
+        ended(returned, None)
         return returned
 
     def _started(self, event: ProcessEvent) -> None:
@@ -142,8 +115,8 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
     ) -> None:
         outcome = ConsumeOutcome.EXCEPTION if error is not None else _outcome_of(returned)
         event.succeeded = outcome is ConsumeOutcome.SUCCESS
-        has_said = outcome in (ConsumeOutcome.SUCCESS, ConsumeOutcome.FAILED)
-        if has_said and time.monotonic() - started_s >= self._timeout_s:  # as in 4.6.0, whatever it said
+        is_valid = outcome in (ConsumeOutcome.SUCCESS, ConsumeOutcome.FAILED)
+        if is_valid and time.monotonic() - started_s >= self._timeout_s:  # as in 4.6.0, whatever the result
             outcome = ConsumeOutcome.TIME_OUT
         self.notify(lambda listener: listener.process_ended(event, outcome, error))
 
@@ -151,6 +124,83 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
 def _outcome_of(returned: object) -> ConsumeOutcome:
     if returned is None or returned is ConsumeResult.SUCCESS:
         return ConsumeOutcome.SUCCESS
-    return (
-        ConsumeOutcome.FAILED if isinstance(returned, ConsumeResult | Later) else ConsumeOutcome.RETURN_NULL
-    )
+    is_valid = isinstance(returned, ConsumeResult | Later)
+    return ConsumeOutcome.FAILED if is_valid else ConsumeOutcome.RETURN_NULL
+
+
+class Observers:
+    """The listeners of one group consumer: of its pulls, handler calls and messages that it sends back.
+
+    trace: settings of the message trace; None for no trace. timeout_ms: how long a handler may take.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        telemetry: TelemetryChoice,
+        listeners: Iterable[ProcessListener] = (),
+        *,
+        broadcasting: bool = False,
+        trace: MessageTraceConfig | None = None,
+        timeout_ms: float = math.inf,
+    ) -> None:
+        self.process = ProcessListeners(listeners, group, broadcasting=broadcasting, timeout_ms=timeout_ms)
+        self.settle: ListenerFanout[SettleListener] = ListenerFanout("settle", logging.getLogger("rocketpy"))
+        self._receive: ListenerFanout[ReceiveListener] = ListenerFanout("receive", log)
+        self._group = group
+        self._choice = telemetry
+        self._telemetry = DormantTelemetry(None, self._attach)
+        self._telemetry_check_ns = 0
+        self._trace_config = trace
+        self._trace: MessageTrace | None = None
+        self._client: ClientInstance | None = None
+        self.on_failure = failure_counter(None, "")
+        """Counts failures of background tasks."""
+
+    async def start(self, client: ClientInstance, config: ClientConfig, *, wait: bool) -> None:
+        """Begin to notify listeners. config: the client was made with it. wait: see `Producer.start`.
+
+        Raises ConfigInvalid, TransportError.
+        """
+        telemetry = find_telemetry(self._choice)
+        self._client = client
+        self.on_failure = failure_counter(telemetry, f"consumer {self._group}")
+        client.tasks.on_failure.append(self.on_failure)
+        if self._trace_config is not None:
+            sender = Producer(
+                TRACE_GROUP, config=SENDING, client=replace(config, namespace=""), telemetry=False
+            )
+            trace = MessageTrace(self._trace_config, sender)
+            await trace.start(wait=wait)
+            self._trace = trace
+            self.process.add(trace)
+        self.process.client_id = client.client_id
+        self._telemetry = DormantTelemetry(telemetry, self._attach)
+        self._telemetry.check()
+
+    def _attach(self, telemetry: Telemetry) -> None:
+        namespace = self._client.config.namespace if self._client is not None else ""
+        self._receive.add(telemetry.receive_listener(namespace))
+        self.process.add(telemetry.process_listener(namespace))
+        self.settle.add(telemetry.settle_listener(namespace))
+
+    async def close(self) -> None:
+        """Send the last reports of the message trace."""
+        if self._client is not None:
+            self._client.tasks.on_failure.remove(self.on_failure)
+            self._client = None
+        if self._trace is not None:
+            await self._trace.close()
+
+    def on_pull(self, queue: MessageQueue, started_ns: int, end: Sequence[MessageExt] | RocketError) -> None:
+        """Notify listeners of a pull that ended. queue: with its namespace. started_ns: since 1970."""
+        if started_ns >= self._telemetry_check_ns:
+            self._telemetry_check_ns = started_ns + _TELEMETRY_CHECK_NS
+            self._telemetry.check()
+        client = self._client
+        if client is None or not self._receive.all:
+            return
+        address = client.cached_address(queue.topic, queue.broker_name)
+        shown = unwrap_queue(client.config.namespace, queue)
+        event = ReceiveEvent(shown, self._group, client.client_id, started_ns, time.time_ns(), address, end)
+        self._receive.notify(lambda listener: listener.received(event))

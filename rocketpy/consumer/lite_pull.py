@@ -15,14 +15,13 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig
-from rocketpy.consumer.arguments import check_integer, check_timeout
-from rocketpy.consumer.config import LitePullConfig
+from rocketpy.consumer.config import LitePullConfig, check_integer, check_timeout
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression
 from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.consumer.group_consumer import GroupConsumer
-from rocketpy.consumer.observing import Observers
+from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound, UsageError
 from rocketpy.message.message import MessageExt

@@ -15,10 +15,9 @@ from rocketpy.client.lifecycle import BoundToClient
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig, ConsumerConfig
-from rocketpy.consumer.arguments import check_integer, check_timeout
+from rocketpy.consumer.config import check_integer, check_timeout
 from rocketpy.consumer.fetch.broker_api import ConsumerApi, PullResponse
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data, wanted_messages
-from rocketpy.consumer.listeners import ReceiveListeners
 from rocketpy.errors import MessageInvalid
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
 from rocketpy.message.decode import decode_pull, undecodable
@@ -27,7 +26,8 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.results import Health, PullResult, PullStatus
-from rocketpy.telemetry.plugin import TelemetryChoice, find_telemetry
+from rocketpy.telemetry.listeners import DormantTelemetry, ListenerFanout
+from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, find_telemetry
 
 log = logging.getLogger("rocketpy.consumer")
 
@@ -57,8 +57,9 @@ class PullConsumer(BoundToClient):
         self.group: Final = check_group(group)
         super().__init__(f"consumer {group}", namesrv, client)
         self.config: Final = config or ConsumerConfig()
-        self._telemetry = telemetry
-        self._receivers = ReceiveListeners(listeners)
+        self._choice = telemetry
+        self._listeners = ListenerFanout("receive", log, listeners)
+        self._telemetry = DormantTelemetry(None, self._attach)
         self._undecodable = 0
 
     def __repr__(self) -> str:
@@ -66,9 +67,13 @@ class PullConsumer(BoundToClient):
 
     async def start(self, *, wait: bool = True) -> None:
         """Start, once; see `Producer.start`."""
-        telemetry = find_telemetry(self._telemetry)
+        telemetry = find_telemetry(self._choice)
         await super().start(wait=wait)
-        self._receivers.set_telemetry(telemetry, self._namespace)
+        self._telemetry = DormantTelemetry(telemetry, self._attach)
+        self._telemetry.check()
+
+    def _attach(self, telemetry: Telemetry) -> None:
+        self._listeners.add(telemetry.receive_listener(self._namespace))
 
     def health(self) -> Health:
         """How its connections are doing, and how many messages it could not decode. Raises ClientClosed."""
@@ -102,8 +107,8 @@ class PullConsumer(BoundToClient):
         for what, number in (("offset", offset), ("max_count", max_count)):
             check_integer(what, number)
         check_timeout("timeout_ms", timeout_ms)
-        self._receivers.attach_telemetry()
-        if not self._receivers.all:
+        self._telemetry.check()
+        if not self._listeners.all:
             return await self._pull(queue, name, offset, max_count, timeout_ms, expression)
         client, started_ns = self._running(), time.time_ns()
         end: list[MessageExt] | BaseException
@@ -115,9 +120,10 @@ class PullConsumer(BoundToClient):
             raise
         finally:
             address = client.cached_address(name.topic, name.broker_name)
-            ended_ns = time.time_ns()
-            event = ReceiveEvent(queue, self.group, client.client_id, started_ns, ended_ns, address, end)
-            self._receivers.notify(lambda listener: listener.received(event))
+            event = ReceiveEvent(
+                queue, self.group, client.client_id, started_ns, time.time_ns(), address, end
+            )
+            self._listeners.notify(lambda listener: listener.received(event))
         return result
 
     async def _pull(

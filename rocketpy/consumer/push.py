@@ -12,8 +12,7 @@ from typing import Final
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap_queue, wrap_queue
 from rocketpy.config import ClientConfig
-from rocketpy.consumer.arguments import check_integer
-from rocketpy.consumer.config import MessageModel, PushConfig
+from rocketpy.consumer.config import MessageModel, PushConfig, check_integer
 from rocketpy.consumer.dispatch.concurrent import ConcurrentConsumeService, ConsumeService
 from rocketpy.consumer.dispatch.handler import HandlerAdapter
 from rocketpy.consumer.dispatch.orderly import OrderlyConsumeService
@@ -21,7 +20,7 @@ from rocketpy.consumer.dispatch.send_back import SendBack
 from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.consumer.group_consumer import GroupConsumer
-from rocketpy.consumer.observing import Observers
+from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import BatchHandler, Handler
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import ProcessListener
@@ -85,7 +84,7 @@ class PushConsumer(GroupConsumer):
             raise ConfigInvalid(
                 f"batch_size is {self.config.batch_size}: batches of several messages need a batch_handler"
             )
-        self._adapter = HandlerAdapter(handler, batch_handler, observers.listeners)
+        self._adapter = HandlerAdapter(handler, batch_handler, observers.process)
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
         config = self.config
@@ -101,8 +100,7 @@ class PushConsumer(GroupConsumer):
 
     def _make_consume_service(self, member: GroupMember) -> ConsumeService:
         config, client = self.config, member.client
-        settle_listeners = self._observers.listeners.settle_listeners
-        send_back = SendBack(client, member.group, settle_listeners, unit_mode=config.unit_mode)
+        send_back = SendBack(client, member.group, self._observers.settle, unit_mode=config.unit_mode)
         if config.orderly:
             lock = member.lock_one if member.locks else None
             return OrderlyConsumeService(
