@@ -10,37 +10,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from rocketpy.errors import DiskFull, FlushFailed, StoreError
 from rocketpy.protocol.message.batch import BatchColumns
-from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy_broker.store.busy import OverloadDetector, Reason, StoreBusy
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile, DispatchProgress
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, disk_errors, make_durable_dir, system_clock
 from rocketpy_broker.store.files.state_file import load_state, save_state
 from rocketpy_broker.store.files.store_lock import StoreLock
-from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.commit_log import CommitLog
 from rocketpy_broker.store.log.flush import FlushPlan, flush_failure, flush_now
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.log.message_log import MessageLog, RecoveryReport
-from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner, QueueTable
-from rocketpy_broker.store.queue.dispatch import ArrivalListener, ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.log.message_log import RecoveryReport
+from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
+from rocketpy_broker.store.queue.dispatch import ArrivalListener
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum, decode_checksums, encode_checksums
 from rocketpy_broker.store.recovery.recovery import Recovery
-from rocketpy_broker.store.store_reads import StoreReads
+from rocketpy_broker.store.store_reads import MakeLog, StoreReads
 
 logger = logging.getLogger("rocketpy_broker.store.message_store")
 
 _SLOW_WRITE_MS = 100
-
-
-MakeLog = Callable[[StoreConfig, QueueTable, Clock, Disk], MessageLog]
 
 
 class MessageStore(StoreReads):
@@ -57,8 +51,7 @@ class MessageStore(StoreReads):
         disk: Disk | None = None,
         make_log: MakeLog = CommitLog,
     ) -> None:
-        self.clock = clock
-        self.disk: Disk = OsDisk() if disk is None else disk
+        super().__init__(config, make_log, clock, OsDisk() if disk is None else disk)
         self._lock = StoreLock(self.disk, config.root / "lock")
         self._abort_path = config.root / "abort"
         self._checksums_path = config.root / "queuesums"
@@ -68,15 +61,6 @@ class MessageStore(StoreReads):
         self._rejections: dict[Reason, StoreError] = {}
         self._rejection: StoreError | None = None
         self.failure = StoreError("the store is not open")
-        table = QueueTable()
-        queues = ConsumeQueueTable(self.disk, config.consume_queue_directory, config.consume_queue)
-        index = (
-            IndexService(self.disk, config.index_directory, config.index, clock)
-            if config.index.enabled
-            else None
-        )
-        dispatcher = Dispatcher(queues, index, DelayLevels(config.delay_levels))
-        super().__init__(config, make_log(config, table, clock, self.disk), table, queues, index, dispatcher)
         self._sync = config.flush.disk_type is FlushDiskType.SYNC_FLUSH
         self._is_open = False
         self.overload_detector = OverloadDetector(config.busy)

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from rocketpy.errors import StoreError
+from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy.protocol.message.record import is_intact
 from rocketpy_broker.store.config import StoreConfig
+from rocketpy_broker.store.files.disk import Clock, Disk
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.message_log import MessageLog
 from rocketpy_broker.store.log.messages import QueueTable
@@ -23,27 +25,25 @@ from rocketpy_broker.store.queue.queue_reader import (
 )
 from rocketpy_broker.store.stats import StoreStats
 
+MakeLog = Callable[[StoreConfig, QueueTable, Clock, Disk], MessageLog]
+
 
 class StoreReads:
     """The reading half of a `MessageStore`."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        log: MessageLog,
-        table: QueueTable,
-        queues: ConsumeQueueTable,
-        index: IndexService | None,
-        dispatcher: Dispatcher,
-    ) -> None:
+    def __init__(self, config: StoreConfig, make_log: MakeLog, clock: Clock, disk: Disk) -> None:
         self.config = config
-        self.commit_log = log
-        self.table = table
-        self.queues = queues
-        self.index = index
-        self.dispatcher = dispatcher
+        self.clock = clock
+        self.disk = disk
+        self.table = QueueTable()
+        self.commit_log = make_log(config, self.table, clock, disk)
+        self.queues = ConsumeQueueTable(disk, config.consume_queue_directory, config.consume_queue)
+        self.index = (
+            IndexService(disk, config.index_directory, config.index, clock) if config.index.enabled else None
+        )
+        self.dispatcher = Dispatcher(self.queues, self.index, DelayLevels(config.delay_levels))
         self.stats = StoreStats()
-        self._reader = QueueReader(log, config.read)
+        self._reader = QueueReader(self.commit_log, config.read)
 
     def dispatch(self) -> int:
         """Bring consume queues and index up to what was written. Raises DiskFull, StoreError."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from rocketpy.errors import StoreDamaged
 from rocketpy_broker.store.copy.copied_records import RecordParser
+from rocketpy_broker.store.log.mapped_file_queue import read_across
 from rocketpy_broker.store.message_store import MessageStore
 
 _PIECE_BYTES: Final = 1 << 20
@@ -84,14 +85,7 @@ class Backlog:
             size = found.wanted
 
     def _read(self, size: int) -> bytes:
-        """Read so much, across the end of a file if need be."""
-        pieces: list[bytes] = []
-        begin, stop = self._begin, min(self._end, self._begin + size)
-        while begin < stop:
-            room = self._store.commit_log.files.file_bytes
-            piece = self._store.read_log(begin, min(stop - begin, room - begin % room))
-            if not piece:
-                raise StoreDamaged(f"the copied log cannot be read at {begin}")
-            pieces.append(piece)
-            begin += len(piece)
-        return b"".join(pieces)
+        data = read_across(self._store.commit_log.files, self._begin, min(self._end, self._begin + size))
+        if data is None:
+            raise StoreDamaged(f"cannot read the copied log at {self._begin}")
+        return data

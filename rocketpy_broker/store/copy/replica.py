@@ -18,12 +18,10 @@ from rocketpy_broker.store.copy.backlog import Backlog
 from rocketpy_broker.store.copy.copied_records import ParsedRecords, RecordParser
 from rocketpy_broker.store.files.state_file import save_state
 from rocketpy_broker.store.log.log_scan import LogScan, LogTail
-from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue, read_across
 from rocketpy_broker.store.message_store import MessageStore
 
 logger = logging.getLogger("rocketpy_broker.store.replica")
-
-_PIECE_BYTES = 1 << 20
 
 
 class ReplicaLog:
@@ -98,17 +96,10 @@ class ReplicaLog:
 
     def _write(self, data: bytes) -> None:
         """Write behind the log's end, into as many files as it takes; all of it, or nothing."""
-        files = self._files
-        before, position = files.max_offset, 0
+        before = self._files.max_offset
         try:
-            while position < len(data):
-                file = files.last
-                if file is None or file.is_full:
-                    file = files.add_file()
-                piece = data[position : position + file.size - file.wrote]
-                file.write(file.wrote, piece)
-                file.wrote += len(piece)
-                position += len(piece)
+            for _ in self._files.append(data):
+                pass
         except StoreError:
             self._undo(before)
             raise
@@ -168,13 +159,7 @@ class ReplicaLog:
         store.flush(thorough=True)
 
     def _save_tail(self, end: int, aside: Path) -> None:
-        pieces: list[bytes] = []
-        while end < self._files.max_offset:
-            room = self._files.file_bytes - end % self._files.file_bytes
-            size = min(_PIECE_BYTES, room, self._files.max_offset - end)
-            pieces.append(self._files.read(end, size) or b"")
-            end += size
-        save_state(self._store.disk, aside, b"".join(pieces))
+        save_state(self._store.disk, aside, read_across(self._files, end, self._files.max_offset) or b"")
 
     def _mend_index(self) -> None:
         """Drop index files that know of what was cut, and index again what else was in them."""

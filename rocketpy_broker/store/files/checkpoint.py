@@ -90,11 +90,8 @@ class Checkpoint:
 
     def encode(self) -> bytes:
         """The file's 4096 bytes."""
-        times = _TIMESTAMPS.pack(self.physic_timestamp, self.logics_timestamp, self.index_timestamp)
-        offsets = _OFFSETS.pack(
-            self.flushed_offset, self.dispatched_offset, self.log_end, self.index_files, self.tail_offset,
-            self.min_offset,
-        )  # fmt: skip
+        times = _TIMESTAMPS.pack(*astuple(self)[:3])
+        offsets = _OFFSETS.pack(*astuple(self)[3:9])
         seal = _SEAL.pack(_MAGIC, zlib.crc32(times + offsets))
         page = times + seal + offsets
         if self.progress is not None:
@@ -106,19 +103,17 @@ class Checkpoint:
     def decode(cls, data: bytes) -> Checkpoint:
         """Read it back; without our part, or when that does not belong to the times, offsets are -1."""
         data = data.ljust(CHECKPOINT_BYTES, b"\0")
-        checkpoint = cls(*_TIMESTAMPS.unpack_from(data))
+        times = _TIMESTAMPS.unpack_from(data)
         magic, crc = _SEAL.unpack_from(data, 24)
         if magic == _MAGIC and crc == zlib.crc32(data[:24] + data[32:80]):
-            (
-                checkpoint.flushed_offset, checkpoint.dispatched_offset, checkpoint.log_end,
-                checkpoint.index_files, checkpoint.tail_offset, checkpoint.min_offset,
-            ) = _OFFSETS.unpack_from(data, 32)  # fmt: skip
+            checkpoint = cls(*times, *_OFFSETS.unpack_from(data, 32))
             magic, crc = _SEAL.unpack_from(data, 80)
             if magic == _PROGRESS_MAGIC and crc == zlib.crc32(data[:24] + data[32:80] + data[88:160]):
                 checkpoint.progress = DispatchProgress(*_PROGRESS.unpack_from(data, 88))
-        elif magic == _MAGIC:
+            return checkpoint
+        if magic == _MAGIC:
             logger.warning("checkpoint: flushed offsets do not match the times; another broker wrote it")
-        return checkpoint
+        return cls(*times)
 
 
 class CheckpointFile:

@@ -94,9 +94,7 @@ class MappedFileQueue:
         """
         names = [name for name in self._disk.list_dir(self.directory) if len(name) == 20 and name.isdigit()]
         for name in names:
-            file = MappedFile(
-                self._disk, self.directory, int(name), self.file_bytes, reserve_bytes=self._reserve_bytes
-            )
+            file = self._new_file(int(name))
             self._check_place(file)
             file.wrote = file.flushed = self.file_bytes
             if self.strays or file.start != self.next_start(file.start):
@@ -105,6 +103,11 @@ class MappedFileQueue:
                 self.mapped_files.append(file)
         for file in [*self.mapped_files, *self.strays]:
             self._check_length(file)
+
+    def _new_file(self, start: int) -> MappedFile:
+        return MappedFile(
+            self._disk, self.directory, start, self.file_bytes, reserve_bytes=self._reserve_bytes
+        )
 
     def _check_place(self, file: MappedFile) -> None:
         if file.start % self.file_bytes:
@@ -172,9 +175,7 @@ class MappedFileQueue:
 
     def create_preallocated(self, start: int) -> MappedFile:
         """Create and preallocate the file that starts there. Safe in a thread; see `adopt_preallocated`."""
-        file = MappedFile(
-            self._disk, self.directory, start, self.file_bytes, reserve_bytes=self._reserve_bytes
-        )
+        file = self._new_file(start)
         with disk_errors("make directory", self.directory):
             self._disk.make_dir(self.directory)
         try:
@@ -209,6 +210,22 @@ class MappedFileQueue:
             self.spare.delete()
             self.spare = None
             self._unsynced_directory = True
+
+    def append(self, data: bytes, offset: int = 0) -> Iterator[tuple[MappedFile, bytes]]:
+        """Write `data` behind the log's end, one call a file; yields each file with the part written to it.
+
+        offset: where an empty log begins. Raises DiskFull, StoreError; parts that were yielded stay.
+        """
+        written = 0
+        while written < len(data):
+            last = self.last
+            if last is None or last.is_full:
+                last = self.add_file(offset)
+            part = data[written : written + last.size - last.wrote]
+            last.write(last.wrote, part)
+            last.wrote += len(part)
+            written += len(part)
+            yield last, part
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -372,3 +389,15 @@ class LogFiles(Protocol):
 
     def drop_strays(self) -> int:
         """Delete the files that are not part of the log; return their number."""
+
+
+def read_across(files: LogFiles, begin: int, end: int) -> bytes | None:
+    """Written bytes in [begin, end), of as many files as it takes; None when they are not all there."""
+    pieces: list[bytes] = []
+    while begin < end:
+        piece = files.read(begin, min(end - begin, files.file_bytes - begin % files.file_bytes))
+        if piece is None:
+            return None
+        pieces.append(piece)
+        begin += len(piece)
+    return b"".join(pieces)

@@ -180,17 +180,8 @@ class ConsumeQueue:
         """Write pending units, one call a file. Raises DiskFull, StoreError; the rest stays pending."""
         if not self._pending:
             return
-        data = b"".join(self._pending)
-        written = 0
-        while written < len(data):
-            last = self.files.last
-            if last is None or last.is_full:
-                last = self.files.add_file(self._written_units * UNIT_BYTES)
-            part = data[written : written + last.size - last.wrote]
-            last.write(last.wrote, part)
-            self.checksums.wrote(last.start, last.wrote, part)
-            last.wrote += len(part)
-            written += len(part)
+        for file, part in self.files.append(b"".join(self._pending), self._written_units * UNIT_BYTES):
+            self.checksums.wrote(file.start, file.wrote - len(part), part)
             del self._pending[: len(part) // UNIT_BYTES]
         self._write_at = self._pending_max
 
