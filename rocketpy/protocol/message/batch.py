@@ -1,4 +1,4 @@
-"""The body of a SEND_BATCH_MESSAGE request: several messages of one topic, one after the other (QUIRKS 23).
+"""The body of a SEND_BATCH_MESSAGE request: consecutive messages of one topic (QUIRKS 23).
 
 ::
 
@@ -21,7 +21,7 @@ from rocketpy.errors import MessageTooLarge, RemoteProtocolError
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
 
 ELEMENT_FIXED_BYTES: Final = 22
-"""Size of an element without body and properties."""
+"""Size of an element with an empty body and no properties."""
 
 _HEAD: Final = struct.Struct(">iiiii")
 _HEAD_BYTES: Final = _HEAD.size
@@ -29,7 +29,7 @@ _PROPERTIES_LENGTH: Final = struct.Struct(">H")
 
 
 class BatchMessage(NamedTuple):
-    """One message of a batch. properties: their UTF-8 text; flag: the user's."""
+    """One message of a batch. properties: as UTF-8 text. flag: set by the user."""
 
     flag: int
     body: bytes
@@ -37,7 +37,7 @@ class BatchMessage(NamedTuple):
 
 
 class BatchColumns(NamedTuple):
-    """The messages of a batch, field by field: as many flags, bodies and properties as there are messages."""
+    """The messages of a batch as columns of equal length."""
 
     flags: Sequence[int]
     bodies: Sequence[bytes]
@@ -45,13 +45,13 @@ class BatchColumns(NamedTuple):
 
     @classmethod
     def of(cls, messages: Iterable[tuple[int, bytes, bytes]]) -> Self:
-        """The columns of (flag, body, properties) of each message."""
+        """Make columns from (flag, body, properties) of each message."""
         flags, bodies, properties = zip(*messages, strict=True)
         return cls(flags, bodies, properties)
 
 
 def encode_batch_element(flag: int, body: bytes, properties: bytes) -> bytes:
-    """One element of the body. Raises MessageTooLarge for more than 32,767 bytes of properties."""
+    """Encode one element. Raises MessageTooLarge for more than 32,767 bytes of properties."""
     if len(properties) > MAX_PROPERTIES_BYTES:
         raise MessageTooLarge(f"properties of {len(properties)} bytes, above {MAX_PROPERTIES_BYTES}")
     size = ELEMENT_FIXED_BYTES + len(body) + len(properties)
@@ -61,10 +61,10 @@ def encode_batch_element(flag: int, body: bytes, properties: bytes) -> bytes:
 
 
 def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """The body for messages given as (flag, body, properties). Raises as `encode_batch_element`.
+    """Encode the body for messages given as (flag, body, properties). Raises as `encode_batch_element`.
 
-    The same bytes, in a third of the time: one join for all, and numbers packed anew only where they differ
-    from those of the message before.
+    Faster than a call of `encode_batch_element` for each (see `tests/bench/codecs.py`): it joins once, and
+    packs numbers only when they differ from those of the previous message.
     """
     parts: list[bytes] = []
     head = packed_length = b""
@@ -85,12 +85,12 @@ def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def decode_batch(data: bytes) -> list[BatchMessage]:
-    """The messages of a batch body. Raises RemoteProtocolError where the lengths contradict each other."""
+    """Decode a batch body. Raises RemoteProtocolError when its lengths contradict each other."""
     return list(map(BatchMessage, *split_batch_body(data)))
 
 
 def split_batch_body(data: bytes) -> BatchColumns:
-    """`decode_batch` into columns, in half the time."""
+    """Decode a batch body to columns; see `tests/bench/codecs.py` for the speed."""
     flags: list[int] = []
     bodies: list[bytes] = []
     texts: list[bytes] = []
@@ -116,7 +116,7 @@ def split_batch_body(data: bytes) -> BatchColumns:
 
 
 def _bad_element(data: bytes, offset: int, index: int) -> RemoteProtocolError:
-    """What is wrong with the element at `offset`."""
+    """Return the error that describes the malformed element at `offset`."""
     left = len(data) - offset
     if left < ELEMENT_FIXED_BYTES:
         return RemoteProtocolError(f"batch element {index}: {left} bytes left, needs {ELEMENT_FIXED_BYTES}")

@@ -17,7 +17,7 @@ All numbers are big-endian, timestamps are ms since 1970, since RocketMQ 3. With
 
 An IPv6 host is 16 + 4 bytes and moves what follows by 12; sysFlag bit 0x10 says so for the born host,
 0x20 for the store host (QUIRKS 51). The end of a commit log file is a blank record: i32 rest of the file, i32
-0xCBD43194, then anything (QUIRKS 43).
+0xCBD43194, then undefined bytes (QUIRKS 43).
 
 Source: RocketMQ 4.6 CommitLog (append, check) and MessageDecoder (decode).
 """
@@ -47,14 +47,14 @@ BLANK_MAGIC: Final = 0xCBD43194
 FIXED_BYTES: Final = 91
 """Size of a record with IPv4 hosts without body, topic and properties."""
 MIN_BLANK_BYTES: Final = 8
-"""What a record must leave free at the end of a commit log file for the blank one."""
+"""Bytes that a record must leave free at the end of a commit log file for the blank record."""
 MAX_TOPIC_BYTES: Final = 127
 """The length is a signed 8-bit field."""
 
 QUEUE_OFFSET_AT: Final = 20
 PHYSICAL_OFFSET_AT: Final = 28
 STORE_TIMESTAMP_AT: Final = 56
-"""With an IPv4 born host, the usual case."""
+"""With an IPv4 born host."""
 STORE_TIMESTAMP_AT_V6: Final = 68
 """With an IPv6 born host."""
 
@@ -62,8 +62,8 @@ _BORN_V6: Final = 0x10
 _STORE_V6: Final = 0x20
 _V6: Final = _BORN_V6 | _STORE_V6
 _UNUSUAL: Final = _V6 | MessageSysFlag.COMPRESSED
-_SYS_FLAG: Final = 7
-"""Index among the unpacked fields."""
+_BODY_CRC, _SYS_FLAG, _BODY_LENGTH = 2, 7, 14
+"""Indexes of the unpacked fields."""
 
 # Indexed by (sysFlag & _V6) >> 4: neither, born, store, both hosts IPv6.
 _HEADS: Final = tuple(Struct(f">iIiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20))
@@ -104,9 +104,10 @@ class Record(msgspec.Struct, gc=False):
 
 
 class PackedRecord(msgspec.Struct, gc=False, eq=False):
-    """One stored message as `decode_packed` leaves it: what every consumer needs, and a rest to unpack.
+    """One stored message as `decode_packed` returns it: the fields that every consumer reads are decoded.
 
-    Its hosts are IPv4, its body is not compressed. head: the record up to its body. The others: see `Record`.
+    Its hosts are IPv4, its body is not compressed. head: the record up to its body. Other fields: see
+    `Record`.
     """
 
     head: bytes
@@ -116,23 +117,15 @@ class PackedRecord(msgspec.Struct, gc=False, eq=False):
     properties: bytes
 
     def unpacked(self) -> Record:
-        """All of it."""
-        (
-            size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
-            born_host, store_timestamp, store_host, reconsume_times, prepared_transaction_offset, _,
-        ) = _HEAD.unpack(self.head)  # fmt: skip
-        return Record(
-            self.topic, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, born_host,
-            store_timestamp, store_host, reconsume_times, prepared_transaction_offset, self.body,
-            self.properties, body_crc, size,
-        )  # fmt: skip
+        """Return the whole record."""
+        return _record(_HEAD.unpack(self.head), self.topic, self.body, self.properties)
 
 
 class RecordView(NamedTuple):
-    """What a store needs of a record to check it and to index it: everything but the body.
+    """The fields that a store checks and indexes: everything but the body.
 
-    size: of the whole record in bytes. magic: MESSAGE_MAGIC, or BLANK_MAGIC for the end of a commit
-    log file, of which only the size means anything. body_at: where the body starts in the buffer.
+    size: of the whole record in bytes. magic: MESSAGE_MAGIC, or BLANK_MAGIC for the end of a commit log file,
+    for which only `size` is defined. body_at: where the body starts in the buffer.
     """
 
     size: int
@@ -154,10 +147,7 @@ class RecordView(NamedTuple):
 
 
 def host_bytes(address: str, port: int) -> bytes:
-    """A host as the record holds it: 8 bytes for an IPv4 address, 20 for IPv6.
-
-    Raises LocalProtocolError for a text that is neither.
-    """
+    """Encode a host: 8 bytes for an IPv4 address, 20 for IPv6. Raises LocalProtocolError for other text."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.inet_pton(family, address) + port.to_bytes(4, "big")
@@ -166,7 +156,7 @@ def host_bytes(address: str, port: int) -> bytes:
 
 
 def host_text(host: bytes) -> tuple[str, int]:
-    """Address and port of a host of 8 or 20 bytes. Raises RecordCorrupt for any other length."""
+    """Decode a host of 8 or 20 bytes to address and port. Raises RecordCorrupt for any other length."""
     known = _HOSTS.get(len(host))
     if known is None:
         raise RecordCorrupt(0, f"a host has 8 or 20 bytes, not {len(host)}")
@@ -176,7 +166,7 @@ def host_text(host: bytes) -> tuple[str, int]:
 
 
 def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, sys_flag: int = 0) -> int:
-    """Size in bytes of a record with these parts. sys_flag: for its two IPv6 bits."""
+    """Return the size in bytes of a record with these parts. sys_flag: for its two IPv6 bits."""
     size = FIXED_BYTES + body_bytes + topic_bytes + properties_bytes
     if sys_flag & _V6:
         size += 12 * ((sys_flag & _V6) >> 4).bit_count()
@@ -199,10 +189,10 @@ def encode_record(
     body: bytes,
     properties: bytes,
 ) -> bytes:
-    """The bytes of one record; the CRC is computed here. The broker's send path: 1 µs for a 128 B body.
+    """Encode one record, with the CRC of its body.
 
     Raises TopicInvalid (over 127 bytes), MessageTooLarge (over 32,767 bytes of properties) and
-    LocalProtocolError (a host whose length is not what sys_flag says, a number out of its range).
+    LocalProtocolError (the length of a host contradicts sys_flag, or a number is out of range).
     """
     v6 = (sys_flag & _V6) >> 4
     body_length = len(body)
@@ -243,10 +233,10 @@ def encode_records(
     bodies: Sequence[bytes],
     properties: Sequence[bytes],
 ) -> list[bytes]:
-    """The records of a batch, one behind the other, in parts to be joined: a third of `encode_record`'s time.
+    """Encode the consecutive records of a batch, as parts to be joined.
 
-    queue_offset: of the first. positions, sizes: physical offset and `record_size` of each. Raises as
-    `encode_record`.
+    Faster than a call of `encode_record` for each: see `tests/bench/codecs.py`. queue_offset: of the first
+    record. positions, sizes: physical offset and `record_size` of each. Raises as `encode_record`.
     """
     _check_hosts(sys_flag, born_host, store_host)
     if len(topic) > MAX_TOPIC_BYTES:
@@ -273,7 +263,7 @@ def encode_records(
 
 
 def encode(record: Record) -> bytes:
-    """`encode_record` for a whole `Record`; its body_crc and size are computed, not taken."""
+    """Encode a `Record`; its body_crc and size are ignored and computed again."""
     return encode_record(
         record.topic.encode(),
         record.queue_id,
@@ -293,14 +283,14 @@ def encode(record: Record) -> bytes:
 
 
 def encode_blank(size: int) -> bytes:
-    """The blank record that ends a commit log file with `size` bytes left (8 or more), filled with zeros."""
+    """Encode the blank record that fills the last `size` bytes (8 or more) of a commit log file."""
     if size < MIN_BLANK_BYTES:
         raise LocalProtocolError(f"a blank record takes {MIN_BLANK_BYTES} bytes, only {size} are left")
     return _START.pack(size, BLANK_MAGIC).ljust(size, b"\x00")
 
 
 def read_start(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
-    """(size, magic) at `offset`, unchecked; zeros are what a preallocated file has after its last record.
+    """Return (size, magic) at `offset`, unchecked; a preallocated file has zeros after its last record.
 
     Raises TornTail when fewer than 8 bytes are left.
     """
@@ -311,42 +301,22 @@ def read_start(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
 
 
 def decode(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Record:
-    """The record that starts at `offset`. Its `size` says where the next one does.
+    """Decode the record that starts at `offset`; the next one starts `size` bytes later.
 
-    Raises TornTail when the buffer ends inside the record; RecordCorrupt when its lengths contradict each
-    other, the magic is not a message's or the body does not match its CRC.
+    Raises TornTail when the buffer ends inside the record, and RecordCorrupt when its lengths contradict each
+    other, the magic number is wrong or the body does not match its CRC.
     """
-    (
-        size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, born_host,
-        store_timestamp, store_host, reconsume_times, prepared_transaction_offset, body_length,
-    ) = _head(buffer, offset)  # fmt: skip
-    body_at = offset + (_HEADS[(sys_flag & _V6) >> 4].size if sys_flag & _V6 else _HEAD.size)
-    topic, properties = _tail(buffer, offset, size, body_at, body_length)
+    fields = _head(buffer, offset)
+    body_at, body_length = offset + _HEADS[(fields[_SYS_FLAG] & _V6) >> 4].size, fields[_BODY_LENGTH]
+    topic, properties = _tail(buffer, offset, fields[0], body_at, body_length)
     body = bytes(buffer[body_at : body_at + body_length])
-    if check_crc and crc32(body) & 0x7FFFFFFF != body_crc:
-        raise _crc_mismatch(offset, body, body_crc)
-    return Record(
-        topic=topic,
-        queue_id=queue_id,
-        flag=flag,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        sys_flag=sys_flag,
-        born_timestamp=born_timestamp,
-        born_host=born_host,
-        store_timestamp=store_timestamp,
-        store_host=store_host,
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared_transaction_offset,
-        body=body,
-        properties=properties,
-        body_crc=body_crc,
-        size=size,
-    )
+    if check_crc and crc32(body) & 0x7FFFFFFF != fields[_BODY_CRC]:
+        raise _crc_mismatch(offset, body, fields[_BODY_CRC])
+    return _record(fields, topic, body, properties)
 
 
 def decode_all(buffer: Buffer, *, check_crc: bool = True) -> list[Record]:
-    """Every record of a pull response's body, which is nothing but records. Raises as `decode`."""
+    """Decode every record in the body of a pull response. Raises as `decode`."""
     return [
         record if isinstance(record, Record) else record.unpacked()
         for record in decode_packed(buffer, check_crc=check_crc)
@@ -361,13 +331,14 @@ def decode_packed(
     offset: int = 0,
     records: list[Record | PackedRecord] | None = None,
 ) -> list[Record | PackedRecord]:
-    """As `decode_all`, in half the time: of most records only what every consumer needs is taken out.
+    """Decode every record, but of most only the fields that every consumer reads.
 
-    That is so of a record with IPv4 hosts whose body is not compressed, and whose topic is that of the one
-    before it, or `topic` for the first; any other, right or wrong, is left to `decode`.
+    That applies to records with IPv4 hosts, an uncompressed body and the same topic as the record before, or
+    `topic` for the first; `decode` handles all others, valid or not. Faster than `decode` for each: see
+    `tests/bench/codecs.py`.
 
-    offset: where to begin. records: to append to, so that those before a bad record are kept when this
-    raises. Raises as `decode`.
+    offset: where to begin. records: the list to append to; it keeps the records before a bad one. Raises as
+    `decode`.
     """
     data = buffer if type(buffer) is bytes else bytes(buffer)
     unpack = _CONSUMED.unpack_from
@@ -417,29 +388,34 @@ def decode_packed(
 
 
 def salvage(data: bytes, offset: int, topic: str) -> Record | None:
-    """What can be read of a record that `decode` refuses; None when its length cannot be trusted.
+    """Read a record that `decode` rejects, as far as possible; None when its length is not reliable.
 
-    The length is trusted when the lengths inside the record agree with it, or when the next record begins
-    where this one ends. In the second case topic and properties cannot be told apart from the body: the
-    topic is `topic`, there are no properties, and the body is all that follows the record's head.
+    The length is reliable when the lengths inside the record agree with it, or when another record begins
+    where this one ends. In the second case topic, properties and body cannot be separated: the topic is
+    `topic`, there are no properties, and the body is all bytes after the head.
     """
     try:
         fields = _head(data, offset)
     except RecordCorrupt:
         return None
-    (
-        size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, born_host,
-        store_timestamp, store_host, reconsume_times, prepared_transaction_offset, body_length,
-    ) = fields  # fmt: skip
-    end = offset + size
-    body_at = offset + _HEADS[(sys_flag & _V6) >> 4].size
+    end = offset + fields[0]
+    body_at, body_length = offset + _HEADS[(fields[_SYS_FLAG] & _V6) >> 4].size, fields[_BODY_LENGTH]
     try:
-        topic, properties = _tail(data, offset, size, body_at, body_length)
+        topic, properties = _tail(data, offset, fields[0], body_at, body_length)
         body = data[body_at : body_at + body_length]
     except RecordCorrupt:
         if end < len(data) and data[end + 4 : end + 8] != _MAGIC_BYTES:
             return None
         properties, body = b"", data[body_at:end]
+    return _record(fields, topic, body, properties)
+
+
+def _record(fields: tuple[Any, ...], topic: str, body: bytes, properties: bytes) -> Record:
+    """Make a record. fields: its unpacked head."""
+    (
+        size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, born_host,
+        store_timestamp, store_host, reconsume_times, prepared_transaction_offset, _,
+    ) = fields  # fmt: skip
     return Record(
         topic, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, born_host,
         store_timestamp, store_host, reconsume_times, prepared_transaction_offset, body, properties, body_crc,
@@ -448,15 +424,15 @@ def salvage(data: bytes, offset: int, topic: str) -> Record | None:
 
 
 def _topic_field(topic: str) -> bytes:
-    """A topic as it stands in a record."""
+    """Encode the topic field of a record."""
     name = topic.encode()
     return bytes((len(name) & 0xFF,)) + name
 
 
 def peek(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -> RecordView:
-    """What a store needs of the record at `offset`; the body stays where it is, also for the CRC.
+    """Decode the record at `offset` without a copy of its body.
 
-    A blank record is returned as one (magic BLANK_MAGIC), whatever follows its first 8 bytes.
+    A blank record has the magic number BLANK_MAGIC; its bytes after the first 8 are ignored.
     Raises TornTail and RecordCorrupt as `decode`.
     """
     size, magic = read_start(buffer, offset)
@@ -479,9 +455,9 @@ def peek(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -> RecordV
 
 
 def is_intact(record: bytes, physical_offset: int) -> bool:
-    """Are these the bytes of one whole message's record, written for that place, whose body matches its CRC?
+    """Return whether these bytes are one whole record, written for that offset, whose body matches its CRC.
 
-    Finds what `peek` would, in a third of the time: nothing is taken out.
+    The same checks as `peek`, but nothing is decoded: see `tests/bench/codecs.py` for the difference.
     """
     if len(record) < FIXED_BYTES:
         return False
@@ -504,7 +480,7 @@ def is_intact(record: bytes, physical_offset: int) -> bool:
 
 
 def _head(buffer: Buffer, offset: int) -> tuple[Any, ...]:
-    """The fields up to the body length, unpacked; size, magic and the buffer's end are checked."""
+    """Unpack the fields up to the body length; check size, magic number and the end of the buffer."""
     size, magic = read_start(buffer, offset)
     if magic != MESSAGE_MAGIC:
         raise RecordCorrupt(offset, f"magic 0x{magic:08x}, a message has 0x{MESSAGE_MAGIC:08x}")
@@ -522,7 +498,7 @@ def _head(buffer: Buffer, offset: int) -> tuple[Any, ...]:
 
 
 def _tail(buffer: Buffer, offset: int, size: int, body_at: int, body_length: int) -> tuple[str, bytes]:
-    """Topic and properties; every length is checked against the record's size before it is used."""
+    """Decode topic and properties; check every length against the size of the record first."""
     end = offset + size
     topic_at = body_at + body_length + 1
     if body_length < 0 or topic_at + 2 > end:
