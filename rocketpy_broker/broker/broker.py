@@ -24,12 +24,13 @@ from rocketpy_broker.broker.dledger_role import DLedgerReplication
 from rocketpy_broker.broker.expired_queue_offsets import ExpiredQueueOffsets
 from rocketpy_broker.broker.ha_role import HaReplication
 from rocketpy_broker.broker.open_files import fit_open_files_limit
-from rocketpy_broker.broker.request_router import RequestRouter, handler_table
+from rocketpy_broker.broker.request_router import RequestRouter
 from rocketpy_broker.broker.role_change import RoleChangeHandler
 from rocketpy_broker.broker.vip_port import serve_ports
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin.access import AccessHandler
 from rocketpy_broker.handlers.admin.admin import AdminHandler
+from rocketpy_broker.handlers.base import handler_table
 from rocketpy_broker.handlers.send.response import SendResponses
 from rocketpy_broker.handlers.send.response_waiters import FlushWaiters
 from rocketpy_broker.metrics.collecting import BrokerState, MetricSources
@@ -294,13 +295,13 @@ class Broker:
             self.deferred.run()
         consumers = self.consumers
         handlers = handler_table(
+            self.tasks,
             *storing,
             AdminHandler(
                 store,
                 self.topics,
                 consumers.groups,
                 config,
-                self.tasks,
                 delay_offsets=self.deferred.delay.offsets,
                 info=self._runtime_info,
                 wait_registered=self._wait_registered,

@@ -13,7 +13,6 @@ from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.message.record import decode
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.broker.request_router import HandlesRequests
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin.consume_stats import ConsumeStatsHandler
 from rocketpy_broker.handlers.clients.client_calls import ClientCallHandler
@@ -83,9 +82,7 @@ class ConsumerServices:
         self._topics = topics
         self.booted_ms = system_clock()
         self._days = DayTotals()
-        self._calls = ClientCallHandler(
-            store, topics, self.clients, self.offsets, tasks, broker_name=config.name
-        )
+        self._calls = ClientCallHandler(store, topics, self.clients, self.offsets, broker_name=config.name)
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
         self._sweeper = PeriodicCalls(tasks)
         self._host = bytes(8)
@@ -113,12 +110,12 @@ class ConsumerServices:
             still_allowed=None if access is None else access.deny_if_revoked,
         )
 
-    def handlers(self, address: str) -> Sequence[HandlesRequests]:
+    def handlers(self, address: str) -> Sequence[object]:
         """Its handlers. address: of this broker, as it is registered."""
         return (
             self._pull_handler,
             self._client_handler,
-            OffsetHandler(self._store, self.offsets, self.clients, self._topics, self._tasks),
+            OffsetHandler(self._store, self.offsets, self.clients, self._topics),
             QueryHandler(self._store, self.clients.subscription, may_read=self._may_read),
             ConsumeStatsHandler(
                 self._store,

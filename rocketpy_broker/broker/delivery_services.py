@@ -13,7 +13,6 @@ from rocketpy.protocol.bodies import PERM_READ, PERM_WRITE
 from rocketpy.protocol.message.record import Record
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.broker.request_router import HandlesRequests
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.send.reply import ReplyHandler
 from rocketpy_broker.handlers.send.response import ParkResponses, SendResponses
@@ -95,7 +94,7 @@ class DeliveryServices:
         answers: SendResponses,
         park: ParkResponses | None,
         commits: CommitWaiters | None = None,
-    ) -> tuple[SendHandler, Sequence[HandlesRequests]]:
+    ) -> tuple[SendHandler, Sequence[object]]:
         """Return the send handler, and all handlers that store messages; see `run`.
 
         host: of this broker, as in records. answers, park, commits: as `SendHandler` takes them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from rocketpy.errors import InvariantError, RocketError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -22,19 +22,6 @@ log = logging.getLogger("rocketpy.broker")
 
 _WAITING_BYTES_MAX: Final = 8 << 20
 """Of messages of one connection whose topic is being saved, so that there is room for the next frame."""
-
-
-class HandlesRequests(Protocol):
-    """A family of requests: who handles which code."""
-
-    @property
-    def requests(self) -> Mapping[int, Handler]:
-        """Request code -> handler."""
-
-
-def handler_table(*families: HandlesRequests) -> dict[int, Handler]:
-    """Return who handles which request code."""
-    return {code: handler for family in families for code, handler in family.requests.items()}
 
 
 class RequestRouter:

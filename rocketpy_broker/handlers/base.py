@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from rocketpy.errors import InvariantError, RocketError
 from rocketpy.protocol.codes import ResponseCode
@@ -19,8 +21,7 @@ _settings_log = logging.getLogger("rocketpy.broker.settings")
 Handler = Callable[[Channel, Command], Command | bytes | None]
 """Returns the response to a request, or None and responds later with `Channel.reply`."""
 
-AsyncHandler = Callable[[Channel, Command], Coroutine[Any, Any, Command]]
-"""Returns the response to a request; see `in_task`."""
+F = TypeVar("F", bound=Callable[..., Any])
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """The end of some remarks of RocketMQ, which tools look for."""
@@ -33,13 +34,39 @@ def topic_not_found(request: Command, topic: str) -> Command:
     )
 
 
-def in_task(tasks: Tasks, handle: AsyncHandler) -> Handler:
-    """Return a handler that runs `handle` in a task of the server, and then responds."""
+def handles(*codes: int) -> Callable[[F], F]:
+    """Mark a method as the handler of requests with these codes; see `handler_table`."""
 
-    def start(channel: Channel, request: Command) -> None:
-        respond_later(tasks, channel, request, handle(channel, request))
+    def mark(method: F) -> F:
+        method.request_codes = codes  # type: ignore[attr-defined]
+        return method
 
-    return start
+    return mark
+
+
+def handler_table(tasks: Tasks, *owners: object) -> dict[int, Handler]:
+    """Return request code -> handler, for all methods of `owners` that `handles` marks.
+
+    A handler that is a coroutine function runs in one of `tasks`, and responds when it returns.
+    """
+    table: dict[int, Handler] = {}
+    for owner in owners:
+        for name, function in vars(type(owner)).items():
+            codes = getattr(function, "request_codes", ())
+            if codes:
+                handler = getattr(owner, name)
+                is_async = inspect.iscoroutinefunction(function)
+                table |= dict.fromkeys(codes, partial(_start, tasks, handler) if is_async else handler)
+    return table
+
+
+def _start(
+    tasks: Tasks,
+    handle: Callable[[Channel, Command], Coroutine[Any, Any, Command]],
+    channel: Channel,
+    request: Command,
+) -> None:
+    respond_later(tasks, channel, request, handle(channel, request))
 
 
 def respond_later(

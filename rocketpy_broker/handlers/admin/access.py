@@ -21,7 +21,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.security.access_file import AccessStore
 
 _OFF = "access control is off at this broker (aclEnable=false)"
@@ -36,17 +36,7 @@ class AccessHandler:
     _: KW_ONLY
     address: str
 
-    @property
-    def requests(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.put_account,
-            RequestCode.DELETE_ACL_CONFIG: self.delete_account,
-            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.set_white_addresses,
-            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.version,
-            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self.listing,
-        }
-
+    @handles(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
     def put_account(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_AND_CREATE_ACL_CONFIG."""
         header = request.header_as(CreateAccessConfigRequestHeader)
@@ -66,6 +56,7 @@ class AccessHandler:
             lambda store: store.put_account(account),
         )
 
+    @handles(RequestCode.DELETE_ACL_CONFIG)
     def delete_account(self, channel: Channel, request: Command) -> Command:
         """Handle DELETE_ACL_CONFIG."""
         key = request.header_as(DeleteAccessConfigRequestHeader).access_key
@@ -77,6 +68,7 @@ class AccessHandler:
 
         return self._change(request, ResponseCode.DELETE_ACL_CONFIG_FAILED, delete)
 
+    @handles(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
     def set_white_addresses(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_GLOBAL_WHITE_ADDRS_CONFIG."""
         patterns = _listed(request.header_as(UpdateGlobalWhiteAddrsConfigRequestHeader).global_white_addrs)
@@ -98,6 +90,7 @@ class AccessHandler:
             reason = str(error)
         return request.reply() if reason is None else request.reply(failure, remark=reason)
 
+    @handles(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CLUSTER_ACL_INFO."""
         if self.store is None:
@@ -110,6 +103,7 @@ class AccessHandler:
         )
         return request.reply(header=header)
 
+    @handles(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
     def listing(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CLUSTER_ACL_CONFIG."""
         if self.store is None:

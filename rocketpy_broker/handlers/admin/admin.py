@@ -30,11 +30,10 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.live import broker_live_config
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.base import Handler, in_task, topic_not_found, update_settings
+from rocketpy_broker.handlers.base import handles, topic_not_found, update_settings
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import TopicTable
@@ -60,7 +59,6 @@ class AdminHandler:
     topics: TopicTable
     groups: SubscriptionGroupTable
     config: BrokerConfig
-    tasks: Tasks
     _: KW_ONLY
     delay_offsets: Callable[[], dict[int, int]]
     info: Callable[[], dict[str, str]]
@@ -70,39 +68,21 @@ class AdminHandler:
         self._live = broker_live_config(self.config)
         self._dropping = asyncio.Lock()
 
-    @property
-    def requests(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
-            RequestCode.GET_TOPIC_CONFIG: self.one_topic,
-            RequestCode.UPDATE_AND_CREATE_TOPIC: in_task(self.tasks, self.update_topic),
-            RequestCode.DELETE_TOPIC_IN_BROKER: in_task(self.tasks, self.delete_topic),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
-            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: in_task(self.tasks, self.update_group),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.one_group,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: in_task(self.tasks, self.delete_group),
-            RequestCode.GET_ALL_DELAY_OFFSET: self.all_delay_offsets,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-            RequestCode.GET_BROKER_CONFIG: self.get_config,
-            RequestCode.UPDATE_BROKER_CONFIG: in_task(self.tasks, self.update_config),
-        }
-
     # -- topics -------------------------------------------------------------------------------
 
+    @handles(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_TOPIC_CONFIG."""
         return request.reply(body=self.topics.encode())
 
+    @handles(RequestCode.GET_TOPIC_CONFIG)
     def one_topic(self, channel: Channel, request: Command) -> Command:
         """Handle GET_TOPIC_CONFIG. Source: AdminBrokerProcessor of RocketMQ 5.3.3."""
         name = request.header_as(GetTopicConfigRequestHeader).topic
         topic = self.topics.get(name)
         return topic_not_found(request, name) if topic is None else request.reply(body=topic.encode())
 
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC)
     async def update_topic(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_AND_CREATE_TOPIC.
 
@@ -124,6 +104,7 @@ class AdminHandler:
         await self.wait_registered()
         return request.reply()
 
+    @handles(RequestCode.DELETE_TOPIC_IN_BROKER)
     async def delete_topic(self, channel: Channel, request: Command) -> Command:
         """Handle DELETE_TOPIC_IN_BROKER, for users' topics; its consume queues go with it."""
         name = request.header_as(DeleteTopicRequestHeader).topic
@@ -136,10 +117,12 @@ class AdminHandler:
         await self.wait_registered()
         return request.reply()
 
+    @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, channel: Channel, request: Command) -> Command:
         """Handle GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
         return request.reply(body=TopicList(topic_list=sorted(self.topics.system)).encode())
 
+    @handles(RequestCode.CLEAN_UNUSED_TOPIC)
     def clean_unused(self, channel: Channel, request: Command) -> Command:
         """Handle CLEAN_UNUSED_TOPIC: delete queues without a topic."""
         log.info("%s: %d unused queues deleted", channel.remote_address, self._drop_unused())
@@ -148,6 +131,7 @@ class AdminHandler:
     def _drop_unused(self) -> int:
         return drop_unused_queues(self.store, self.topics.names)
 
+    @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
     def clean_expired(self, channel: Channel, request: Command) -> Command:
         """Handle CLEAN_EXPIRED_CONSUMEQUEUE: delete queues without a message."""
         log.info("%s: %d expired queues deleted", channel.remote_address, drop_expired_queues(self.store))
@@ -155,15 +139,18 @@ class AdminHandler:
 
     # -- groups -------------------------------------------------------------------------------
 
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     async def update_group(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
         await self.groups.update(SubscriptionGroupConfig.decode(request.body))
         return request.reply()
 
+    @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         return request.reply(body=self.groups.encode())
 
+    @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def one_group(self, channel: Channel, request: Command) -> Command:
         """Handle GET_SUBSCRIPTIONGROUP_CONFIG. Source: AdminBrokerProcessor of RocketMQ 5.3.3.
 
@@ -176,6 +163,7 @@ class AdminHandler:
             return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
         return request.reply(body=group.encode())
 
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     async def delete_group(self, channel: Channel, request: Command) -> Command:
         """Handle DELETE_SUBSCRIPTIONGROUP; a missing group is no error, as in 4.6.0."""
         await self.groups.delete(request.header_as(DeleteSubscriptionGroupRequestHeader).group_name)
@@ -183,19 +171,23 @@ class AdminHandler:
 
     # -- the broker ---------------------------------------------------------------------------
 
+    @handles(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delay_offsets(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_DELAY_OFFSET; compact JSON, which a slave keeps as it is (QUIRKS 56)."""
         return request.reply(body=DelayOffsetSerializeWrapper(offset_table=self.delay_offsets()).encode())
 
+    @handles(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_RUNTIME_INFO."""
         return request.reply(body=KVTable(table=self.info()).encode())
 
+    @handles(RequestCode.GET_BROKER_CONFIG)
     def get_config(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CONFIG: no paths, addresses or secrets."""
         header = GetBrokerConfigResponseHeader(version=self._live.version.encode().decode())
         return request.reply(header=header, body=self._live.text().encode())
 
+    @handles(RequestCode.UPDATE_BROKER_CONFIG)
     async def update_config(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_BROKER_CONFIG; see `LiveConfig`."""
         return await update_settings(self._live, channel, request, self._settings_changed)

@@ -37,7 +37,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
@@ -72,19 +72,7 @@ class ConsumeStatsHandler:
     now_ms: Callable[[], float]
     sample: Callable[[], None]
 
-    @property
-    def requests(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
-            RequestCode.GET_CONSUME_STATS: self.consume_stats,
-            RequestCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans,
-            RequestCode.QUERY_CORRECTION_OFFSET: self.correction_offsets,
-            RequestCode.VIEW_BROKER_STATS_DATA: self.statistics,
-        }
-
+    @handles(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_TOPIC_STATS_INFO."""
         name = request.header_as(GetTopicStatsInfoRequestHeader).topic
@@ -102,6 +90,7 @@ class ConsumeStatsHandler:
             )
         return request.reply(body=TopicStatsTable(offset_table=table).encode())
 
+    @handles(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_CONSUME_STATS."""
         header = request.header_as(GetConsumeStatsRequestHeader)
@@ -132,6 +121,7 @@ class ConsumeStatsHandler:
                 "topic, or one group"
             )
 
+    @handles(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CONSUME_STATS."""
         only_ordered = request.header_as(GetConsumeStatsInBrokerHeader).is_order
@@ -170,12 +160,14 @@ class ConsumeStatsHandler:
         rate = self.stats.rate(GROUP_GET_NUMS, f"{name}@{group}", self.now_ms())
         stats.consume_tps = (stats.consume_tps or 0.0) + rate
 
+    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe now, and those that once did."""
         topic = request.header_as(QueryTopicConsumeByWhoRequestHeader).topic
         groups = dict.fromkeys(self.clients.groups_of(topic) + self.offsets.groups_of(topic))
         return request.reply(body=GroupList(group_list=list(groups)).encode())
 
+    @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_spans(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUME_TIME_SPAN."""
         header = request.header_as(QueryConsumeTimeSpanRequestHeader)
@@ -202,6 +194,7 @@ class ConsumeStatsHandler:
             delay_time=system_clock() - waiting if waiting >= 0 else 0,
         )
 
+    @handles(RequestCode.QUERY_CORRECTION_OFFSET)
     def correction_offsets(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CORRECTION_OFFSET: the lowest offset of any group, by queue.
 
@@ -219,6 +212,7 @@ class ConsumeStatsHandler:
                 lowest[queue_id] = _LONG_MAX
         return request.reply(body=QueryCorrectionOffsetBody(correction_offsets=lowest).encode())
 
+    @handles(RequestCode.VIEW_BROKER_STATS_DATA)
     def statistics(self, channel: Channel, request: Command) -> Command:
         """Handle VIEW_BROKER_STATS_DATA."""
         header = request.header_as(ViewBrokerStatsDataRequestHeader)

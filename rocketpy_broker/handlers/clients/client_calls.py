@@ -29,9 +29,8 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.protocol.remoting.acl import SIGNING_FIELDS
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler, in_task
+from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
@@ -53,22 +52,12 @@ class ClientCallHandler:
     topics: TopicTable
     clients: ClientRegistry
     offsets: ConsumerOffsets
-    tasks: Tasks
     _: KW_ONLY
     broker_name: str
 
-    @property
-    def requests(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: in_task(self.tasks, self.consumer_status),
-            RequestCode.GET_CONSUMER_RUNNING_INFO: in_task(self.tasks, self.running_info),
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: in_task(self.tasks, self.consume_directly),
-        }
-
     # -- offsets ------------------------------------------------------------------------------
 
+    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, request: Command) -> Command:
         """Handle INVOKE_BROKER_TO_RESET_OFFSET: tell all members of a group to go on elsewhere.
 
@@ -129,6 +118,7 @@ class ClientCallHandler:
 
     # -- questions ----------------------------------------------------------------------------
 
+    @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     async def consumer_status(self, channel: Channel, request: Command) -> Command:
         """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ask members for their offsets in a topic."""
         header = request.header_as(GetConsumerStatusRequestHeader)
@@ -161,6 +151,7 @@ class ClientCallHandler:
             log.warning("no consumer status from %s: %s", member.remote_address, error)
             return None
 
+    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
     async def running_info(self, channel: Channel, request: Command) -> Command:
         """Handle GET_CONSUMER_RUNNING_INFO: forward it to one member."""
         header = request.header_as(GetConsumerRunningInfoRequestHeader)
@@ -168,6 +159,7 @@ class ClientCallHandler:
             request, header.consumer_group, header.client_id, _unsigned(request), request.body
         )
 
+    @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     async def consume_directly(self, channel: Channel, request: Command) -> Command:
         """Handle CONSUME_MESSAGE_DIRECTLY: let one member process a message, whatever its offset."""
         header = request.header_as(ConsumeMessageDirectlyResultRequestHeader)

@@ -45,7 +45,7 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, bounded, filter_of
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy
 from rocketpy_broker.services.metadata.clients import ClientChannelInfo, ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
@@ -88,20 +88,7 @@ class ClientHandler:
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)
 
-    @property
-    def requests(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            RequestCode.HEART_BEAT: self.heart_beat,
-            RequestCode.UNREGISTER_CLIENT: self.unregister,
-            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
-            RequestCode.LOCK_BATCH_MQ: self.lock_queues,
-            RequestCode.UNLOCK_BATCH_MQ: self.unlock_queues,
-        }
-
+    @handles(RequestCode.HEART_BEAT)
     def heart_beat(self, channel: Channel, request: Command) -> Command | None:
         """Handle HEART_BEAT; the answer comes when the topics for retries are saved, if any are made.
 
@@ -176,6 +163,7 @@ class ClientHandler:
             log.warning("no topic %s: %s", topic[:200], error)
             return None
 
+    @handles(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, request: Command) -> Command:
         """Handle UNREGISTER_CLIENT, which a client sends several times (QUIRKS 10)."""
         header = request.header_as(UnregisterClientRequestHeader)
@@ -185,6 +173,7 @@ class ClientHandler:
         self._notify(changed)
         return request.reply()
 
+    @handles(RequestCode.CHECK_CLIENT_CONFIG)
     def check_config(self, channel: Channel, request: Command) -> Command:
         """Handle CHECK_CLIENT_CONFIG: can this broker filter as the consumer wants?"""
         body = CheckClientRequestBody.decode(request.body)
@@ -198,6 +187,7 @@ class ClientHandler:
             return request.reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
         return request.reply()
 
+    @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, channel: Channel, request: Command) -> Command:
         """Handle GET_CONSUMER_LIST_BY_GROUP."""
         name = request.header_as(GetConsumerListByGroupRequestHeader).consumer_group
@@ -208,6 +198,7 @@ class ClientHandler:
             body=GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids).encode()
         )
 
+    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, channel: Channel, request: Command) -> Command:
         """Handle GET_CONSUMER_CONNECTION_LIST."""
         name = request.header_as(GetConsumerConnectionListRequestHeader).consumer_group
@@ -224,6 +215,7 @@ class ClientHandler:
         )
         return request.reply(body=body.encode())
 
+    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, channel: Channel, request: Command) -> Command:
         """Handle GET_PRODUCER_CONNECTION_LIST."""
         name = request.header_as(GetProducerConnectionListRequestHeader).producer_group
@@ -233,12 +225,14 @@ class ClientHandler:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         return request.reply(body=ProducerConnection(connection_set=_connections(members)).encode())
 
+    @handles(RequestCode.LOCK_BATCH_MQ)
     def lock_queues(self, channel: Channel, request: Command) -> Command:
         """Handle LOCK_BATCH_MQ: locks queues, or renews locks."""
         wanted = LockBatchRequestBody.decode(request.body)
         got = self.locks.lock(wanted.consumer_group, wanted.client_id, wanted.mq_set, int(self.now_ms()))
         return request.reply(body=LockBatchResponseBody(lock_ok_mq_set=got).encode())
 
+    @handles(RequestCode.UNLOCK_BATCH_MQ)
     def unlock_queues(self, channel: Channel, request: Command) -> Command:
         """Handle UNLOCK_BATCH_MQ."""
         body = UnlockBatchRequestBody.decode(request.body)

@@ -17,9 +17,8 @@ from rocketpy.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler, in_task
+from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.services.cluster.slave_sync import WITH_VERSIONS
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
@@ -35,18 +34,8 @@ class OffsetHandler:
     offsets: ConsumerOffsets
     clients: ClientRegistry
     topics: TopicTable
-    tasks: Tasks
 
-    @property
-    def requests(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: in_task(self.tasks, self.all_offsets),
-            RequestCode.CLONE_GROUP_OFFSET: self.clone,
-        }
-
+    @handles(RequestCode.QUERY_CONSUMER_OFFSET)
     def query(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUMER_OFFSET.
 
@@ -66,6 +55,7 @@ class OffsetHandler:
             offset = 0
         return request.reply(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
+    @handles(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_CONSUMER_OFFSET."""
         header = request.header_as(UpdateConsumerOffsetRequestHeader)
@@ -75,11 +65,13 @@ class OffsetHandler:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return request.reply()
 
+    @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
     async def all_offsets(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_CONSUMER_OFFSET, a slave's request."""
         versions = WITH_VERSIONS in request.ext_fields()
         return request.reply(body=await self.offsets.encode_in_thread(versions=versions))
 
+    @handles(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, request: Command) -> Command:
         """Handle CLONE_GROUP_OFFSET: let one group go on where another is."""
         header = request.header_as(CloneGroupOffsetRequestHeader)

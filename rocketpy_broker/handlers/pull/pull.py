@@ -28,7 +28,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import MessageFilter
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.long_polling import HeldPull, PullRequestHoldTable
@@ -98,11 +98,7 @@ class PullHandler:
     on_offset_moved: OffsetMoved
     still_allowed: StillAllowed | None = None
 
-    @property
-    def requests(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {RequestCode.PULL_MESSAGE: self.pull}
-
+    @handles(RequestCode.PULL_MESSAGE)
     def pull(self, channel: Channel, request: Command) -> Command | None:
         """Handle PULL_MESSAGE."""
         header = request.header_as(PullMessageRequestHeader)

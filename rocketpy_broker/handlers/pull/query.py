@@ -27,7 +27,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.store import MessageStore
 
 _BY_UNIQUE_KEY_MAX: Final = 32
@@ -55,43 +55,35 @@ class QueryHandler:
     _: KW_ONLY
     may_read: MayRead
 
-    @property
-    def requests(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            RequestCode.QUERY_MESSAGE: self.query_message,
-            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
-            RequestCode.GET_MAX_OFFSET: self.max_offset,
-            RequestCode.GET_MIN_OFFSET: self.min_offset,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.offset_by_time,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
-            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
-        }
-
+    @handles(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, channel: Channel, request: Command) -> Command:
         """Handle GET_MAX_OFFSET."""
         header = request.header_as(GetMaxOffsetRequestHeader)
         offset = self.store.max_offset_in_queue(header.topic, header.queue_id)
         return request.reply(header=GetMaxOffsetResponseHeader(offset=offset))
 
+    @handles(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, channel: Channel, request: Command) -> Command:
         """Handle GET_MIN_OFFSET."""
         header = request.header_as(GetMinOffsetRequestHeader)
         offset = self.store.min_offset_in_queue(header.topic, header.queue_id)
         return request.reply(header=GetMinOffsetResponseHeader(offset=offset))
 
+    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def offset_by_time(self, channel: Channel, request: Command) -> Command:
         """Handle SEARCH_OFFSET_BY_TIMESTAMP."""
         header = request.header_as(SearchOffsetRequestHeader)
         offset = self.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
         return request.reply(header=SearchOffsetResponseHeader(offset=offset))
 
+    @handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_store_time(self, channel: Channel, request: Command) -> Command:
         """Handle GET_EARLIEST_MSG_STORETIME."""
         header = request.header_as(GetEarliestMsgStoretimeRequestHeader)
         timestamp = self.store.earliest_store_time(header.topic, header.queue_id)
         return request.reply(header=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp))
 
+    @handles(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, channel: Channel, request: Command) -> Command:
         """Handle VIEW_MESSAGE_BY_ID."""
         offset = request.header_as(ViewMessageRequestHeader).offset
@@ -102,6 +94,7 @@ class QueryHandler:
             )
         return request.reply(body=record)
 
+    @handles(RequestCode.QUERY_MESSAGE)
     def query_message(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_MESSAGE."""
         header = request.header_as(QueryMessageRequestHeader)
@@ -124,6 +117,7 @@ class QueryHandler:
         )
         return request.reply(header=answer, body=b"".join(records))
 
+    @handles(RequestCode.QUERY_CONSUME_QUEUE)
     def consume_queue(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUME_QUEUE: entries of a consume queue, as they are.
 

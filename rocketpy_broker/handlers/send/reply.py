@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Final
@@ -30,7 +30,7 @@ from rocketpy.protocol.message.record import host_text
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import SendConfig
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.handlers.send.send import SendHandler
 from rocketpy_broker.store import MessageInner
 from rocketpy_broker.store.files.disk import Clock, system_clock
@@ -51,18 +51,12 @@ class ReplyHandler:
     channel_of: Callable[[str], Channel | None]
     clock: Clock = system_clock
 
-    @property
-    def requests(self) -> Mapping[int, Handler]:
-        """Request code -> handler."""
-        return {
-            RequestCode.SEND_REPLY_MESSAGE: self.reply_v1,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self.reply_v2,
-        }
-
+    @handles(RequestCode.SEND_REPLY_MESSAGE)
     def reply_v1(self, channel: Channel, request: Command) -> Command | None:
         """Handle SEND_REPLY_MESSAGE."""
         return self._reply(channel, request, request.header_as(SendMessageRequestHeader))
 
+    @handles(RequestCode.SEND_REPLY_MESSAGE_V2)
     def reply_v2(self, channel: Channel, request: Command) -> Command | None:
         """Handle SEND_REPLY_MESSAGE_V2."""
         return self._reply(channel, request, request.header_as(SendMessageRequestHeaderV2))

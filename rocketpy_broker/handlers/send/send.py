@@ -32,7 +32,7 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag, TopicSysFlag
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.base import FAQ, Handler
+from rocketpy_broker.handlers.base import FAQ, handles
 from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters, OnStored
 from rocketpy_broker.services.delay.topic_rewrite import (
@@ -111,21 +111,14 @@ class SendHandler:
         """Whether messages are appended and not written yet: what reads the store must flush before."""
         self._accepts_from_ms = config.send.start_accept_ms
 
-    @property
-    def requests(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            RequestCode.SEND_MESSAGE_V2: self.send_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
-            RequestCode.SEND_MESSAGE: self.send_v1,
-        }
-
     # -- requests -----------------------------------------------------------------------------
 
+    @handles(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send_v2(self, channel: Channel, request: Command) -> Command | None:
         """Handle SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
         return self._send(channel, request, request.header_as(SendMessageRequestHeaderV2))
 
+    @handles(RequestCode.SEND_MESSAGE)
     def send_v1(self, channel: Channel, request: Command) -> Command | None:
         """Handle SEND_MESSAGE."""
         return self._send(channel, request, request.header_as(SendMessageRequestHeader))

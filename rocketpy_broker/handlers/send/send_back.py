@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
@@ -31,7 +31,7 @@ from rocketpy.protocol.message.sysflag import TopicSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.base import FAQ, Handler
+from rocketpy_broker.handlers.base import FAQ, handles
 from rocketpy_broker.handlers.send.send import FindGroup, SendHandler, respond_when_stored, retry_times_max
 from rocketpy_broker.services.delay.topic_rewrite import copy_to, to_delayed_message
 from rocketpy_broker.services.metadata.topics import TopicTable, ensure_topic
@@ -57,11 +57,7 @@ class SendBackHandler:
     on_delayed: Callable[[int], None]
     on_send_back: Callable[[str, str], None]
 
-    @property
-    def requests(self) -> Mapping[int, Handler]:
-        """Request code -> handler."""
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
-
+    @handles(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, channel: Channel, request: Command) -> Command | None:
         """Handle CONSUMER_SEND_MSG_BACK."""
         header = request.header_as(ConsumerSendMsgBackRequestHeader)

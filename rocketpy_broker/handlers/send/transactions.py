@@ -7,7 +7,6 @@ Source: EndTransactionProcessor of RocketMQ 4.6.0. Differs: the first decision c
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
@@ -20,7 +19,7 @@ from rocketpy.protocol.message.record import Record, decode
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_to, real_queue
 from rocketpy_broker.services.transactions.half_messages import HalfMessage
@@ -44,14 +43,7 @@ class TransactionHandler:
     _: KW_ONLY
     clock: Clock = system_clock
 
-    @property
-    def requests(self) -> Mapping[int, Handler]:
-        """Request code -> handler."""
-        return {
-            RequestCode.END_TRANSACTION: self.end,
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
-        }
-
+    @handles(RequestCode.RESUME_CHECK_HALF_MESSAGE)
     def resume_check(self, channel: Channel, request: Command) -> Command | None:
         """Handle RESUME_CHECK_HALF_MESSAGE: ask again about a transaction that was given up.
 
@@ -75,6 +67,7 @@ class TransactionHandler:
         log.info("%s: transaction %s is asked about again", channel.remote_address, record.physical_offset)
         return None
 
+    @handles(RequestCode.END_TRANSACTION)
     def end(self, channel: Channel, request: Command) -> Command | None:
         """Handle END_TRANSACTION, a oneway request as clients send it (QUIRKS 27)."""
         header = request.header_as(EndTransactionRequestHeader)
