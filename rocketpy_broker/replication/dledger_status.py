@@ -15,14 +15,15 @@ import msgspec
 
 from rocketpy.errors import RemoteProtocolError, RocketError
 from rocketpy.transport import Address, ChannelOptions, ClientOnlyEndpoint, connect
-from rocketpy_broker.replication.dledger.core.codes import RaftRequestCode, RaftResponseCode
+from rocketpy_broker.replication.dledger.authentication import authenticate
 from rocketpy_broker.replication.dledger.core.messages import (
     MetadataRequest,
     MetadataResponse,
+    RaftRequestCode,
+    RaftResponseCode,
     read_response,
     to_request,
 )
-from rocketpy_broker.replication.dledger.handshake import authenticate
 from rocketpy_broker.replication.ha_status import ask_runtime_info, find_broker_addresses
 
 _TIMEOUT_MS: Final = 3000

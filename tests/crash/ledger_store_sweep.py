@@ -14,9 +14,9 @@ from random import Random
 from rocketpy.errors import StoreError
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView
-from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint
+from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
-from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
+from rocketpy_broker.replication.dledger.storage.state_files import StateFiles
 from rocketpy_broker.store import MessageInner, MessageStore
 from rocketpy_broker.store.files.store_lock import StoreLock
 from rocketpy_broker.store.inspect.checker import check_store

@@ -18,9 +18,9 @@ from rocketpy.errors import DiskFull, StoreDamaged, StoreError
 from rocketpy.protocol.message.record import FIXED_BYTES
 from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry, encode_entry
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView, Write
-from rocketpy_broker.replication.dledger.core.state_files import TermState
+from rocketpy_broker.replication.dledger.core.raft_state import TermState
 from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
-from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
+from rocketpy_broker.replication.dledger.storage.state_files import StateFiles
 from rocketpy_broker.replication.ha.epochs import Epoch, EpochState
 from rocketpy_broker.replication.ha.log import EpochFile
 from rocketpy_broker.store import CommitLogConfig, MessageInner, MessageStore

@@ -13,9 +13,8 @@ from typing import Any
 
 from rocketpy.errors import RocketError
 from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
-from rocketpy_broker.replication.dledger.core.state_files import (
-    LedgerCheckpoint,
-    TermState,
+from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint, TermState
+from rocketpy_broker.replication.dledger.storage.state_files import (
     decode_checkpoint,
     decode_term,
     encode_checkpoint,

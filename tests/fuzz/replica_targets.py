@@ -16,12 +16,6 @@ import msgspec
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
 from rocketpy.protocol.remoting.frame import FrameDecoder
-from rocketpy_broker.replication.dledger.core.codes import (
-    PushType,
-    RaftRequestCode,
-    RaftResponseCode,
-    VoteResult,
-)
 from rocketpy_broker.replication.dledger.core.entry import Entry, next_pos
 from rocketpy_broker.replication.dledger.core.events import (
     Propose,
@@ -37,16 +31,20 @@ from rocketpy_broker.replication.dledger.core.messages import (
     MetadataRequest,
     PushEntryRequest,
     PushEntryResponse,
+    PushType,
     RaftMessage,
+    RaftRequestCode,
+    RaftResponseCode,
     VoteRequest,
     VoteResponse,
+    VoteResult,
     read_request,
     read_response,
     to_request,
 )
 from rocketpy_broker.replication.dledger.core.node import RaftNode
+from rocketpy_broker.replication.dledger.core.raft_state import TermState
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
-from rocketpy_broker.replication.dledger.core.state_files import TermState
 from rocketpy_broker.replication.ha.epochs import Epoch, EpochState
 from rocketpy_broker.replication.ha.master import DataReceived, MasterSession, Poll
 from rocketpy_broker.replication.ha.settings import HaSettings

@@ -9,9 +9,9 @@ see tests/crash.
 
 from __future__ import annotations
 
-from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
 from rocketpy_broker.replication.dledger.core.entry import Entry, next_pos
 from rocketpy_broker.replication.dledger.core.events import ProposalResult
+from rocketpy_broker.replication.dledger.core.messages import RaftResponseCode
 from rocketpy_broker.replication.dledger.core.node import RaftNode
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from tests.sim.raft_disk import RaftDisk

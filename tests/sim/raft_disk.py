@@ -10,7 +10,7 @@ from random import Random
 
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.log_view import Write
-from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint, TermState
+from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint, TermState
 
 
 class RaftDisk:

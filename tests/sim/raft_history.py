@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Callable
 from random import Random
 
-from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import ProposalResult
+from rocketpy_broker.replication.dledger.core.messages import RaftResponseCode
 from tests.sim.linearizable import UNKNOWN, Appended, Operation, misplaced_append, unlinearizable_key
 
 REFUSED = (RaftResponseCode.NOT_LEADER, RaftResponseCode.LEADER_PENDING_FULL)

@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import PropertyMock, patch
 
 from rocketpy.errors import ensure
-from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode, VoteResult
 from rocketpy_broker.replication.dledger.core.election import LeaderElector
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import Outbox
@@ -23,7 +22,9 @@ from rocketpy_broker.replication.dledger.core.messages import (
     GetEntriesResponse,
     PushEntryRequest,
     RaftMessage,
+    RaftResponseCode,
     VoteRequest,
+    VoteResult,
 )
 from rocketpy_broker.replication.dledger.core.node import RaftNode
 from rocketpy_broker.replication.dledger.core.raft_state import RaftState

@@ -21,12 +21,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rocketpy_broker.replication.dledger.core.codes import PushType
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.log_view import Write
-from rocketpy_broker.replication.dledger.core.messages import PushEntryRequest
-from rocketpy_broker.replication.dledger.core.raft_state import Role
-from rocketpy_broker.replication.dledger.core.state_files import TermState
+from rocketpy_broker.replication.dledger.core.messages import PushEntryRequest, PushType
+from rocketpy_broker.replication.dledger.core.raft_state import Role, TermState
 from tests.sim.raft_check import Violation
 from tests.sim.raft_world import TICK_MS, World
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import ProposalResult
 from rocketpy_broker.replication.dledger.core.leader import Leader
+from rocketpy_broker.replication.dledger.core.messages import RaftResponseCode
 from tests.sim import raft_check
 from tests.sim.linearizable import UNKNOWN, Appended, Operation, misplaced_append, unlinearizable_key
 from tests.sim.raft import run_seed

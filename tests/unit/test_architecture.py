@@ -34,10 +34,16 @@ MAY_IMPORT = {
     ),
     "rocketpy_broker.replication.dledger": (
         "rocketpy_broker.replication.dledger",
+        "rocketpy_broker.replication.pending_connections",
         "rocketpy_broker.store",
         "rocketpy",
     ),
-    "rocketpy_broker.replication.ha": ("rocketpy_broker.replication.ha", "rocketpy_broker.store", "rocketpy"),
+    "rocketpy_broker.replication.ha": (
+        "rocketpy_broker.replication.ha",
+        "rocketpy_broker.replication.pending_connections",
+        "rocketpy_broker.store",
+        "rocketpy",
+    ),
     "pyspark_rocketmq": ("pyspark_rocketmq", "rocketpy"),
     "rocketpy_otel": ("rocketpy_otel", "rocketpy"),
 }
@@ -55,7 +61,7 @@ PURE = (
     "rocketpy_broker.replication.dledger.core",
     "rocketpy_broker.replication.ha.epochs",
     "rocketpy_broker.replication.ha.master",
-    "rocketpy_broker.replication.ha.connected",
+    "rocketpy_broker.replication.ha.connected_slaves",
     "rocketpy_broker.replication.ha.settings",
     "rocketpy_broker.replication.ha.slave",
     "rocketpy_broker.replication.ha.sync_waiters",

@@ -39,8 +39,7 @@ from rocketpy.protocol.message.record import (
 )
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry
-from rocketpy_broker.replication.dledger.storage.entry_records import EntryRecordScan, record_of
-from rocketpy_broker.replication.dledger.storage.joined_files import JoinedFiles
+from rocketpy_broker.replication.dledger.storage.entry_records import EntryRecordScan, JoinedFiles, record_of
 from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.store.busy import PendingFull
 from rocketpy_broker.store.config import RecoveryConfig, StoreConfig

@@ -14,7 +14,7 @@ from rocketpy_broker.replication.dledger.core.entry import INDEX_FILE_BYTES
 from rocketpy_broker.replication.dledger.ledger_log import Appender, LedgerLog
 from rocketpy_broker.replication.dledger.storage.entry_records import check_record
 from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
-from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
+from rocketpy_broker.replication.dledger.storage.state_files import StateFiles
 from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.log.flush import FlushPlan

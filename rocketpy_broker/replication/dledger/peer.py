@@ -23,19 +23,17 @@ from typing import Final, Protocol
 from rocketpy.errors import DiskFull, InvariantError, NotEnoughReplicas, NotLeader, RocketError, StoreError
 from rocketpy.runtime.tasks import Tasks, close_all
 from rocketpy.transport import Address, Channel, ChannelOptions, Server, serve
+from rocketpy_broker.replication.dledger.authentication import PeerAuthenticator, authenticate
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import Event, Expire, Ready, ResponseReceived, Tick
 from rocketpy_broker.replication.dledger.core.log_view import StoredLedger, Write
 from rocketpy_broker.replication.dledger.core.messages import RaftMessage
 from rocketpy_broker.replication.dledger.core.node import RaftNode
-from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint, Role, TermState
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
-from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint, TermState
 from rocketpy_broker.replication.dledger.disk_thread import DiskThread
-from rocketpy_broker.replication.dledger.gate import PeerAuthenticator
-from rocketpy_broker.replication.dledger.handshake import authenticate
 from rocketpy_broker.replication.dledger.peer_transport import RaftClient, RaftEndpoint
-from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
+from rocketpy_broker.replication.dledger.storage.state_files import StateFiles
 from rocketpy_broker.store.files.disk import Disk
 from rocketpy_broker.store.log.flush import Flushable, FlushPlan, flush_failure, flush_now
 from rocketpy_broker.store.log.mapped_file import MappedFile

@@ -15,6 +15,7 @@ from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, Endpoint, connect
+from rocketpy_broker.replication.dledger.authentication import PeerAuthenticator
 from rocketpy_broker.replication.dledger.core.events import RequestReceived, SendRequest, SendResponse
 from rocketpy_broker.replication.dledger.core.messages import (
     RaftMessage,
@@ -23,7 +24,6 @@ from rocketpy_broker.replication.dledger.core.messages import (
     to_request,
     to_response,
 )
-from rocketpy_broker.replication.dledger.gate import PeerAuthenticator
 
 log = logging.getLogger("rocketpy.broker.dledger")
 _unread: Final = RateLimitedLog(log)

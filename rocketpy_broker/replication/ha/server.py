@@ -1,7 +1,7 @@
 """A master's HA port: drives one `MasterSession` for each slave.
 
-A connection takes one of the places for slaves once it has joined: by our handshake, or with the first report
-of a slave of RocketMQ's. Before that it has little time, and gives way to newer ones where there are many.
+A connection becomes a slave once it has joined: with the handshake, or with the first report of one of
+RocketMQ's slaves. Until then its time is limited, and it may have to give way to newer connections.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -27,26 +26,26 @@ from rocketpy.transport import (
 from rocketpy_broker.replication.ha.connected_slaves import ConnectedSlaves
 from rocketpy_broker.replication.ha.master import AckReceived, Close, DataReceived, MasterSession, Poll, Send
 from rocketpy_broker.replication.ha.settings import HaSettings, LogSource
+from rocketpy_broker.replication.pending_connections import PendingConnections
 
 log = logging.getLogger("rocketpy.broker.ha")
 
 _TICK_S = 0.5
 _ROOM_BYTES = 512 * 1024
-"""Sent in one turn of the event loop to one slave."""
+"""Sent to one slave in one iteration of the event loop."""
 _SLAVES_MAX = 64
-_UNJOINED_MAX = 256
-"""Connections that have not joined; fewer where a quarter of maxConnections is less."""
 _UNJOINED_MIN = 4
-"""However few descriptors there are."""
+_UNJOINED_MAX = 256
+"""Bounds of the number of unjoined connections, which is a quarter of maxConnections in between."""
 _CLOSE_WAIT_S = 1.0
-"""A slave has this long to take what was sent before its connection was closed."""
+"""A slave has this long to receive what was sent before its connection is aborted."""
 
 
 class HaServer:
     """Serves a log to slaves.
 
-    on_ack: called when a slave has more than before. names: one of them must be in a slave's certificate;
-    empty: any certificate, or none, will do.
+    connected: is kept up to date. on_ack: called when a slave has acknowledged more. names: allowed
+    certificate names of slaves; empty allows any certificate, or none.
     """
 
     def __init__(
@@ -59,17 +58,15 @@ class HaServer:
         *,
         names: frozenset[str] = frozenset(),
     ) -> None:
-        self._names = names
         self._source = source
-        self.tasks = tasks
-        self.settings = settings
+        self._settings = settings
         self.connected = connected
         self.on_ack = on_ack
+        self.tasks = tasks
+        self._names = names
         self.limited_log: Final = RateLimitedLog(log)
         self._slaves: set[_SlaveConnection] = set()
-        self._unjoined: dict[_SlaveConnection, str] = {}
-        """Connections that have not joined, oldest first, with their hosts."""
-        self._unjoined_max = _UNJOINED_MAX
+        self._unjoined = PendingConnections[_SlaveConnection](_UNJOINED_MAX, self._evict)
         self._listener: Listener | None = None
         self._poll: asyncio.Handle | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -81,14 +78,14 @@ class HaServer:
 
     async def start(self, address: Address, options: ChannelOptions) -> None:
         """Listen. Raises OSError."""
-        first_ms = min(options.frame_timeout_ms, self.settings.first_ms)  # for TLS
+        first_ms = min(options.frame_timeout_ms, self._settings.first_ms)  # for TLS
         options = replace(options, frame_timeout_ms=first_ms)
-        self._unjoined_max = max(_UNJOINED_MIN, min(_UNJOINED_MAX, options.max_connections // 4))
+        self._unjoined.limit = max(_UNJOINED_MIN, min(_UNJOINED_MAX, options.max_connections // 4))
         self._listener = await listen_raw(address, lambda: _SlaveConnection(self), options)
         self._tick()
 
     async def close(self) -> None:
-        """Listen no more, and disconnect every slave."""
+        """Stop listening, and disconnect every slave."""
         for handle in (self._poll, self._ticker):
             if handle is not None:
                 handle.cancel()
@@ -97,56 +94,50 @@ class HaServer:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Disconnect every slave: they come back and agree anew on what they have."""
+        """Disconnect every slave. Slaves reconnect, and agree again on where to start."""
         for slave in (*self._slaves, *self._unjoined):
             slave.close("this broker stops, or changes its role")
 
     def schedule_send(self) -> None:
-        """The log has grown: send that, in the loop's next turn."""
+        """Send what was written to the log, in the next iteration of the event loop."""
         if self._slaves and self._poll is None:
-            self._poll = asyncio.get_running_loop().call_soon(self.tasks.run, self._poll_all)
+            self._poll = asyncio.get_running_loop().call_soon(self.tasks.run, self._poll_slaves)
 
-    def _poll_all(self) -> None:
+    def _poll_slaves(self) -> None:
         self._poll = None
         for slave in list(self._slaves):
             slave.poll()
 
     def _tick(self) -> None:
-        """Heartbeats and silence."""
+        """Send heartbeats, and close connections that were silent for too long."""
         self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self.tasks.run, self._tick)
-        for stranger in list(self._unjoined):
-            stranger.poll()
-        self._poll_all()
+        for connection in self._unjoined:
+            connection.poll()
+        self._poll_slaves()
 
-    # -- what connections tell ----------------------------------------------------------------
+    # -- called by connections ----------------------------------------------------------------
 
     def open_session(self, slave: _SlaveConnection, host: str) -> MasterSession:
-        """Return the core of a new connection, which has not joined."""
-        if len(self._unjoined) >= self._unjoined_max:
-            self._drop_oldest_unjoined()
-        self._unjoined[slave] = host
-        return MasterSession(self._source, self.settings, secrets.token_hex(16), _now_ms())
+        """Return the session of a new connection, which has not joined."""
+        self._unjoined.add(slave, host)
+        return MasterSession(self._source, self._settings, secrets.token_hex(16), _now_ms())
 
     def rejects_certificate(self, names: frozenset[str]) -> bool:
-        """Whether a certificate with these names is not one of a replica."""
+        """Whether a certificate with these names does not belong to a replica."""
         return bool(self._names) and not self._names & names
 
-    def _drop_oldest_unjoined(self) -> None:
-        """Close the oldest connection of the host that has most of those that have not joined."""
-        (crowd, count), *_ = Counter(self._unjoined.values()).most_common(1)
-        oldest = next(stranger for stranger, host in self._unjoined.items() if host == crowd)
+    def _evict(self, slave: _SlaveConnection, host: str, count: int) -> None:
         text = "HA: closing a connection that has not joined; %s has %d of those"
-        self.limited_log.warning(crowd, text, crowd, count)
-        del self._unjoined[oldest]
-        oldest.abort()
+        self.limited_log.warning(host, text, host, count)
+        slave.abort()
 
     def session_joined(self, slave: _SlaveConnection, session: MasterSession, address: str) -> bool:
-        """Take a connection that has joined; False when there are enough slaves."""
+        """Count a connection as a slave; False when there are too many."""
         if slave in self._slaves:
             return True
         if len(self._slaves) >= _SLAVES_MAX:
             return False
-        del self._unjoined[slave]
+        self._unjoined.discard(slave)
         self._slaves.add(slave)
         self.connected.add(session, address)
         log.info("HA slave at %s has joined", address)
@@ -155,12 +146,12 @@ class HaServer:
     def session_closed(self, slave: _SlaveConnection, session: MasterSession) -> None:
         """Forget a connection."""
         self._slaves.discard(slave)
-        self._unjoined.pop(slave, None)
+        self._unjoined.discard(slave)
         self.connected.remove(session)
 
 
 class _SlaveConnection(StreamProtocol):
-    """One connection."""
+    """One connection: moves bytes between the socket and a `MasterSession`."""
 
     def __init__(self, server: HaServer) -> None:
         self._server = server
@@ -168,15 +159,15 @@ class _SlaveConnection(StreamProtocol):
         self._transport: asyncio.Transport | None = None
         self._address = "?"
         self._is_full = False
-        self._continue_handle: asyncio.Handle | None = None
+        self._next_poll: asyncio.Handle | None = None
         self._abort_timer: asyncio.Handle | None = None
-        """Set while it closes."""
+        """Set while the connection closes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio promises
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - guaranteed by asyncio
         self._transport = transport
-        self._address = _text(transport.get_extra_info("peername"))
+        self._address = _address_text(transport.get_extra_info("peername"))
         names = certificate_names(transport)
         if self._server.rejects_certificate(names):
             shown = ", ".join(sorted(names)) or "no name"
@@ -184,7 +175,11 @@ class _SlaveConnection(StreamProtocol):
             self._server.limited_log.warning(shown, text, self._address, shown)
             transport.abort()
             return
-        self._session = self._server.open_session(self, self._address.rpartition(":")[0])
+        self._session = self._server.open_session(self, self._host)
+
+    @property
+    def _host(self) -> str:
+        return self._address.rpartition(":")[0]
 
     def data_received(self, data: bytes) -> None:
         self._step(DataReceived(data))
@@ -198,7 +193,7 @@ class _SlaveConnection(StreamProtocol):
         self.poll()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for handle in (self._continue_handle, self._abort_timer):
+        for handle in (self._next_poll, self._abort_timer):
             if handle is not None:
                 handle.cancel()
         if self._session is not None:
@@ -206,22 +201,21 @@ class _SlaveConnection(StreamProtocol):
             self._session = None
 
     def poll(self) -> None:
-        """Send what there is, as far as the socket takes it."""
-        if self._session is None or self._continue_handle is not None:
+        """Send what the log has, as far as the socket's buffer has room."""
+        if self._session is None or self._next_poll is not None:
             return
         session, before = self._session, self._session.next_offset
         self._step(Poll(0 if self._is_full else _ROOM_BYTES))
         if session.next_offset - before >= _ROOM_BYTES and not (self._is_full or session.is_closed):
-            self._continue_handle = asyncio.get_running_loop().call_soon(
-                self._server.tasks.run, self._continue_sending
-            )
+            soon = asyncio.get_running_loop().call_soon
+            self._next_poll = soon(self._server.tasks.run, self._poll_again)
 
-    def _continue_sending(self) -> None:
-        self._continue_handle = None
+    def _poll_again(self) -> None:
+        self._next_poll = None
         self.poll()
 
     def close(self, reason: str) -> None:
-        """Close the connection: a slave that hangs would never take what is still to be sent to it."""
+        """Close the connection; abort it after a while, since a slave that hangs never reads the rest."""
         if self._transport is not None and self._abort_timer is None:
             log.info("HA connection from %s is closed: %s", self._address, reason)
             self._transport.close()
@@ -235,7 +229,7 @@ class _SlaveConnection(StreamProtocol):
     def _step(self, event: DataReceived | Poll) -> None:
         if self._session is None or self._transport is None or self._abort_timer is not None:
             return
-        acked = False
+        is_acked = False
         effects = self._session.step(event, _now_ms())
         if self._session.is_copying and not self._server.session_joined(self, self._session, self._address):
             log.warning("HA slave at %s is refused: %d slaves have joined", self._address, _SLAVES_MAX)
@@ -246,17 +240,16 @@ class _SlaveConnection(StreamProtocol):
                 case Send(data):
                     self._transport.write(data)
                 case AckReceived():
-                    acked = True
+                    is_acked = True
                 case Close(reason):
-                    host = self._address.rpartition(":")[0]
                     text = "HA connection from %s: %s"
-                    self._server.limited_log.warning(f"{host} {reason}", text, self._address, reason)
+                    self._server.limited_log.warning(f"{self._host} {reason}", text, self._address, reason)
                     self.close(reason)
-        if acked:
+        if is_acked:
             self._server.on_ack()
 
 
-def _text(peer: object) -> str:
+def _address_text(peer: object) -> str:
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "?")
 
 

@@ -15,7 +15,6 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel, ChannelOptions, serve
 from rocketpy_broker.replication.dledger import peer as peer_module
 from rocketpy_broker.replication.dledger import peer_transport
-from rocketpy_broker.replication.dledger.core.codes import RaftRequestCode, RaftResponseCode
 from rocketpy_broker.replication.dledger.core.events import SendRequest
 from rocketpy_broker.replication.dledger.core.messages import (
     AppendEntryRequest,
@@ -23,6 +22,8 @@ from rocketpy_broker.replication.dledger.core.messages import (
     MetadataRequest,
     MetadataResponse,
     RaftMessage,
+    RaftRequestCode,
+    RaftResponseCode,
     read_response,
     to_request,
 )

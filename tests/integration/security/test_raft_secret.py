@@ -13,7 +13,13 @@ import pytest
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.transport import Channel, ClientOnlyEndpoint, connect, serve
-from rocketpy_broker.replication.dledger import gate
+from rocketpy_broker.replication.dledger import authentication
+from rocketpy_broker.replication.dledger.authentication import (
+    HandshakeCode,
+    HandshakeContext,
+    PeerRefused,
+    authenticate,
+)
 from rocketpy_broker.replication.dledger.core.messages import (
     GetEntriesRequest,
     HeartBeatRequest,
@@ -23,13 +29,6 @@ from rocketpy_broker.replication.dledger.core.messages import (
     VoteRequest,
     read_response,
     to_request,
-)
-from rocketpy_broker.replication.dledger.handshake import (
-    HandshakeCode,
-    HandshakeContext,
-    PeerRefused,
-    authenticate,
-    proof,
 )
 from rocketpy_broker.replication.dledger_status import ask_peers
 from tests.integration.raft_group import Group, group
@@ -125,11 +124,11 @@ async def test_a_handshake_for_somebody_else_is_refused(running: Group, said: Co
 
 
 async def proven(client: RawClient, side: str = "caller", key: str = KNOWN) -> tuple[Command, Command]:
-    """Introduce a client as n0; the request that was the proof, and its answer."""
+    """Do the handshake as n0; return the PROVE request and its response."""
     said = await ask(client, hello())
     proves = Command.request(HandshakeCode.PROVE)
-    introduction = HandshakeContext("g", "n0", "n1", "n", said.ext_fields()["nonce"])
-    proves.ext = {"proof": proof(key, side, introduction)}
+    context = HandshakeContext("g", "n0", "n1", "n", said.ext_fields()["nonce"])
+    proves.ext = {"proof": context.proof(key, side)}
     return proves, await ask(client, proves)
 
 
@@ -172,7 +171,7 @@ async def test_a_peer_speaks_for_itself_only(running: Group) -> None:
         await proven(client)
         metadata = MetadataRequest(group="g", remote_id="n1")
         assert read_response(await ask(client, to_request(metadata)), 50000).code == 200
-        assert "speaks for another" in str((await ask(client, to_request(message))).remark)
+        assert "in the name of n2" in str((await ask(client, to_request(message))).remark)
         assert await is_closed(client)
     assert leader.state.term < TERM
 
@@ -201,7 +200,7 @@ async def test_who_does_not_finish_the_handshake_is_disconnected(
     running: Group, monkeypatch: pytest.MonkeyPatch, said: list[Command]
 ) -> None:
     """A stranger could hold connections for as long as he likes."""
-    monkeypatch.setattr(gate, "_HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(authentication, "_HANDSHAKE_S", 0.1)
     async with await RawClient.open(port(running)) as client:
         for request in said:
             assert (await ask(client, request)).code == ResponseCode.SUCCESS

@@ -60,8 +60,8 @@ def test_javas_peers_and_one_with_a_secret_keep_apart(
         probe.wait_until(lambda: group.master() in ("n1", "n2"), "Java's peers to elect one", timeout_s=90)
         ours = group.brokers["n0"]
         for said in (
-            "does not know the handshake that dLegerSecret asks for: it is RocketMQ's, or has no secret",
-            "without the handshake that dLegerSecret asks for, which RocketMQ's peers do not know",
+            "does not know the handshake that dLegerSecret requires: it is RocketMQ's, or has no secret",
+            "without the handshake that dLegerSecret requires, which RocketMQ's peers do not know",
         ):
             probe.wait_until(lambda said=said: said in ours.logs(), said, timeout_s=30)  # type: ignore[misc]
 

@@ -15,14 +15,15 @@ import enum
 from collections import Counter
 from collections.abc import Callable
 
-from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode, VoteResult
 from rocketpy_broker.replication.dledger.core.events import Outbox
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView
 from rocketpy_broker.replication.dledger.core.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
+    RaftResponseCode,
     VoteRequest,
     VoteResponse,
+    VoteResult,
 )
 from rocketpy_broker.replication.dledger.core.raft_state import RaftState, Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
 from rocketpy_broker.replication.dledger.core.log_view import Write
-from rocketpy_broker.replication.dledger.core.messages import HeartBeatRequest, PushEntryRequest, RaftMessage
-from rocketpy_broker.replication.dledger.core.state_files import TermState
+from rocketpy_broker.replication.dledger.core.messages import (
+    HeartBeatRequest,
+    PushEntryRequest,
+    RaftMessage,
+    RaftResponseCode,
+)
+from rocketpy_broker.replication.dledger.core.raft_state import TermState
 
 _LEADER_REQUESTS = (PushEntryRequest, HeartBeatRequest)
 

@@ -10,12 +10,16 @@ Source: DLedgerEntryPusher.EntryHandler of DLedger 0.1.
 
 from __future__ import annotations
 
-from rocketpy_broker.replication.dledger.core.codes import PushType, RaftResponseCode
 from rocketpy_broker.replication.dledger.core.election import LeaderElector
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import Outbox
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView
-from rocketpy_broker.replication.dledger.core.messages import PushEntryRequest, PushEntryResponse
+from rocketpy_broker.replication.dledger.core.messages import (
+    PushEntryRequest,
+    PushEntryResponse,
+    PushType,
+    RaftResponseCode,
+)
 from rocketpy_broker.replication.dledger.core.raft_state import RaftState
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 

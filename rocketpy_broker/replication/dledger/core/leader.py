@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from rocketpy_broker.replication.dledger.core.codes import PushType, RaftResponseCode
 from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry
 from rocketpy_broker.replication.dledger.core.events import Outbox, ProposalResult
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView
-from rocketpy_broker.replication.dledger.core.messages import PushEntryRequest, PushEntryResponse
+from rocketpy_broker.replication.dledger.core.messages import (
+    PushEntryRequest,
+    PushEntryResponse,
+    PushType,
+    RaftResponseCode,
+)
 from rocketpy_broker.replication.dledger.core.raft_state import RaftState
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 

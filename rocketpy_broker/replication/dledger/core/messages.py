@@ -1,4 +1,4 @@
-"""What peers of a group say to each other: JSON bodies inside remoting frames without ext fields.
+"""Messages between the peers of a DLedger group: JSON bodies inside remoting frames without ext fields.
 
 | code | request | response |
 |---|---|---|
@@ -10,15 +10,16 @@
 | 51003 PULL | `PullEntriesRequest` | `PullEntriesResponse` |
 | 51004 PUSH | `PushEntryRequest` | `PushEntryResponse` |
 
-The frame's code of a response is 200, what happened is the body's `code`; byte arrays are base64; a field
-that is null is left out; names are in alphabetical order (QUIRKS 57). Some answers have ids, some have none
-(QUIRKS 59), so an answer is told by its request, never by what it says of itself.
+The code of a response's frame is always 200; the outcome is the `code` in the body. Byte arrays are base64, a
+null field is left out, and names are in alphabetical order (QUIRKS 57). Some responses lack the ids (QUIRKS
+59), so a response is matched with its request by the frame alone.
 
-Source: the package protocol and DLedgerRpcNettyService of DLedger 0.1.
+Source: the package protocol, DLedgerRpcNettyService, DLedgerRequestCode, DLedgerResponseCode of DLedger 0.1.
 """
 
 from __future__ import annotations
 
+from enum import Enum, IntEnum
 from typing import Final
 
 import msgspec
@@ -29,20 +30,87 @@ from rocketpy.protocol.bodies import Body
 from rocketpy.protocol.bodies.base import written
 from rocketpy.protocol.headers.base import Int32, Int64
 from rocketpy.protocol.remoting.command import Command
-from rocketpy_broker.replication.dledger.core.codes import (
-    PushType,
-    RaftRequestCode,
-    RaftResponseCode,
-    VoteResult,
-)
 from rocketpy_broker.replication.dledger.core.entry import Entry
 
 
-class RaftMessage(Body):
-    """What every request and response has.
+class RaftRequestCode(IntEnum):
+    """Request codes of a peer's port. LEADERSHIP_TRANSFER came with DLedger 0.2."""
 
-    remote_id, local_id: who receives and who sends the request; leader_id: who leads, or in a vote who wants
-    to. code: a RaftResponseCode; 200 in a request. term: of the sender; -1 where 0.1 does not fill it.
+    METADATA = 50000
+    APPEND = 50001
+    GET = 50002
+    VOTE = 51001
+    HEART_BEAT = 51002
+    PULL = 51003
+    """0.1 never responds to it."""
+    PUSH = 51004
+
+
+class RaftResponseCode(IntEnum):
+    """The `code` in the body of a response. The frame's own code is always 200 (QUIRKS 57, 60)."""
+
+    UNKNOWN = -1
+    SUCCESS = 200
+    TIMEOUT = 300
+    METADATA_ERROR = 301
+    NETWORK_ERROR = 302
+    UNSUPPORTED = 303
+    UNKNOWN_GROUP = 400
+    UNKNOWN_MEMBER = 401
+    UNEXPECTED_MEMBER = 402
+    EXPIRED_TERM = 403
+    NOT_LEADER = 404
+    NOT_FOLLOWER = 405
+    INCONSISTENT_STATE = 406
+    INCONSISTENT_TERM = 407
+    INCONSISTENT_INDEX = 408
+    INCONSISTENT_LEADER = 409
+    INDEX_OUT_OF_RANGE = 410
+    UNEXPECTED_ARGUMENT = 411
+    REPEATED_REQUEST = 412
+    REPEATED_PUSH = 413
+    DISK_ERROR = 414
+    DISK_FULL = 415
+    TERM_NOT_READY = 416
+    INTERNAL_ERROR = 500
+    TERM_CHANGED = 501
+    WAIT_QUORUM_ACK_TIMEOUT = 502
+    LEADER_PENDING_FULL = 503
+    ILLEGAL_MEMBER_STATE = 504
+    LEADER_NOT_READY = 505
+
+
+class VoteResult(Enum):
+    """The decision of a peer on a vote request."""
+
+    UNKNOWN = "UNKNOWN"
+    ACCEPT = "ACCEPT"
+    REJECT_UNKNOWN_LEADER = "REJECT_UNKNOWN_LEADER"
+    REJECT_UNEXPECTED_LEADER = "REJECT_UNEXPECTED_LEADER"
+    REJECT_EXPIRED_VOTE_TERM = "REJECT_EXPIRED_VOTE_TERM"
+    REJECT_ALREADY_VOTED = "REJECT_ALREADY_VOTED"
+    REJECT_ALREADY_HAS_LEADER = "REJECT_ALREADY__HAS_LEADER"
+    """With two underscores on the wire (QUIRKS 58)."""
+    REJECT_TERM_NOT_READY = "REJECT_TERM_NOT_READY"
+    REJECT_TERM_SMALL_THAN_LEDGER = "REJECT_TERM_SMALL_THAN_LEDGER"
+    REJECT_EXPIRED_LEDGER_TERM = "REJECT_EXPIRED_LEDGER_TERM"
+    REJECT_SMALL_LEDGER_END_INDEX = "REJECT_SMALL_LEDGER_END_INDEX"
+
+
+class PushType(Enum):
+    """The purpose of a push; see `leader`."""
+
+    APPEND = "APPEND"
+    COMMIT = "COMMIT"
+    COMPARE = "COMPARE"
+    TRUNCATE = "TRUNCATE"
+
+
+class RaftMessage(Body):
+    """Fields of every request and response.
+
+    remote_id, local_id: receiver and sender of the request. leader_id: the leader, or the candidate.
+    code: a RaftResponseCode; 200 in a request. term: of the sender; -1 where 0.1 leaves it out.
     """
 
     code: Int32 = written(int(RaftResponseCode.SUCCESS))
@@ -53,12 +121,12 @@ class RaftMessage(Body):
     term: Int64 = written(-1)
 
     def encode(self) -> bytes:
-        """The JSON text, names in alphabetical order as Java writes them."""
+        """Return the JSON text, with names in alphabetical order as Java writes them."""
         return msgspec.json.encode(self, order="sorted")
 
 
 class MetadataRequest(RaftMessage):
-    """Who is in the group, and who leads it?"""
+    """Asks for the peers and the leader of the group."""
 
 
 class MetadataResponse(RaftMessage):
@@ -68,20 +136,20 @@ class MetadataResponse(RaftMessage):
 
 
 class AppendEntryRequest(RaftMessage):
-    """A client's: take this."""
+    """Asks the leader to append an entry; sent by clients of DLedger."""
 
     body: bytes | None = None
 
 
 class AppendEntryResponse(RaftMessage):
-    """Where it is now; -1: nowhere."""
+    """Index and position of the appended entry; -1: it was not appended."""
 
     index: Int64 = written(-1)
     pos: Int64 = written(-1)
 
 
 class GetEntriesRequest(RaftMessage):
-    """A client's: what is at `begin_index`? 0.1 looks at no other field."""
+    """Asks for the entry at `begin_index`; sent by clients. 0.1 reads no other field."""
 
     begin_index: Int64 | None = None
     index_list: list[Int64] | None = None
@@ -89,47 +157,47 @@ class GetEntriesRequest(RaftMessage):
 
 
 class GetEntriesResponse(RaftMessage):
-    """One entry or none."""
+    """The entry, or an empty list."""
 
     entries: list[Entry] = written([])
 
 
 class VoteRequest(RaftMessage):
-    """Shall `leader_id` lead in `term`? Its ledger ends with an entry of that index and term."""
+    """Asks for a vote for `leader_id` in `term`. ledger_end_index, ledger_end_term: of its newest entry."""
 
     ledger_end_index: Int64 = written(-1)
     ledger_end_term: Int64 = written(-1)
 
 
 class VoteResponse(RaftMessage):
-    """What a peer thinks of that. term: the peer's own, or that of its last entry."""
+    """The vote. term: the voter's own, or that of its newest entry."""
 
     vote_result: VoteResult = written(VoteResult.UNKNOWN)
 
 
 class HeartBeatRequest(RaftMessage):
-    """`leader_id` leads in `term`."""
+    """Sent by the leader of `term`."""
 
 
 class HeartBeatResponse(RaftMessage):
-    """An accepted one is answered without ids and with term -1 (QUIRKS 59)."""
+    """The response to an accepted heartbeat has no ids, and term -1 (QUIRKS 59)."""
 
 
 class PullEntriesRequest(RaftMessage):
-    """0.1 knows its shape but never sends it."""
+    """Defined by 0.1, but never sent."""
 
     begin_index: Int64 | None = None
     node_id: str | None = None
 
 
 class PullEntriesResponse(RaftMessage):
-    """0.1 never sends this either."""
+    """Defined by 0.1, but never sent."""
 
     entries: list[Entry] = written([])
 
 
 class PushEntryRequest(RaftMessage):
-    """The leader's. entry: None in a COMMIT. commit_index: entries up to it are committed."""
+    """Sent by the leader. entry: None in a COMMIT. commit_index: entries up to it are committed."""
 
     commit_index: Int64 = written(-1)
     entry: Entry | None = None
@@ -137,7 +205,7 @@ class PushEntryRequest(RaftMessage):
 
 
 class PushEntryResponse(RaftMessage):
-    """The follower's. index: of the entry in question. begin_index, end_index: of the follower's ledger."""
+    """Sent by the follower. index: of the pushed entry. begin_index, end_index: of its ledger."""
 
     begin_index: Int64 = written(0)
     end_index: Int64 = written(0)
@@ -154,37 +222,39 @@ _BODIES: Final[dict[int, tuple[type[RaftMessage], type[RaftMessage]]]] = {
     RaftRequestCode.PUSH: (PushEntryRequest, PushEntryResponse),
 }
 _CODES: Final = {request: code for code, (request, _) in _BODIES.items()}
+RESPONSE_TYPES: Final = dict(_BODIES.values())
+"""Type of the response to each type of request."""
 
 
 def to_request(message: RaftMessage) -> Command:
-    """Return the request that carries a message."""
+    """Return the request frame of a message."""
     return Command.request(_CODES[type(message)], body=message.encode())
 
 
 def to_response(request: Command, message: RaftMessage) -> Command:
-    """Return the answer to a request."""
+    """Return the response frame of a message."""
     return request.reply(RaftResponseCode.SUCCESS, body=message.encode())
 
 
 def read_request(command: Command) -> RaftMessage:
-    """Return what a request says. Raises RemoteProtocolError, also for a code that is not DLedger's."""
+    """Decode a request. Raises RemoteProtocolError, also for a request code that DLedger does not have."""
     return _read(command, command.code, 0)
 
 
 def read_response(command: Command, request_code: int) -> RaftMessage:
-    """Return what the response to a request of that code says. Raises RemoteProtocolError.
+    """Decode the response to a request with that code. Raises RemoteProtocolError.
 
-    A peer of ours that refuses says why in the frame, which then has no body.
+    A rocketpy peer that rejects a request sends the reason in the frame's remark, without a body.
     """
     if command.code != RaftResponseCode.SUCCESS and not command.body:
-        raise RemoteProtocolError(f"the peer answers {command.code}: {command.remark}")
+        raise RemoteProtocolError(f"the peer responds {command.code}: {command.remark}")
     return _read(command, request_code, 1)
 
 
 def _read(command: Command, code: int, side: int) -> RaftMessage:
     bodies = _BODIES.get(code)
     if bodies is None:
-        raise RemoteProtocolError(f"code {code} is no request of DLedger's")
+        raise RemoteProtocolError(f"request code {code} is not one of DLedger")
     message = fastjson.decode(command.body, bodies[side])
     for entry in _entries(message):
         entry.check()

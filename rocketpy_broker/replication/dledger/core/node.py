@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rocketpy.errors import NotLeader, StoreDamaged, ensure
-from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
 from rocketpy_broker.replication.dledger.core.election import LeaderElector
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import (
@@ -39,36 +38,26 @@ from rocketpy_broker.replication.dledger.core.follower import Follower
 from rocketpy_broker.replication.dledger.core.leader import Leader, PeerProgress
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView, StoredLedger, Write
 from rocketpy_broker.replication.dledger.core.messages import (
+    RESPONSE_TYPES,
     AppendEntryRequest,
     AppendEntryResponse,
     GetEntriesRequest,
     GetEntriesResponse,
     HeartBeatRequest,
     HeartBeatResponse,
-    MetadataRequest,
     MetadataResponse,
     PullEntriesRequest,
-    PullEntriesResponse,
     PushEntryRequest,
     PushEntryResponse,
     RaftMessage,
+    RaftResponseCode,
     VoteRequest,
     VoteResponse,
 )
-from rocketpy_broker.replication.dledger.core.raft_state import RaftState, Role
+from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint, RaftState, Role, TermState
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
-from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint, TermState
 
 _NOTHING = Write(is_reset=False, truncate_after=None, entries=())
-_RESPONSES: dict[type[RaftMessage], type[RaftMessage]] = {
-    AppendEntryRequest: AppendEntryResponse,
-    GetEntriesRequest: GetEntriesResponse,
-    HeartBeatRequest: HeartBeatResponse,
-    MetadataRequest: MetadataResponse,
-    PullEntriesRequest: PullEntriesResponse,
-    PushEntryRequest: PushEntryResponse,
-    VoteRequest: VoteResponse,
-}
 
 
 class RaftNode:
@@ -236,7 +225,7 @@ class RaftNode:
         return None
 
     def _error_response(self, message: RaftMessage, code: RaftResponseCode) -> RaftMessage:
-        return _RESPONSES[type(message)](
+        return RESPONSE_TYPES[type(message)](
             code=code,
             group=message.group,
             leader_id=self.state.leader_id,

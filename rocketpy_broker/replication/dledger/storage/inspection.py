@@ -12,15 +12,14 @@ from rocketpy_broker.replication.dledger.core.entry import (
     decode_entry,
     encode_index_unit,
 )
-from rocketpy_broker.replication.dledger.core.state_files import (
-    LedgerCheckpoint,
-    TermState,
-    decode_checkpoint,
-    decode_term,
+from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint, TermState
+from rocketpy_broker.replication.dledger.storage.entry_records import (
+    EntryRecordScan,
+    JoinedFiles,
+    check_record,
 )
-from rocketpy_broker.replication.dledger.storage.entry_records import EntryRecordScan, check_record
 from rocketpy_broker.replication.dledger.storage.entry_scan import EntryScan, accept_any
-from rocketpy_broker.replication.dledger.storage.joined_files import JoinedFiles
+from rocketpy_broker.replication.dledger.storage.state_files import decode_checkpoint, decode_term
 from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
 from rocketpy_broker.store.log.mapped_file_queue import LogFiles, MappedFileQueue

@@ -27,10 +27,10 @@ from rocketpy_broker.replication.dledger.core.entry import (
     encode_index_unit,
 )
 from rocketpy_broker.replication.dledger.core.log_view import Write
-from rocketpy_broker.replication.dledger.core.state_files import is_sealed
 from rocketpy_broker.replication.dledger.storage.entry_scan import CheckEntry, accept_any
 from rocketpy_broker.replication.dledger.storage.reader import LedgerReader
 from rocketpy_broker.replication.dledger.storage.recovery import LedgerRecovery, LedgerReport, write_units
+from rocketpy_broker.replication.dledger.storage.state_files import is_sealed
 from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile
 from rocketpy_broker.store.files.disk import Disk, OsDisk, disk_errors, make_durable_dir

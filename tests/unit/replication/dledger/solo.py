@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView
-from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint
+from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
-from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
+from rocketpy_broker.replication.dledger.storage.state_files import StateFiles
 from rocketpy_broker.store import StoreConfig
 from rocketpy_broker.store.files.disk import Clock, system_clock
 from tests.unit.store.helpers import message, small_config

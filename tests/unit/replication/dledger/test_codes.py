@@ -1,6 +1,6 @@
 """Numbers that peers of both makes exchange."""
 
-from rocketpy_broker.replication.dledger.core.codes import RaftResponseCode
+from rocketpy_broker.replication.dledger.core.messages import RaftResponseCode
 
 JAVAS = {
     -1: "UNKNOWN", 200: "SUCCESS", 300: "TIMEOUT", 301: "METADATA_ERROR", 302: "NETWORK_ERROR",

@@ -14,7 +14,7 @@ from rocketpy_broker.replication.dledger.core.entry import (
     encode_index_unit,
     next_pos,
 )
-from rocketpy_broker.replication.dledger.core.state_files import (
+from rocketpy_broker.replication.dledger.storage.state_files import (
     decode_checkpoint,
     decode_term,
     encode_checkpoint,

@@ -8,12 +8,6 @@ import pytest
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol.remoting.command import Command, decode_command
 from rocketpy.protocol.remoting.frame import FrameDecoder
-from rocketpy_broker.replication.dledger.core.codes import (
-    PushType,
-    RaftRequestCode,
-    RaftResponseCode,
-    VoteResult,
-)
 from rocketpy_broker.replication.dledger.core.messages import (
     AppendEntryRequest,
     GetEntriesRequest,
@@ -22,8 +16,12 @@ from rocketpy_broker.replication.dledger.core.messages import (
     MetadataRequest,
     PushEntryRequest,
     PushEntryResponse,
+    PushType,
     RaftMessage,
+    RaftRequestCode,
+    RaftResponseCode,
     VoteResponse,
+    VoteResult,
     read_request,
     read_response,
     to_request,

@@ -9,8 +9,9 @@ import pytest
 from rocketpy.errors import DiskFull, FlushFailed, StoreDamaged, StoreError
 from rocketpy_broker.replication.dledger.core.entry import Entry, encode_entry
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView, Write
-from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint, encode_checkpoint, seal
+from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint
 from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
+from rocketpy_broker.replication.dledger.storage.state_files import encode_checkpoint, seal
 from rocketpy_broker.store import CommitLogConfig
 from rocketpy_broker.store.files.disk import OsDisk
 from tests import golden_data

@@ -7,7 +7,6 @@ import pytest
 from rocketpy.errors import ConfigInvalid, StoreDamaged
 from rocketpy.protocol.remoting.command import decode_command
 from rocketpy.protocol.remoting.frame import FrameDecoder
-from rocketpy_broker.replication.dledger.core.codes import PushType, RaftResponseCode, VoteResult
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import (
     Event,
@@ -31,15 +30,17 @@ from rocketpy_broker.replication.dledger.core.messages import (
     PullEntriesRequest,
     PushEntryRequest,
     PushEntryResponse,
+    PushType,
     RaftMessage,
+    RaftResponseCode,
     VoteRequest,
     VoteResponse,
+    VoteResult,
     read_request,
 )
 from rocketpy_broker.replication.dledger.core.node import RaftNode
-from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint, Role, TermState
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
-from rocketpy_broker.replication.dledger.core.state_files import LedgerCheckpoint, TermState
 from tests import golden_data
 from tests.sim.raft_disk import RaftDisk
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy_broker.replication.dledger.core.state_files import (
-    LedgerCheckpoint,
-    TermState,
+from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint, TermState
+from rocketpy_broker.replication.dledger.storage.state_files import (
+    StateFiles,
     decode_checkpoint,
     decode_term,
     encode_checkpoint,
@@ -14,7 +14,6 @@ from rocketpy_broker.replication.dledger.core.state_files import (
     is_sealed,
     seal,
 )
-from rocketpy_broker.replication.dledger.storage.state_disk import StateFiles
 from rocketpy_broker.store.files.disk import OsDisk
 
 VOTE = seal(encode_term(TermState(12, "n1")))
