@@ -1,8 +1,8 @@
 """The command ``rocketpy-broker``: starts a name server, a broker, or both in one process.
 
-Prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"). SIGTERM and SIGINT
-stop it cleanly: it says goodbye to its name servers, flushes, and marks its store as closed. A second
-signal, or a stop that takes longer than --stop-timeout, ends it at once with the exit status 3.
+It prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"). SIGTERM and SIGINT stop it
+cleanly: it unregisters at its name servers, flushes, and marks its store as closed. A second signal, or a
+stop that takes longer than --stop-timeout, ends it at once with exit status 3.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ _NEIGHBOURS: Final = (0, 1, -2)
 """Ports that a broker opens, relative to listenPort: clients, HA, RocketMQ's "VIP channel"."""
 _LAST_PORT: Final = 65535
 _SOURCE: Final = "command line"
-"""Where settings are from that stand in no file, for messages."""
+"""Name of the settings on the command line, for messages."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0 stopped as asked, 1 failed, 2 wrong usage.
+    """Run the command line. Return the exit status: 0 after a requested stop, 1 after a failure, 2 for wrong
+    usage.
 
-    A stop that takes too long ends the process with 3.
+    A stop that takes too long ends the process with exit status 3.
     """
     options = _parser().parse_args(arguments)
     if "action" in options:
@@ -74,13 +75,12 @@ def _set_up_logging(level: str, form: str) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses what it does not know by itself, so that it is a command's own usage that is shown.
+    """Rejects unknown arguments, so that the error shows the usage of the command.
 
     argparse leaves that to the parser of the whole line.
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Part of ArgumentParser; a parser of sub-commands calls it of theirs."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -94,17 +94,21 @@ def _parser() -> argparse.ArgumentParser:
     namesrv = _command(commands, "namesrv", "run a name server", _namesrv)
     broker = _command(commands, "broker", "run a broker", _broker)
     for command in (namesrv, broker):
-        command.add_argument("-c", "--config", metavar="FILE", help="settings with RocketMQ's own keys")
-        command.add_argument("--listen", metavar="HOST:PORT", help="address to serve; port 0 is any free one")
+        command.add_argument("-c", "--config", metavar="FILE", help="file with RocketMQ's own keys")
+        command.add_argument(
+            "--listen", metavar="HOST:PORT", help="address to listen on; port 0 is any free port"
+        )
         command.add_argument(
             "--insecure", action="store_true", help="serve other machines without TLS or access control"
         )
     broker.add_argument("--namesrv", metavar="ADDR", help="name servers, separated by semicolons")
-    broker.add_argument("--store", metavar="DIR", help="where messages are kept (storePathRootDir)")
+    broker.add_argument("--store", metavar="DIR", help="directory of the store (storePathRootDir)")
     broker.add_argument("--name", metavar="NAME", help="name of the broker (brokerName)")
     dev = _command(commands, "dev", "run a name server and a broker (at port 10911) in one process", _dev)
-    dev.add_argument("--store", metavar="DIR", help="where messages are kept; else thrown away at the end")
-    dev.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:9876", help="of the name server")
+    dev.add_argument("--store", metavar="DIR", help="directory of the store; default: a temporary one")
+    dev.add_argument(
+        "--listen", metavar="HOST:PORT", default="127.0.0.1:9876", help="address of the name server"
+    )
     for command in (namesrv, broker, dev):
         command.add_argument(
             "--set",
@@ -112,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
             type=_setting,
             action="append",
             default=[],
-            help="a setting as in a file, before which it goes; may be repeated",
+            help="a setting that takes precedence over the file; may be repeated",
         )
     add_store_commands(commands)
     add_ha_commands(commands)
@@ -128,14 +132,14 @@ def _command(
     command.set_defaults(service=service)
     command.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio", help="event loop to use")
     command.add_argument(
-        "--log-format", default="text", choices=("text", "json"), help="lines for people, or JSON objects"
+        "--log-format", default="text", choices=("text", "json"), help="text lines or JSON objects"
     )
     command.add_argument(
         "--stop-timeout",
         metavar="SECONDS",
         type=_seconds,
         default=STOP_TIMEOUT_S,
-        help="a stop that takes longer is cut short, with exit status 3 (default: %(default)g)",
+        help="end a longer stop at once, with exit status 3 (default: %(default)g)",
     )
     command.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
     return command
@@ -147,8 +151,8 @@ def _setting(text: str) -> tuple[str, str]:
         raise argparse.ArgumentTypeError(f"KEY=VALUE is expected, not {text!r}")
     if key.strip().endswith(".keyPassword"):
         raise argparse.ArgumentTypeError(
-            f"everybody on this machine can read the command line; write {key.strip()} into the file, or set "
-            f"{key.strip()}File"
+            f"every user of this machine can read the command line; write {key.strip()} into the file, or "
+            f"set {key.strip()}File"
         )
     return key.strip(), value.strip()
 
@@ -161,7 +165,7 @@ def _seconds(text: str) -> float:
 
 
 def _overrides(options: argparse.Namespace) -> dict[str, str]:
-    """What the command line says, under the keys that a file would use."""
+    """Return the settings on the command line by the keys of a file."""
     keys = {"listen": "listen", "namesrv": "namesrvAddr", "store": "storePathRootDir", "name": "brokerName"}
     values = vars(options)
     given = dict(options.set) | {key: values[option] for option, key in keys.items() if values.get(option)}
@@ -169,31 +173,24 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _namesrv(options: argparse.Namespace) -> Service:
-    server = NameServer(load_namesrv_config(options.config, _overrides(options), source=_SOURCE))
+    config = load_namesrv_config(options.config, _overrides(options), source=_SOURCE)
+    return _serve("namesrv", NameServer(config))
 
+
+def _broker(options: argparse.Namespace) -> Service:
+    config = load_broker_config(options.config, _overrides(options), source=_SOURCE)
+    return _serve(config.name, Broker(config))
+
+
+def _serve(name: str, server: Broker | NameServer) -> Service:
     async def serve(guard: ShutdownGuard) -> None:
         guard.watch(server)
         await server.start()
-        _print_line(f"namesrv ready at {server.address}")
+        _print_ready(name, server.address)
         try:
             await _stopped_or_failed(guard, server)
         finally:
             await server.close()
-
-    return serve
-
-
-def _broker(options: argparse.Namespace) -> Service:
-    broker = Broker(load_broker_config(options.config, _overrides(options), source=_SOURCE))
-
-    async def serve(guard: ShutdownGuard) -> None:
-        guard.watch(broker)
-        await broker.start()
-        _print_line(f"{broker.config.name} ready at {broker.address}")
-        try:
-            await _stopped_or_failed(guard, broker)
-        finally:
-            await broker.close()
 
     return serve
 
@@ -205,16 +202,16 @@ def _dev(options: argparse.Namespace) -> Service:
             settings["listenPort"] = str(await _broker_port(settings.get("bindAddress", "127.0.0.1")))
         async with EmbeddedCluster(options.store, namesrv=options.listen, settings=settings) as cluster:
             guard.watch(*cluster.servers)
-            _print_line(f"namesrv ready at {cluster.namesrv_address}")
+            _print_ready("namesrv", cluster.namesrv_address)
             for broker in cluster.brokers:
-                _print_line(f"{broker.config.name} ready at {broker.address}")
+                _print_ready(broker.config.name, broker.address)
             await _stopped_or_failed(guard, *cluster.servers)
 
     return serve
 
 
 async def _broker_port(host: str) -> int:
-    """The default port of a broker, or the next one that is free together with its neighbours."""
+    """Return the default port of a broker, or the next port that is free together with its neighbours."""
     for port in range(DEFAULT_BROKER_PORT, _LAST_PORT):
         if await _is_free(host, port):
             break
@@ -232,14 +229,14 @@ async def _is_free(host: str, port: int) -> bool:
         try:
             listener = await listen_raw(Address("tcp", host, port + step), StreamProtocol)
         except OSError as error:
-            # Of anything else, such as an address of another machine, the start tells.
+            # The start reports any other error, such as an address of another machine.
             return error.errno != errno.EADDRINUSE
         await listener.close()
     return True
 
 
 async def _stopped_or_failed(guard: ShutdownGuard, *servers: Broker | NameServer) -> None:
-    """Return when a signal came; raise the failure of a server that failed before. Either begins the stop."""
+    """Return after a signal, or raise the failure of a server. Either begins the stop."""
     tune_garbage_collection()
     if not guard.requested.is_set():
         notify("READY=1")
@@ -254,8 +251,8 @@ async def _stopped_or_failed(guard: ShutdownGuard, *servers: Broker | NameServer
             raise failed.result()
 
 
-def _print_line(line: str) -> None:
-    print(line, flush=True)
+def _print_ready(name: str, address: object) -> None:
+    print(f"{name} ready at {address}", flush=True)
 
 
 def _run(service: Service, options: argparse.Namespace) -> None:
@@ -270,7 +267,7 @@ def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     if name == "asyncio":
         return None
     try:
-        import uvloop  # noqa: PLC0415 - an extra: only who asks for it must have it
+        import uvloop  # noqa: PLC0415 - an optional extra
     except ImportError:
         raise ConfigInvalid(
             '--loop uvloop needs the package uvloop: pip install "rocketpy-mq[speed]"'

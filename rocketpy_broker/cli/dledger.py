@@ -1,80 +1,65 @@
-"""``rocketpy-broker dledger``: who leads a DLedger group, and how far its peers are.
+"""``rocketpy-broker dledger``: the leader of a DLedger group, and the progress of its peers.
 
-``status`` asks the brokers that a name server knows, or the peers of a group over their own ports; the latter
-works on RocketMQ's peers, which tell who leads and nothing more. Peers with dLegerSecret answer only with -c
-and a file that has it. Exit status 0 means that every group has a leader and every peer answers, 1 that it is
-not so, 2 that nothing could be asked. Brokers with access control want keys: ROCKETMQ_ACCESS_KEY and
-ROCKETMQ_SECRET_KEY of the environment.
+``status`` asks the brokers that a name server knows, or the peers of a group at their own ports. The latter
+works with RocketMQ's peers, too, which report only the leader. Peers with dLegerSecret respond only with -c
+and a file with the secret. Exit status 0: every group has a leader and every peer responds. 1: one does not.
+2: no peer could be asked. Brokers with access control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the
+environment.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy.errors import ConfigInvalid
 from rocketpy.transport import Address, ChannelOptions
-from rocketpy_broker.cli.common import name_servers, namesrv_of, print_line, print_table
+from rocketpy_broker.cli.ha import (
+    EXIT_UNKNOWN,
+    add_status_options,
+    given_name_servers,
+    name_servers,
+    print_status,
+)
 from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.config.readers import read_peers
 from rocketpy_broker.replication.dledger_status import PeerReport, ask_peers, find_peers
 
-_EXIT_PROBLEMS = 1
-_EXIT_UNKNOWN = 2
 _COLUMNS = ("GROUP", "PEER", "ADDRESS", "ID", "ROLE", "TERM", "LEADER", "ENDS", "COMMITTED", "LAG", "STATE")
 
 
 def add_dledger_commands(commands: Any) -> None:
     """Add ``dledger`` and its commands to the subparsers of ``rocketpy-broker``."""
-    text = "look at DLedger groups"
+    text = "inspect DLedger groups"
     dledger = commands.add_parser("dledger", help=text, description=__doc__)
     actions = dledger.add_subparsers(required=True, metavar="status|transfer")
-    text = "show leaders, terms, and how far peers are"
+    text = "show leaders, terms, and the progress of peers"
     status = actions.add_parser("status", help=text, description=text)
     target = status.add_mutually_exclusive_group()
-    target.add_argument("--namesrv", metavar="ADDR", help="ask all its brokers; else NAMESRV_ADDR")
-    target.add_argument("-c", "--config", metavar="FILE", help="ask the peers that a broker.conf names")
+    target.add_argument("--namesrv", metavar="ADDR", help="ask all its brokers; default: NAMESRV_ADDR")
+    target.add_argument("-c", "--config", metavar="FILE", help="ask the peers in a broker.conf")
     target.add_argument("--peers", metavar="PEERS", help="ask these: n0-host:port;n1-host:port;…")
-    status.add_argument("--group", metavar="NAME", help="of --peers (dLegerGroup)")
-    status.add_argument("--name", metavar="NAME", help="only brokers of this brokerName")
-    status.add_argument("--json", action="store_true", help="print a JSON object a peer")
-    status.set_defaults(action=lambda options: asyncio.run(_status(options)))
-    text = "hand leadership to another peer: not in DLedger 0.1"
+    status.add_argument("--group", metavar="NAME", help="dLegerGroup of --peers")
+    add_status_options(status)
+    status.set_defaults(
+        action=lambda options: print_status(
+            "dledger", options, _reports, _nobody(options), _table, _has_problems
+        )
+    )
+    text = "transfer leadership to another peer: not in DLedger 0.1"
     transfer = actions.add_parser("transfer", help=text, description=text)
     transfer.set_defaults(action=_transfer)
 
 
 def _transfer(_: argparse.Namespace) -> int:
-    sys.stderr.write(
+    print(
         "rocketpy-broker dledger: DLedger 0.1, which RocketMQ 4.6.0 has, cannot transfer leadership; "
-        "stop the leader's broker, and the others elect one of them\n"
+        "stop the leader's broker, and the others elect one of them",
+        file=sys.stderr,
     )
-    return _EXIT_UNKNOWN
-
-
-async def _status(options: argparse.Namespace) -> int:
-    try:
-        reports = await _reports(options)
-    except (RocketError, OSError) as error:
-        sys.stderr.write(f"rocketpy-broker dledger: {error}\n")
-        return _EXIT_UNKNOWN
-    if not reports:
-        sys.stderr.write(f"rocketpy-broker dledger: {_nobody(options)}\n")
-        return _EXIT_PROBLEMS
-    if options.json:
-        for report in reports:
-            print_line(msgspec.json.encode(report).decode())
-    else:
-        _print_table(reports)
-    groups = {report.group for report in reports if report.group}
-    led = {report.group for report in reports if report.role == "leader"}
-    bad = [report for report in reports if not report.answers or report.problem]
-    return _EXIT_PROBLEMS if bad or groups - led else 0
+    return EXIT_UNKNOWN
 
 
 async def _reports(options: argparse.Namespace) -> list[PeerReport]:
@@ -82,7 +67,7 @@ async def _reports(options: argparse.Namespace) -> list[PeerReport]:
         config = load_broker_config(options.config)
         dledger, tls = config.dledger, ChannelOptions(ssl=config.registration.ssl)
         if not dledger.enabled:
-            raise ConfigInvalid(f"{options.config} does not print_line enableDLegerCommitLog=true")
+            raise ConfigInvalid(f"{options.config} does not set enableDLegerCommitLog=true")
         return await ask_peers(
             dledger.group, dledger.peers, tls, secret=dledger.secret, self_id=dledger.self_id
         )
@@ -95,11 +80,10 @@ async def _reports(options: argparse.Namespace) -> list[PeerReport]:
 
 
 def _nobody(options: argparse.Namespace) -> str:
-    """What is said when a name server knows no broker that tells of a group."""
     named = f" of the name {options.name}" if options.name else ""
     return (
-        f"no broker{named} at {namesrv_of(options)} tells of a DLedger group; "
-        "RocketMQ's own peers are asked by --peers and --group, or -c"
+        f"no broker{named} at {given_name_servers(options)} reports a DLedger group; "
+        "ask RocketMQ's own peers with --peers and --group, or -c"
     )
 
 
@@ -110,15 +94,22 @@ def _peers(text: str) -> dict[str, Address]:
         raise ConfigInvalid(f"--peers {text}: {error}") from None
 
 
-def _print_table(reports: Sequence[PeerReport]) -> None:
+def _has_problems(reports: Sequence[PeerReport]) -> bool:
+    """Whether a group has no leader, or a peer does not respond or has a problem."""
+    groups = {report.group for report in reports if report.group}
+    led = {report.group for report in reports if report.role == "leader"}
+    return bool(groups - led) or any(not report.answers or report.problem for report in reports)
+
+
+def _table(reports: Sequence[PeerReport]) -> list[tuple[str, ...]]:
     lags: dict[tuple[str, str], int] = {}
     for report in reports:
         lags |= {(report.group, peer): lag for peer, lag in report.lags.items()}
-    print_table([_COLUMNS, *(_row(report, lags.get((report.group, report.peer))) for report in reports)])
+    return [_COLUMNS, *(_row(report, lags.get((report.group, report.peer))) for report in reports)]
 
 
 def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:
-    """lag: how many entries it lacks, as its leader says."""
+    """Return a row of the table. lag: entries that the peer lacks, according to its leader."""
     group, peer = report.group or report.broker_name or "?", report.peer or "?"
     if not report.answers:
         rest = ("?", "-", "-", "-", "-", "-", f"does not answer: {report.problem}")

@@ -1,62 +1,97 @@
-"""``rocketpy-broker ha status``: masters and their slaves, and how far the slaves are.
+"""``rocketpy-broker ha status``: masters and their slaves, and the lag of the slaves.
 
-Works on RocketMQ's brokers too, which tell only where their logs end. Exit status 0 means that every broker
-answers and every slave copies a master, 1 that one does not, 2 that nothing could be asked. Brokers with
-access control want keys: ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY of the environment.
+It works with RocketMQ's brokers, too, which report only the end of their logs. Exit status 0: every broker
+responds and every slave copies a master. 1: one does not. 2: no broker could be asked. Brokers with access
+control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the environment.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
+from rocketpy.client.name_servers import split_addresses
 from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import MASTER_ID
-from rocketpy_broker.cli.common import name_servers, namesrv_of, print_line, print_table
+from rocketpy.transport import Address
 from rocketpy_broker.replication.ha.client import HaClientState
 from rocketpy_broker.replication.ha_status import BrokerReport, ask_broker, find_brokers
 
-_EXIT_PROBLEMS = 1
-_EXIT_UNKNOWN = 2
+R = TypeVar("R")
+
+EXIT_PROBLEMS = 1
+EXIT_UNKNOWN = 2
 _COLUMNS = ("BROKER", "ID", "ADDRESS", "ROLE", "EPOCH", "LOG ENDS", "LAG", "SLAVES", "STATE")
 
 
 def add_ha_commands(commands: Any) -> None:
     """Add ``ha`` and its commands to the subparsers of ``rocketpy-broker``."""
-    text = "look at masters and slaves"
+    text = "inspect masters and slaves"
     ha = commands.add_parser("ha", help=text, description=__doc__)
     actions = ha.add_subparsers(required=True, metavar="status")
     text = "show roles, log ends, lag and states of brokers"
     status = actions.add_parser("status", help=text, description=text)
-    target = status.add_mutually_exclusive_group()
-    target.add_argument("--namesrv", metavar="ADDR", help="ask all its brokers; else NAMESRV_ADDR")
-    target.add_argument("--broker", metavar="ADDR", help="ask this broker only")
-    status.add_argument("--name", metavar="NAME", help="only brokers of this brokerName")
-    status.add_argument("--json", action="store_true", help="print a JSON object a broker")
-    status.set_defaults(action=lambda options: asyncio.run(_status(options)))
+    targets = status.add_mutually_exclusive_group()
+    targets.add_argument("--namesrv", metavar="ADDR", help="ask all its brokers; default: NAMESRV_ADDR")
+    targets.add_argument("--broker", metavar="ADDR", help="ask only this broker")
+    add_status_options(status)
+    status.set_defaults(
+        action=lambda options: print_status("ha", options, _replicas, _nobody(options), _table, _has_problems)
+    )
 
 
-async def _status(options: argparse.Namespace) -> int:
+def add_status_options(status: argparse.ArgumentParser) -> None:
+    """Add the options of ``status`` commands, which `print_status` reads."""
+    status.add_argument("--name", metavar="NAME", help="only brokers with this brokerName")
+    status.add_argument("--json", action="store_true", help="print one JSON object for each broker")
+
+
+def print_status(
+    command: str,
+    options: argparse.Namespace,
+    ask: Callable[[argparse.Namespace], Awaitable[Sequence[R]]],
+    nobody: str,
+    table: Callable[[Sequence[R]], Sequence[Sequence[str]]],
+    has_problems: Callable[[Sequence[R]], bool],
+) -> int:
+    """Print the reports of brokers; return the exit status. nobody: the error text without any report."""
+
+    async def run() -> Sequence[R]:
+        return await ask(options)
+
     try:
-        replicas = await _replicas(options)
-    except RocketError as error:
-        sys.stderr.write(f"rocketpy-broker ha: {error}" + "\n")
-        return _EXIT_UNKNOWN
-    if not replicas:
-        sys.stderr.write(f"rocketpy-broker ha: {_nobody(options)}\n")
-        return _EXIT_PROBLEMS
+        reports = asyncio.run(run())
+    except (RocketError, OSError) as error:
+        print(f"rocketpy-broker {command}: {error}", file=sys.stderr)
+        return EXIT_UNKNOWN
+    if not reports:
+        print(f"rocketpy-broker {command}: {nobody}", file=sys.stderr)
+        return EXIT_PROBLEMS
     if options.json:
-        for replica in replicas:
-            print_line(msgspec.json.encode(replica).decode())
+        for report in reports:
+            print(msgspec.json.encode(report).decode())
     else:
-        _print_table(replicas)
-    bad = [replica for replica in replicas if not replica.answers or _waits(replica)]
-    return _EXIT_PROBLEMS if bad else 0
+        rows = table(reports)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    return EXIT_PROBLEMS if has_problems(reports) else 0
+
+
+def given_name_servers(options: argparse.Namespace) -> str:
+    """Return the name servers in the options or the environment; empty for none."""
+    return options.namesrv or os.environ.get("NAMESRV_ADDR", "")
+
+
+def name_servers(options: argparse.Namespace) -> list[Address]:
+    """Return the addresses of the name servers. Raises ConfigInvalid, also for none."""
+    return [Address.parse(server) for server in split_addresses(given_name_servers(options))]
 
 
 async def _replicas(options: argparse.Namespace) -> list[BrokerReport]:
@@ -66,30 +101,32 @@ async def _replicas(options: argparse.Namespace) -> list[BrokerReport]:
 
 
 def _nobody(options: argparse.Namespace) -> str:
-    """What is said when a name server knows nobody to ask."""
     named = f" of the name {options.name}" if options.name else ""
-    return f"no broker{named} is registered at {namesrv_of(options)}"
+    return f"no broker{named} is registered at {given_name_servers(options)}"
 
 
-def _waits(replica: BrokerReport) -> bool:
-    """Whether a slave of ours does not copy."""
-    return replica.state not in ("", HaClientState.COPIES.name)
+def _has_problems(replicas: Sequence[BrokerReport]) -> bool:
+    """Whether a broker does not respond, or a slave of this project does not copy."""
+    return any(
+        not replica.answers or replica.state not in ("", HaClientState.COPIES.name) for replica in replicas
+    )
 
 
-def _print_table(replicas: Sequence[BrokerReport]) -> None:
+def _table(replicas: Sequence[BrokerReport]) -> list[tuple[str, ...]]:
     ends = {each.name: each.max_offset for each in replicas if each.broker_id == MASTER_ID and each.answers}
-    print_table([_COLUMNS, *(_row(each, ends.get(each.name)) for each in replicas)])
+    return [_COLUMNS, *(_row(each, ends.get(each.name)) for each in replicas)]
 
 
 def _row(replica: BrokerReport, master_end: int | None) -> tuple[str, ...]:
-    """master_end: where the master's log ends, if it told; a slave's lag is counted from there."""
+    """Return a row of the table. master_end: end of the master's log, if it is known."""
+    identity = (replica.name or "?", str(replica.broker_id), replica.address)
     is_slave = replica.broker_id != MASTER_ID
     lag = max(0, master_end - replica.max_offset) if is_slave and master_end is not None else None
     if not replica.answers:
-        return (*_who(replica), "?", "-", "-", "-", "-", f"does not answer: {replica.problem}")
+        return (*identity, "?", "-", "-", "-", "-", f"does not answer: {replica.problem}")
     state = HaClientState[replica.state].value if replica.state in HaClientState.__members__ else "serves"
     return (
-        *_who(replica),
+        *identity,
         replica.role or "RocketMQ's",
         str(replica.epoch),
         str(replica.max_offset),
@@ -97,7 +134,3 @@ def _row(replica: BrokerReport, master_end: int | None) -> tuple[str, ...]:
         str(sum(slave.received >= 0 for slave in replica.slaves)) if replica.role else "?",
         f"{state}: {replica.problem}" if replica.problem else state,
     )
-
-
-def _who(replica: BrokerReport) -> tuple[str, str, str]:
-    return replica.name or "?", str(replica.broker_id), replica.address

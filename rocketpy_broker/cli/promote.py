@@ -1,11 +1,12 @@
-"""``rocketpy-broker promote``: makes a slave that is stopped the master, when its master is gone.
+"""``rocketpy-broker promote``: makes a stopped slave the master after its master has failed.
 
-Run it with the slave's own configuration file. It takes only the slave that has all that the others have, and
-whose master no longer answers: it asks whoever the name servers know under this brokerName. A slave that is
-stopped cannot be asked, so start all of them first, then stop only the one to promote. A new epoch begins,
-which slaves follow and by which they refuse the old master; brokerRole and brokerId in the file are changed.
-The old master comes back as a slave (brokerRole=SLAVE and a free brokerId in its own file): it then cuts what
-the new one does not have, and keeps that below its store in ``cut/``. Exit status 0 means promoted, 1 not.
+Run it with the slave's own configuration file. It promotes only the slave with all messages of the others,
+and only while the master does not respond: it asks the brokers with this brokerName that the name servers
+know. A stopped slave cannot be asked, so start all of them first, then stop only the one to promote. A new
+epoch begins. Slaves follow it, and reject the old master because of it. brokerRole and brokerId in the file
+are changed. The old master returns as a slave (brokerRole=SLAVE and a free brokerId in its own file). It then
+truncates records that the new master does not have, and moves them to ``cut/`` below its store. Exit status
+0: promoted. 1: not.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ _ROLES = (BrokerRole.SYNC_MASTER.name, BrokerRole.ASYNC_MASTER.name)
 def add_promote_command(commands: Any) -> None:
     """Add ``promote`` to the subparsers of ``rocketpy-broker``."""
     promote = commands.add_parser("promote", help="make a stopped slave the master", description=__doc__)
-    promote.add_argument("-c", "--config", metavar="FILE", type=Path, required=True, help="of the slave")
-    promote.add_argument("--role", choices=_ROLES, required=True, help="brokerRole from now on")
+    promote.add_argument(
+        "-c", "--config", metavar="FILE", type=Path, required=True, help="configuration file of the slave"
+    )
+    promote.add_argument("--role", choices=_ROLES, required=True, help="new brokerRole")
     promote.add_argument(
         "--force",
         action="store_true",
-        help="although others may have more: acknowledged messages may be lost",
+        help="promote even if others may have more messages: acknowledged messages may be lost",
     )
     promote.set_defaults(action=_run)
 
@@ -53,52 +56,52 @@ def _run(options: argparse.Namespace) -> int:
         end = _promote(config, force=options.force)
         change_file(options.config, {"brokerRole": options.role, "brokerId": "0"})
     except (RocketError, OSError) as error:
-        sys.stderr.write(f"rocketpy-broker promote: {error}" + "\n")
+        print(f"rocketpy-broker promote: {error}", file=sys.stderr)
         return 1
-    sys.stdout.write(
+    print(
         f"{config.name} is {options.role} from offset {end} on: start it with -c {options.config}. "
-        "Before the old master comes back, make its file a slave's.\n"
+        "Before the old master comes back, make its file a slave's."
     )
     return 0
 
 
 def _promote(config: BrokerConfig, *, force: bool) -> int:
-    """Begin an epoch; return where the log ends. Raises RocketError when that is refused."""
+    """Begin an epoch; return the end of the log. Raises RocketError if the slave must not be promoted."""
     if not config.store.commit_log_directory.is_dir():
-        raise StoreError(f"{config.store.root} is no store")
+        raise StoreError(f"there is no store in {config.store.root}")
     with MessageStore(config.store) as store:
         epochs = EpochFile(store.disk, config.store.root / "config" / "haEpochs.json")
         epochs.load()
         end = store.max_physical_offset
         if not force:
-            objections = [] if epochs.state.epochs else ["it has never followed a master of this make"]
-            objections += _objections(config, rank(epochs.state, end))
-            if objections:
-                raise StoreError(f"not promoted (--force does it all the same): {'; '.join(objections)}")
+            reasons = [] if epochs.state.epochs else ["it never followed a master of this project"]
+            reasons += _reasons(config, rank(epochs.state, end))
+            if reasons:
+                raise StoreError(f"not promoted (--force overrides): {'; '.join(reasons)}")
         epochs.promote(end, secrets.token_hex(8), store.clock())
         return end
 
 
-def _objections(config: BrokerConfig, ours: tuple[int, int]) -> Iterator[str]:
-    """Yield why it is not for this slave to be the master."""
+def _reasons(config: BrokerConfig, ours: tuple[int, int]) -> Iterator[str]:
+    """Yield the reasons why this slave must not become the master."""
     options = ChannelOptions(ssl=config.registration.ssl)
     try:
         replicas = asyncio.run(find_brokers(config.registration.namesrv, config.name, options))
     except RocketError as error:
-        yield f"no name server tells who else there is: {error}"
+        yield f"no name server reports the other brokers: {error}"
         return
     for replica in replicas:
         if replica.broker_id != config.broker_id:
-            yield from _objection(replica, ours)
+            yield from _reason(replica, ours)
 
 
-def _objection(replica: BrokerReport, ours: tuple[int, int]) -> Iterator[str]:
+def _reason(replica: BrokerReport, ours: tuple[int, int]) -> Iterator[str]:
     who = f"slave {replica.broker_id} at {replica.address}"
     if replica.broker_id == MASTER_ID:
         if replica.answers:
-            yield f"the master at {replica.address} still serves"
+            yield f"the master at {replica.address} still responds"
     elif not replica.answers:
-        yield f"{who} does not answer: {replica.problem}"
+        yield f"{who} does not respond: {replica.problem}"
     elif (replica.rank if replica.role else (ours[0], replica.max_offset)) > ours:
         theirs = f"epoch {replica.epoch} up to {replica.max_offset}"
-        yield f"{who} has more: {theirs}; here epoch {ours[0]} up to {ours[1]}"
+        yield f"{who} has more messages: {theirs}; here epoch {ours[0]} up to {ours[1]}"

@@ -1,8 +1,7 @@
-"""``rocketpy-broker store check|dump|stats DIR``: looks into a store that no broker has open.
+"""``rocketpy-broker store check|dump|stats DIR``: inspects a store that no broker has open.
 
-Works on the directories of Java brokers as well, changes nothing and takes no lock. `check` prints one line
-for each inconsistency; exit status 0 means that there is none, 1 that there are some, 2 that the store cannot
-be read.
+It also works with the directories of Java brokers. It changes nothing and takes no lock. `check` prints one
+line for each inconsistency. Exit status 0: there is none. 1: there are some. 2: the store cannot be read.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any
 from rocketpy.errors import RocketError
 from rocketpy.protocol.message import properties
 from rocketpy.protocol.message.record import Record, decode, host_text
-from rocketpy_broker.cli.common import print_line
 from rocketpy_broker.replication.dledger.storage.inspection import StoredLedgerFiles, find_ledger
 from rocketpy_broker.store.config import IndexConfig, StoreConfig
 from rocketpy_broker.store.inspect.checker import check_files
@@ -33,19 +31,19 @@ _EXIT_UNREADABLE = 2
 def add_store_commands(commands: Any) -> None:
     """Add ``store`` and its commands to the subparsers of ``rocketpy-broker``.
 
-    A parsed command has `action`: what to call with the options; it returns the exit status.
+    The option `action` of a parsed command is a function of the options that returns the exit status.
     """
-    text = "check a store, print its records, or sum it up"
+    text = "check a store, print its records, or its statistics"
     store = commands.add_parser("store", help=text, description=__doc__)
     actions = store.add_subparsers(required=True, metavar="check|dump|stats")
-    _add(actions, "check", "report every inconsistency, with its place", _check)
-    dump = _add(actions, "dump", "print records as JSON, one a line", _dump)
-    dump.add_argument("--topic", help="only of this topic")
-    dump.add_argument("--queue", type=int, metavar="ID", help="only of this queue id")
-    dump.add_argument("--key", help="only with this KEYS or UNIQ_KEY")
-    dump.add_argument("--from", type=int, dest="start", metavar="OFFSET", help="from this record on")
-    dump.add_argument("--limit", type=int, default=None, metavar="N", help="so many at most")
-    dump.add_argument("--body", action="store_true", help="with bodies, in base64")
+    _add(actions, "check", "report every inconsistency and its place", _check)
+    dump = _add(actions, "dump", "print records as JSON, one per line", _dump)
+    dump.add_argument("--topic", help="only records of this topic")
+    dump.add_argument("--queue", type=int, metavar="ID", help="only records of this queue id")
+    dump.add_argument("--key", help="only records with this KEYS or UNIQ_KEY")
+    dump.add_argument("--from", type=int, dest="start", metavar="OFFSET", help="first record")
+    dump.add_argument("--limit", type=int, default=None, metavar="N", help="most records to print")
+    dump.add_argument("--body", action="store_true", help="print bodies, too, in base64")
     _add(actions, "stats", "print sizes, counts and offsets as JSON", _stats)
 
 
@@ -55,7 +53,7 @@ def _add(actions: Any, name: str, text: str, run: Run) -> argparse.ArgumentParse
     command.add_argument("--commit-log", metavar="DIR", type=Path, help="storePathCommitLog, if elsewhere")
     command.add_argument("--index-slots", type=int, metavar="N", default=IndexConfig().slots)
     command.add_argument("--index-entries", type=int, metavar="N", default=IndexConfig().entries)
-    command.add_argument("--force-read", action="store_true", help="although a broker has the store open")
+    command.add_argument("--force-read", action="store_true", help="read even if a broker has the store open")
     command.set_defaults(action=lambda options: _run(run, options))
     return command
 
@@ -82,23 +80,21 @@ def _run(run: Run, options: argparse.Namespace) -> int:
         finally:
             stored.close()
     except (RocketError, OSError) as error:
-        sys.stderr.write(f"rocketpy-broker store: {error}" + "\n")
+        print(f"rocketpy-broker store: {error}", file=sys.stderr)
         return _EXIT_UNREADABLE
 
 
 def _check(stored: ReadOnlyStore, _: argparse.Namespace) -> int:
     report = check_files(stored)
     for problem in report.problems:
-        print_line(problem)
+        print(problem)
     stop = "stopped cleanly" if stored.is_clean else "not stopped cleanly"
-    print_line(
+    print(
         f"{report.records} records in {stored.log.min_offset} to {report.log_end}, {report.units} units, "
         f"{report.index_entries} index entries, {stop}: {len(report.problems)} problems"
     )
     if report.behind:
-        print_line(
-            f"{report.behind} units and index entries are missing at the end; the next start adds them"
-        )
+        print(f"{report.behind} units and index entries are missing at the end; the next start adds them")
     return _EXIT_PROBLEMS if report.problems else 0
 
 
@@ -106,7 +102,7 @@ def _dump(stored: ReadOnlyStore, options: argparse.Namespace) -> int:
     for printed, record in enumerate(_records(stored, options)):
         if printed == options.limit:
             break
-        print_line(json.dumps(_described(record, with_body=options.body), ensure_ascii=False))
+        print(json.dumps(_described(record, with_body=options.body), ensure_ascii=False))
     return 0
 
 
@@ -191,5 +187,5 @@ def _stats(stored: ReadOnlyStore, _: argparse.Namespace) -> int:
             "indexMsgTimestamp": checkpoint.index_timestamp,
         },
     }
-    print_line(json.dumps(summary, indent=2, ensure_ascii=False))
+    print(json.dumps(summary, indent=2, ensure_ascii=False))
     return 0

@@ -406,7 +406,7 @@ async def test_the_command_tells_that_there_is_no_group(capsys: pytest.CaptureFi
         assert await run("dledger", "status", "--namesrv", namesrv) == 1
     output, errors = capsys.readouterr()
     assert output == ""
-    assert f"no broker at {namesrv} tells of a DLedger group" in errors
+    assert f"no broker at {namesrv} reports a DLedger group" in errors
 
 
 def measure(broker: Broker) -> Sequence[Measured]:
