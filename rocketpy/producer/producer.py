@@ -27,9 +27,13 @@ from rocketpy.errors import ClientClosed
 from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.message.message import Message, MessageExt, check_group, check_message
 from rocketpy.producer.listeners import Listeners
-from rocketpy.producer.request_reply import Requests
+from rocketpy.producer.request_reply import Requester
+from rocketpy.producer.send.accumulator import Accumulator
 from rocketpy.producer.send.dispatcher import SendDispatcher, kind_of
+from rocketpy.producer.send.encoder import MessageEncoder
+from rocketpy.producer.send.flow_control import InFlightLimiter
 from rocketpy.producer.send.pending import OnewaySend, UnbatchedSend
+from rocketpy.producer.send.publish_info import PublishInfoTable
 from rocketpy.producer.send.sender import Sender
 from rocketpy.producer.transaction import (
     LocalTransaction,
@@ -43,7 +47,7 @@ from rocketpy.results import Health, SendResult, Unfinished
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import joined
 from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
-from rocketpy.telemetry.plugin import TelemetryChoice, failure_counter, find_telemetry
+from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, failure_counter, find_telemetry
 
 log = logging.getLogger("rocketpy.producer")
 
@@ -51,19 +55,28 @@ P = TypeVar("P")
 
 
 class Producer(AdminApi):
-    """Sends messages. One serves a whole event loop: share it between tasks.
+    """Sends messages. One producer serves a whole event loop: share it between tasks.
 
         async with Producer("orders", "127.0.0.1:9876") as producer:
             result = await producer.send(Message("Orders", b"..."))
 
-    group: name of the producer group. namesrv: addresses of name servers, ``host:port;host:port``, or
-    ``embedded:``; without it that of `client`, then the environment's NAMESRV_ADDR. config: how it sends.
-    client: how it connects; producers and consumers with equal settings share connections. listeners,
-    checks: see `rocketpy.hooks`. telemetry: None for what is installed, see `rocketpy.telemetry`.
+    A producer may be created outside of an event loop; `start` (or `async with`) binds it to the running one.
+    In another event loop or thread its methods raise ClientClosed: create one for each, or use
+    `rocketpy.sync`.
 
-    May be made outside of an event loop; `start` (or `async with`) binds it to the running one. In any other
-    event loop or thread it raises ClientClosed: make one for each, or take `rocketpy.sync`.
-    Raises GroupInvalid, ConfigInvalid.
+    Args:
+        group: Name of the producer group.
+        namesrv: Addresses of name servers, ``host:port;host:port``, or ``embedded:``. Without it that of
+            `client` is used, then the environment variable NAMESRV_ADDR.
+        config: How to send.
+        client: How to connect; producers and consumers with equal settings share connections.
+        listeners: Called for each send, see `rocketpy.hooks`.
+        checks: Called for each message before an attempt, see `rocketpy.hooks`. They turn batching off.
+        telemetry: None for what is installed, see `rocketpy.telemetry`.
+
+    Raises:
+        GroupInvalid: The group's name is not valid.
+        ConfigInvalid: An argument is not valid.
     """
 
     def __init__(
@@ -80,58 +93,76 @@ class Producer(AdminApi):
         self.group: Final = check_group(group)
         self.config: Final = config_of("config", config, ProducerConfig)
         self._client_config: Final = config_of("client", client, ClientConfig).at(namesrv)
-        self._listeners = tuple(listeners)
+        self._send_listeners = tuple(listeners)
         self._telemetry = telemetry
         self._checks = tuple(checks)
-        self._sends: SendDispatcher | None = None
+        self._listeners: Listeners | None = None
+        self._sender: Sender | None = None
+        self._dispatcher: SendDispatcher | None = None
+        self._transactions: Transactions | None = None
+        self._requester: Requester | None = None
         self._closing: asyncio.Task[list[Unfinished]] | None = None
         self._wire_group = self.group
-        self._transactions: Transactions | None = None
-        self._requests: Requests | None = None
         self._check: TransactionCheck | None = None
         self._trace: MessageTrace | None = None
         self._limited_log = RateLimitedLog(log)
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- start and close ----------------------------------------------------------------------
 
     async def start(self, *, wait: bool = True) -> None:
-        """Start, once.
+        """Connect and start. A producer can be started once.
 
-        wait: until a name server answers, at most `ClientConfig.request_timeout_ms`. Without it `start`
-        returns at once; sends find a name server within their time-out, and `health` tells if none answers.
+        Args:
+            wait: Wait until a name server responds, at most `ClientConfig.request_timeout_ms`. Without it
+                `start` returns at once; sends look for a name server within their time-out, and `health`
+                reports it when none responds.
 
-        Raises TransportError when no name server answers (`start` can be called again), ConfigInvalid, and
-        for ``embedded:`` what starting a broker raises (StoreLocked, …).
+        Raises:
+            TransportError: No name server responded; `start` can be called again.
+            ConfigInvalid: The producer was started before, or a setting is not valid.
+            RocketError: With ``embedded:``, what starting a broker raises (StoreLocked, …).
         """
         telemetry = find_telemetry(self._telemetry)
-        compress(b"", COMPRESSION_TYPES[self.config.compression.type])  # is its package here?
+        compress(b"", COMPRESSION_TYPES[self.config.compression.type])  # raises if its package is missing
         client = await self._connect(self._client_config, f"producer {self.group}", wait=wait)
         self._wire_group = wrap(client.config.namespace, self.group)
         client.add_producer(self._wire_group)
         try:
             await self._start_trace(wait=wait)
-        except BaseException:
+        except BaseException:  # also when cancelled
             try:
                 await client.remove_producer(self._wire_group)
             finally:
                 await client.release()
             raise
-        listeners = Listeners(self._listeners, self.group, client.client_id)
-        listeners.observe(telemetry, client.config.namespace)
         self._count_failure = failure_counter(telemetry, f"producer {self.group}")
         client.tasks.on_failure.append(self._count_failure)
-        sender = Sender(client, self._wire_group, self.config, listeners, self._checks)
-        gathers = self.config.batching and not self._checks
-        self._sends = sends = SendDispatcher(sender, client, self.config, gathers=gathers)
-        self._transactions = Transactions(
-            client, self._wire_group, sends.send_half, listeners.settle_listeners, self.config.send_timeout_ms
-        )
-        self._requests = Requests(client)
+        self._connect_parts(client, telemetry)
         if self._check is not None:
-            self._transactions.check_with(self._check)
+            self.transactions.set_check(self._check)
+
+    def _connect_parts(self, client: ClientInstance, telemetry: Telemetry | None) -> None:
+        """Create the parts of the producer. On the send path each knows only the next one."""
+        config, group, namespace = self.config, self._wire_group, client.config.namespace
+        publish_infos = PublishInfoTable(client, group, config)
+        limiter = InFlightLimiter(config.max_in_flight, config.max_in_flight_bytes)
+        self._listeners = listeners = Listeners(
+            self._send_listeners, self.group, client.client_id, publish_infos.address, telemetry, namespace
+        )
+        self._sender = Sender(client, group, config, limiter, publish_infos, listeners, self._checks)
+        encoder = MessageEncoder(self._sender, config, client.tasks, client.address, namespace)
+        accumulator = Accumulator(config.batch, limiter, encoder, client.check_loop, client.tasks)
+        batching = config.batching and not self._checks
+        self._dispatcher = SendDispatcher(
+            client, config, limiter, publish_infos, listeners, accumulator, encoder, batching=batching
+        )
+        self._transactions = Transactions(
+            client, group, self._dispatcher.send_half, listeners.settle_listeners, config.send_timeout_ms
+        )
+        self._requester = Requester(client)
 
     async def _start_trace(self, *, wait: bool) -> None:
-        """Begin to report what is sent, if that is wanted."""
+        """Start the message trace if the configuration asks for one."""
         if self.config.message_trace is not None:
             sender = Producer(
                 TRACE_GROUP,
@@ -141,16 +172,21 @@ class Producer(AdminApi):
             )
             self._trace = MessageTrace(self.config.message_trace, sender)
             await self._trace.start(wait=wait)
-            self._listeners += (self._trace,)
+            self._send_listeners += (self._trace,)
 
     async def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
-        """Accept no more, wait for the answers to what was accepted, then disconnect.
+        """Reject new sends, wait for the responses to the accepted ones, then disconnect.
 
-        timeout_ms: how long to wait; `ProducerConfig.close_timeout_ms` when None. Returns the messages whose
-        answers had not come by then, each with whether a broker may have it; their futures fail with
-        ClientClosed, which says the same. Safe to call again: the second call waits for the first.
+        It is safe to call this again: the second call waits for the first.
+
+        Args:
+            timeout_ms: How long to wait; `ProducerConfig.close_timeout_ms` if None.
+
+        Returns:
+            The messages without a response by then, each with whether a broker may have stored it. Their
+            futures fail with ClientClosed and the same outcome.
         """
-        if self._sends is None or self._client is None or self._client.is_forked_copy:
+        if self._dispatcher is None or self._client is None or self._client.is_forked_copy:
             return []
         if self._closing is not None and self._closing.done():
             return self._closing.result()
@@ -158,18 +194,17 @@ class Producer(AdminApi):
         wait_ms = self.config.close_timeout_ms if timeout_ms is None else timeout_ms
         check_number("timeout_ms", wait_ms, 0)
         if self._closing is None:
-            sender = self._sends.sender
-            sender.refuse()
+            self._dispatcher.close(ClientClosed("the producer is closed"))
             self.transactions.close()
-            _started(self._requests).close()
-            self._closing = joined(self._close(sender, self._client, wait_ms), f"close producer {self.group}")
+            _started(self._requester).close()
+            self._closing = joined(self._close(self._client, wait_ms), f"close producer {self.group}")
         return await asyncio.shield(self._closing)
 
-    async def _close(self, sender: Sender, client: ClientInstance, wait_ms: int) -> list[Unfinished]:
+    async def _close(self, client: ClientInstance, wait_ms: int) -> list[Unfinished]:
         try:
             client.tasks.on_failure.remove(self._count_failure)
-            unfinished = await sender.close(wait_ms)
-            sender.listeners.close()
+            unfinished = await _started(self._sender).close(wait_ms)
+            _started(self._listeners).close()
             if unfinished:
                 log.warning("producer %s closed with %d messages unanswered", self.group, len(unfinished))
             await client.remove_producer(self._wire_group)
@@ -180,9 +215,12 @@ class Producer(AdminApi):
         return unfinished
 
     def health(self) -> Health:
-        """How the producer and its connections are doing. Raises ClientClosed when it was not started."""
-        sends = _started(self._sends)
-        limiter = sends.limiter
+        """Return the state of the producer and its connections.
+
+        Raises:
+            ClientClosed: The producer was not started.
+        """
+        limiter = _started(self._dispatcher).limiter
         health = _started(self._client).health()
         problem = (str(limiter.closed),) if limiter.closed is not None else ()
         return replace(
@@ -191,7 +229,7 @@ class Producer(AdminApi):
             problems=health.problems + problem,
             in_flight=limiter.count,
             in_flight_bytes=limiter.bytes,
-            rejecting_batches=sends.sender.rejecting_batches,
+            rejecting_batches=_started(self._sender).rejecting_batches,
         )
 
     # -- sending ------------------------------------------------------------------------------
@@ -205,24 +243,35 @@ class Producer(AdminApi):
         arg: object = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Send one message and wait for the broker's answer.
+        """Send one message and wait for the broker's response.
 
-        queue: where to; then it is tried once. selector, arg: the same with a queue that the selector
-        chooses, called with the topic's queues, the message and `arg` (see
-        `rocketpy.client.routing.selectors`).
-        Without either the topic's queues take turns, and failed attempts are repeated (`RetryConfig`).
-        timeout_ms: for all attempts together, waiting included; `ProducerConfig.send_timeout_ms` when None.
+        Without `queue` and `selector`, messages go to the topic's queues in turn, and failed attempts are
+        repeated (`RetryConfig`). While too much is in flight, the call waits. Cancelling it does not recall
+        the message, which may be stored.
 
-        Returns the result, whose status may be other than SEND_OK. Raises a RocketError that tells by
-        `outcome` whether the message may be stored: UsageErrors and RouteNotFound mean NOT_SENT, BrokerError
-        and TransportError say. Waits while too much is in flight; FlowControlled if that takes all the time.
-        Cancelling it does not call the message back: it may be stored.
+        Args:
+            message: The message.
+            queue: Where to send it; then there is one attempt.
+            selector: Chooses the queue, with one attempt, too. It is called with the topic's queues, the
+                message and `arg`; see `rocketpy.client.routing.selectors`.
+            arg: Passed to the selector.
+            timeout_ms: For all attempts and waiting together; `ProducerConfig.send_timeout_ms` if None.
+
+        Returns:
+            The result, whose status may be other than SEND_OK.
+
+        Raises:
+            UsageError: An argument is not valid, or FlowControlled: too much was in flight all the time.
+            RouteNotFound: The topic has no queue to send to.
+            BrokerError: The broker rejected the message.
+            TransportError: A connection failed, or the time-out has passed. Each error's `outcome` tells
+                whether the message may be stored; for UsageError and RouteNotFound it is NOT_SENT.
         """
-        sends = self._sends or _started(self._sends)
+        dispatcher = self._dispatcher or _started(self._dispatcher)
         kind = kind_of(message)
-        if sends.limiter.refuses(len(message.body)):
-            return await sends.send(kind, message, queue, selector, arg, timeout_ms)
-        return await sends.hand_over(kind, message, queue, selector, arg, timeout_ms)
+        if dispatcher.limiter.would_block(len(message.body)):
+            return await dispatcher.send(kind, message, queue, selector, arg, timeout_ms)
+        return await dispatcher.dispatch(kind, message, queue, selector, arg, timeout_ms)
 
     def send_nowait(
         self,
@@ -233,18 +282,24 @@ class Producer(AdminApi):
         arg: object = None,
         timeout_ms: int | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Hand over one message; return the future of its result. RocketMQ's asynchronous send.
+        """Send one message without waiting. RocketMQ's asynchronous send.
 
-        Messages of one queue handed over one after the other are sent in that order. One that finds nothing
-        in flight leaves at once, the others of that turn of the event loop in one write. The future fails as
-        `send` raises. Raises at once what the caller did wrong (UsageErrors), among them FlowControlled when
-        too much is in flight: `await drain()` in loops.
+        Messages for one queue are sent in the order of the calls. A message that finds nothing in flight
+        leaves at once; others leave together at the end of the event loop turn. In loops, call
+        `await drain()`. See `send` for the arguments.
+
+        Returns:
+            The future of the result. It fails with what `send` raises.
+
+        Raises:
+            UsageError: An argument is not valid, or FlowControlled: too much is in flight.
         """
-        sends = self._sends or _started(self._sends)
+        dispatcher = self._dispatcher or _started(self._dispatcher)
         kind = kind_of(message)
-        if sends.limiter.refuses(len(message.body)):
-            sends.limiter.check(len(message.body))
-        return sends.hand_over(kind, message, queue, selector, arg, timeout_ms)
+        size = len(message.body)
+        if dispatcher.limiter.would_block(size):
+            dispatcher.limiter.check(size)
+        return dispatcher.dispatch(kind, message, queue, selector, arg, timeout_ms)
 
     def send_oneway(
         self,
@@ -254,65 +309,82 @@ class Producer(AdminApi):
         selector: QueueSelector | None = None,
         arg: object = None,
     ) -> None:
-        """Hand over one message that nobody answers: it is not repeated, and may be lost without a word.
+        """Send one message without a response. It is not repeated and may be lost without an error.
 
-        Raises UsageErrors, among them FlowControlled: `await drain()` in loops.
+        In loops, call `await drain()`. See `send` for the arguments.
+
+        Raises:
+            UsageError: An argument is not valid, or FlowControlled: too much is in flight.
         """
-        sends = _started(self._sends)
+        dispatcher = _started(self._dispatcher)
         check_message(message)
-        sends.limiter.check(len(message.body))
-        future = sends.hand_over(OnewaySend, message, queue, selector, arg, None)
+        dispatcher.limiter.check(len(message.body))
+        future = dispatcher.dispatch(OnewaySend, message, queue, selector, arg, None)
         future.add_done_callback(self._oneway_ended)
 
     async def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> list[SendResult]:
-        """Send messages of one topic in few requests; return a result for each, in order.
+        """Send messages of one topic in few requests.
 
-        All go to one queue, one behind the other: `queue`, or the one whose turn it is. A list too long for
-        one request (`BatchConfig.max_bytes`) is cut into several, sent one after the other, each with its
-        own time-out. Bodies are not compressed.
+        All go to one queue, one behind the other. A list too long for one request (`BatchConfig.max_bytes`)
+        is sent as several requests one after the other. Bodies are not compressed.
 
-        Raises MessageInvalid for what a batch cannot hold (several topics, delays, differing wait_store),
-        MessageTooLarge, and what `send` raises. When some requests were stored before one failed, the
-        error is BatchIncomplete, with the results there are.
+        Args:
+            messages: The messages.
+            queue: Where to send them; the next queue in turn if None.
+            timeout_ms: For each request; `ProducerConfig.send_timeout_ms` if None.
+
+        Returns:
+            A result for each message, in order.
+
+        Raises:
+            MessageInvalid: The messages cannot be one batch (several topics, delays, differing wait_store).
+            MessageTooLarge: A message is above the limit.
+            BatchIncomplete: Some requests were stored before one failed; it has the results so far.
+            RocketError: What `send` raises.
         """
-        return await self._here().send_batch(messages, queue, timeout_ms)
+        return await self._running_dispatcher().send_batch(messages, queue, timeout_ms)
 
     async def drain(self) -> None:
-        """Wait until there is room for another message, and the connections have taken what was written.
+        """Wait until another message would be accepted, and the connections have taken what was written.
 
-        For loops of `send_nowait`. `flush` waits for the answers.
+        For loops of `send_nowait`. `flush` waits for the responses.
         """
-        await self._here().sender.drain()
+        self._running_dispatcher()
+        await _started(self._sender).drain()
 
     async def flush(self) -> None:
-        """Wait until every message accepted so far has ended: stored, failed, or its send cancelled.
+        """Wait until every message accepted so far has ended: stored, failed, or cancelled.
 
-        What was gathered for a batch leaves at once. Messages accepted during the wait are not waited for.
-        Ends when the last time-out does. Never raises for a failed send: its future or `send` does.
+        Open batches leave at once. Messages accepted during the wait are not waited for. It ends at the
+        latest with the last time-out, and never raises for a failed send.
         """
-        await self._here().sender.flush()
+        self._running_dispatcher().flush()
+        await _started(self._sender).flush()
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Short for `fetch_publish_message_queues`."""
+        """Same as `fetch_publish_message_queues`."""
         return await self.fetch_publish_message_queues(topic)
 
     # -- transactions and requests ------------------------------------------------------------
 
     def check_transactions(self, check: TransactionCheck) -> None:
-        """Register what says how transactions of this group ended.
+        """Register the function that decides transactions whose end the broker does not know.
 
-        check: gets a half message whose end the broker has not heard of (`MessageExt.transaction_id`), also
-        one that another producer of the group sent, before a restart, say. Returns, or is awaited for, a
-        `LocalTransactionState`; UNKNOWN, or an exception, makes the broker ask again later. A plain function
-        runs in the event loop and must not block. May be called before `start`.
+        It may be called before `start`.
+
+        Args:
+            check: Called with a half message (`MessageExt.transaction_id`), also with one that another
+                producer of the group sent, such as before a restart. Returns a `LocalTransactionState` or an
+                awaitable of one; after UNKNOWN or an exception the broker asks again later. A plain function
+                runs in the event loop and must not block.
         """
         if self._client is not None:
             self._client.check_loop()
         self._check = check
         if self._transactions is not None:
-            self._transactions.check_with(check)
+            self._transactions.set_check(check)
 
     async def send_in_transaction(
         self,
@@ -324,27 +396,35 @@ class Producer(AdminApi):
     ) -> TransactionSendResult:
         """Send a message that consumers see only when your own transaction commits.
 
-        The broker keeps the message unseen (*half*). Then `local_transaction` is called with it, its
-        `transaction_id` set, and returns, or is awaited for, a `LocalTransactionState`: COMMIT shows the
-        message to consumers, ROLLBACK drops it, UNKNOWN leaves it to `check`. When it raises, the state is
-        UNKNOWN: the error is logged, and does not come out of here. When the broker stored the half message
-        with less than SEND_OK, nothing is called and the state is ROLLBACK.
-        `end_delivered` of the result says whether the end was sent; if not, the broker asks `check` later.
-        check: registered as by `check_transactions`; the group needs one. timeout_ms: for the half message,
-        and again for its end; `ProducerConfig.send_timeout_ms` when None.
+        The broker keeps the message invisible (*half*). Then `local_transaction` is called: COMMIT makes the
+        message visible to consumers, ROLLBACK drops it, UNKNOWN leaves the decision to `check`. If it raises,
+        the error is logged and the state is UNKNOWN. If the broker stored the half message with less than
+        SEND_OK, it is not called and the state is ROLLBACK.
 
-        Raises what `send` raises for the half message, ConfigInvalid without a check, MessageInvalid for a
-        message with a delay.
+        Args:
+            message: The message.
+            local_transaction: Called with the message, whose `transaction_id` is set. Returns a
+                `LocalTransactionState` or an awaitable of one.
+            check: As of `check_transactions`; the group needs one.
+            timeout_ms: For the half message, and again for its end; `ProducerConfig.send_timeout_ms` if None.
+
+        Returns:
+            The result. Its `end_delivered` tells whether the end was sent; if not, the broker asks `check`
+            later.
+
+        Raises:
+            ConfigInvalid: The group has no check.
+            MessageInvalid: The message has a delay.
+            RocketError: What `send` raises, for the half message.
         """
-        self._here()
-        transactions = self.transactions
+        self._running_dispatcher()
         if check is not None:
             self.check_transactions(check)
-        return await transactions.run(message, local_transaction, timeout_ms)
+        return await self.transactions.run(message, local_transaction, timeout_ms)
 
     @property
     def transactions(self) -> Transactions:
-        """The parts of `send_in_transaction`, for shells of their own. Raises ClientClosed."""
+        """The steps of `send_in_transaction`, for wrappers. Raises ClientClosed."""
         return _started(self._transactions)
 
     async def request(
@@ -356,22 +436,32 @@ class Producer(AdminApi):
         selector: QueueSelector | None = None,
         arg: object = None,
     ) -> MessageExt:
-        """Send a message and wait for the reply that one of its consumers sends.
+        """Send a message and wait for the reply of a consumer, which uses `create_reply_message`.
 
-        timeout_ms: for both ways together; it travels with the request, as its TTL. queue, selector, arg: as
-        in `send`.
-        Returns the reply. Raises ReplyTimeout when the request is stored but nobody replied in time, and
-        what `send` raises. A reply that comes later is dropped, with a line in the log.
-        The consumer replies by `create_reply_message` and `send`.
+        A reply that comes later is dropped, with a line in the log.
+
+        Args:
+            message: The request.
+            timeout_ms: For both ways together; it is sent with the request as its TTL.
+            queue: As in `send`.
+            selector: As in `send`.
+            arg: As in `send`.
+
+        Returns:
+            The reply.
+
+        Raises:
+            ReplyTimeout: The request is stored, but no reply came in time.
+            RocketError: What `send` raises.
         """
         ttl_ms = round(check_timeout(timeout_ms))
-        sends = self._here()
+        dispatcher = self._running_dispatcher()
         check_message(message)
 
-        async def send_singly(request: Message, left_ms: int) -> SendResult:
-            return await sends.send(UnbatchedSend, request, queue, selector, arg, left_ms)
+        async def send(request: Message, left_ms: int) -> SendResult:
+            return await dispatcher.send(UnbatchedSend, request, queue, selector, arg, left_ms)
 
-        return await _started(self._requests).request(message, ttl_ms, send_singly)
+        return await _started(self._requester).request(message, ttl_ms, send)
 
     def request_nowait(
         self,
@@ -382,10 +472,17 @@ class Producer(AdminApi):
         selector: QueueSelector | None = None,
         arg: object = None,
     ) -> asyncio.Future[MessageExt]:
-        """`request` as a future, for callbacks or to have several on their way. Raises ClientClosed."""
-        self._here()
-        asking = self.request(message, timeout_ms=timeout_ms, queue=queue, selector=selector, arg=arg)
-        return joined(asking, f"request of producer {self.group}")
+        """Do the same as `request` without waiting, for callbacks or several requests at a time.
+
+        Returns:
+            The future of the reply.
+
+        Raises:
+            ClientClosed: The producer was not started, or is used in another event loop.
+        """
+        self._running_dispatcher()
+        request = self.request(message, timeout_ms=timeout_ms, queue=queue, selector=selector, arg=arg)
+        return joined(request, f"request of producer {self.group}")
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -398,16 +495,16 @@ class Producer(AdminApi):
     def _left_open(self) -> str | None:
         if self._client is None or self._client.is_forked_copy:
             return None
-        if self._sends is None or self._closing is not None:
+        if self._dispatcher is None or self._closing is not None:
             return None
-        count = self._sends.limiter.count
+        count = self._dispatcher.limiter.count
         return f"producer {self.group}" + (f", with {count} messages unanswered," if count else "")
 
-    def _here(self) -> SendDispatcher:
-        """What sends. Raises ClientClosed before the start, and in another event loop than the producer's."""
-        sends = _started(self._sends)
+    def _running_dispatcher(self) -> SendDispatcher:
+        """Return the dispatcher. Raises ClientClosed before the start, and in another event loop."""
+        dispatcher = _started(self._dispatcher)
         _started(self._client).check_loop()
-        return sends
+        return dispatcher
 
     def _oneway_ended(self, future: asyncio.Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
@@ -415,7 +512,7 @@ class Producer(AdminApi):
 
 
 def _started(part: P | None) -> P:
-    """What is there once the producer was started. Raises ClientClosed."""
+    """Return a part that exists once the producer was started. Raises ClientClosed."""
     if part is None:
         raise ClientClosed("the producer was not started: use `async with`, or `await producer.start()`")
     return part

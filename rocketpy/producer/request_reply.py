@@ -1,10 +1,10 @@
-"""Request-reply: a message that another program answers by a message.
+"""Request-reply: a message to which another program replies with a message.
 
-The request carries a correlation id, the requester's client id and how long it waits. The replier sends its
-reply to the reply topic of the request's cluster; the broker that gets it pushes it to the requester over
-the connection on which that client's heartbeats come. So a requester is connected to every master of the
-cluster before its first request (a broker without the requester answers the replier with an error, and the
-replier tries the next: QUIRKS 30).
+The request carries a correlation id, the requester's client id and its time-out. The replier sends its reply
+to the reply topic of the request's cluster. The broker that gets it pushes it to the requester over the
+connection with that client's heartbeats. So a requester connects to every master of the cluster before its
+first request: a broker without the requester returns an error to the replier, which tries the next broker
+(QUIRKS 30).
 
 Source: RocketMQ 4.6 DefaultMQProducerImpl request, ClientRemotingProcessor receiveReplyMessage, MessageUtil.
 """
@@ -48,46 +48,53 @@ from rocketpy.transport import Channel
 log = logging.getLogger("rocketpy.producer")
 
 _REPLY_TYPE: Final = "reply"
-_NOWHERE: Final = host_bytes("0.0.0.0", 0)  # noqa: S104 - an address to show, not to listen at
+_UNKNOWN_HOST: Final = host_bytes("0.0.0.0", 0)  # noqa: S104 - an address to show, not to listen on
 
 
 def create_reply_message(
     request: MessageExt, body: bytes, *, tags: str | None = None, keys: str | tuple[str, ...] = ()
 ) -> ReplyMessage:
-    """The reply to a request that a consumer got. Send it with any producer of the same cluster.
+    """Create the reply to a request that a consumer received.
 
-    Raises MessageInvalid when the message is no request, or lacks its cluster's name, which brokers add to
-    messages that are not sent in batches.
+    Send it with any producer of the same cluster.
+
+    Args:
+        request: The request.
+        body: Body of the reply.
+        tags: Tag of the reply.
+        keys: Keys of the reply.
+
+    Returns:
+        The reply.
+
+    Raises:
+        MessageInvalid: The message is no request, or lacks the name of its cluster, which brokers add to
+            messages that are not sent in batches.
     """
-    properties = request.properties
-    cluster = properties.get(names.PROPERTY_CLUSTER)
-    copied = {
-        name: properties.get(name, "")
-        for name in (
-            names.PROPERTY_CORRELATION_ID,
-            names.PROPERTY_MESSAGE_REPLY_TO_CLIENT,
-            names.PROPERTY_MESSAGE_TTL,
-        )
-    }
-    missing = [name for name, value in copied.items() if not value]
-    if cluster is None:
-        missing.append(names.PROPERTY_CLUSTER)
-    if missing:
+    required = (
+        names.PROPERTY_CLUSTER,
+        names.PROPERTY_CORRELATION_ID,
+        names.PROPERTY_MESSAGE_REPLY_TO_CLIENT,
+        names.PROPERTY_MESSAGE_TTL,
+    )
+    copied = {name: request.properties.get(name, "") for name in required}
+    if missing := [name for name, value in copied.items() if not value]:
         raise MessageInvalid(f"message {request.message_id} is no request: it has no {', '.join(missing)}")
+    cluster = copied.pop(names.PROPERTY_CLUSTER)
     reply = Message(f"{cluster}{REPLY_TOPIC_SUFFIX}", body, tags=tags, keys=keys)
     return ReplyMessage.with_reserved(reply, {names.PROPERTY_MESSAGE_TYPE: _REPLY_TYPE, **copied})
 
 
 Send = Callable[[Message, int], Coroutine[Any, Any, SendResult]]
-"""Sends one message, never in a batch, within so many ms."""
+"""Sends one message, never in a batch, within a time-out in ms."""
 
 
-class Requests:
+class Requester:
     """The requests of one producer."""
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
-        self._replies = client.shared(Replies)
+        self._futures = client.shared(RequestFutureTable)
         self._waiting: set[str] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -102,7 +109,7 @@ class Requests:
             names.PROPERTY_MESSAGE_TTL: str(timeout_ms),
         }
         self._waiting.add(correlation_id)
-        reply = self._replies.expect(correlation_id)
+        reply = self._futures.add(correlation_id)
         left_ms = max(1, int((until - self._loop.time()) * 1000))
         sending = joined(send(Message.with_reserved(message, reserved), left_ms), "send request")
         sending.add_done_callback(_take_error)
@@ -110,7 +117,7 @@ class Requests:
             return await self._wait(sending, reply, until, timeout_ms)
         finally:
             sending.cancel()
-            self._replies.forget(correlation_id)
+            self._futures.remove(correlation_id)
             self._waiting.discard(correlation_id)
 
     async def _wait(
@@ -120,7 +127,7 @@ class Requests:
         until: float,
         timeout_ms: int,
     ) -> MessageExt:
-        """The reply, which may come before the broker's answer to the request."""
+        """Return the reply, which may come before the broker's response to the request."""
         await asyncio.wait(
             (sending, reply), timeout=until - self._loop.time(), return_when=asyncio.FIRST_COMPLETED
         )
@@ -134,47 +141,47 @@ class Requests:
                 )
         if not reply.done():
             raise RequestTimeout(
-                f"neither the broker nor a reply answered the request within {timeout_ms} ms",
+                f"timed out after {timeout_ms} ms waiting for the broker's response and the reply",
                 outcome=Outcome.UNKNOWN,
             )
         return reply.result()
 
     def close(self) -> None:
-        """Wait for no more replies."""
+        """Fail the requests that wait for a reply."""
         for correlation_id in self._waiting:
-            self._replies.fail(correlation_id, ClientClosed("the producer was closed before a reply came"))
+            self._futures.fail(correlation_id, ClientClosed("the producer was closed before a reply came"))
 
 
-class Replies:
-    """Handles PUSH_REPLY_MESSAGE_TO_CLIENT for all producers of a client."""
+class RequestFutureTable:
+    """Handles PUSH_REPLY_MESSAGE_TO_CLIENT for all producers of a client. RocketMQ: RequestFutureTable."""
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
-        self._expected: dict[str, asyncio.Future[MessageExt]] = {}
+        self._by_id: dict[str, asyncio.Future[MessageExt]] = {}
         self._limited_log = RateLimitedLog(log)
         client.connections.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.handle
 
-    def expect(self, correlation_id: str) -> asyncio.Future[MessageExt]:
-        """The future of a reply."""
+    def add(self, correlation_id: str) -> asyncio.Future[MessageExt]:
+        """Return the future of a reply."""
         future: asyncio.Future[MessageExt] = asyncio.get_running_loop().create_future()
-        self._expected[correlation_id] = future
+        self._by_id[correlation_id] = future
         return future
 
-    def forget(self, correlation_id: str) -> None:
-        """Nobody waits for this reply any more."""
-        self._expected.pop(correlation_id, None)
+    def remove(self, correlation_id: str) -> None:
+        """Wait no more for a reply."""
+        self._by_id.pop(correlation_id, None)
 
     def fail(self, correlation_id: str, error: RocketError) -> None:
-        """This reply will not come."""
-        future = self._expected.get(correlation_id)
+        """Fail the future of a reply."""
+        future = self._by_id.get(correlation_id)
         if future is not None and not future.done():
             future.set_exception(error)
 
     def handle(self, channel: Channel, request: Command) -> Command:
-        """Take one reply; one that nobody waits for is dropped, and the broker is told all is well."""
+        """Handle one reply; an unexpected one is dropped, and the response is a success, too."""
         header = request.header_as(ReplyMessageRequestHeader)
         message = self._message(header, request.body)
-        future = self._expected.get(message.correlation_id or "")
+        future = self._by_id.get(message.correlation_id or "")
         failure = message.decode_error
         if future is None or future.done():
             self._limited_log.warning(
@@ -217,7 +224,7 @@ class Replies:
 
 
 def _address(text: str) -> str:
-    """``host:port`` of a Java text such as ``/127.0.0.1:20010`` (QUIRKS 30)."""
+    """Return the ``host:port`` of a Java text such as ``/127.0.0.1:20010`` (QUIRKS 30)."""
     return text.rpartition("/")[2]
 
 
@@ -226,10 +233,10 @@ def _java_host(text: str) -> bytes:
     try:
         return host_bytes(address.strip("[]"), int(port))
     except (ValueError, LocalProtocolError):
-        return _NOWHERE  # a broker at memory://, say
+        return _UNKNOWN_HOST  # such as a broker at memory://
 
 
 def _take_error(sending: asyncio.Task[SendResult]) -> None:
-    """Mind an error that came after the reply: the requester has what it wanted."""
+    """Retrieve an error that came after the reply, which is all that the requester needs."""
     if not sending.cancelled() and (error := sending.exception()) is not None:
         log.debug("sending a request failed: %s", error)

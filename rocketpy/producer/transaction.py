@@ -1,12 +1,12 @@
 """Transactional sends: a message that consumers see only once the sender's own transaction has committed.
 
-    half message  ->  the broker keeps it where no consumer looks
-    local work    ->  the application's transaction, with the message's transaction id at hand
-    end           ->  END_TRANSACTION tells the broker, which does not answer it
-    check-back    ->  when no end came, the broker asks the group (CHECK_TRANSACTION_STATE), again and again
+    half message       ->  the broker keeps it invisible to consumers
+    local transaction  ->  the application's work, which knows the message's transaction id
+    end                ->  END_TRANSACTION: commit or roll back; a oneway request
+    check              ->  without an end the broker asks the group (CHECK_TRANSACTION_STATE) again and again
 
-So the end may be lost, the process may die: `check` decides in the end. It may be called for a half message
-of any producer of the group, also one of an earlier run.
+So the end may be lost and the process may die: `check` decides then. It may be called for a half message of
+any producer of the group, also for one of an earlier run.
 
 Source: RocketMQ 4.6 TransactionMQProducer, DefaultMQProducerImpl sendMessageInTransaction (QUIRKS 27).
 """
@@ -14,12 +14,15 @@ Source: RocketMQ 4.6 TransactionMQProducer, DefaultMQProducerImpl sendMessageInT
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap
@@ -49,11 +52,10 @@ from rocketpy.transport import Channel
 log = logging.getLogger("rocketpy.producer")
 
 M = TypeVar("M", Message, MessageExt)
-T = TypeVar("T")
 
 _MAX_BODY_BYTES: Final = 16 << 20
 _PAUSE_MIN_S: Final = 0.05
-"""Pause before the end of a transaction is sent again; it doubles up to the longest."""
+"""First pause before the end of a transaction is sent again; each pause doubles up to the longest."""
 _PAUSE_MAX_S: Final = 1.0
 
 
@@ -61,17 +63,17 @@ class LocalTransactionState(Enum):
     """How a local transaction ended. Source: RocketMQ LocalTransactionState."""
 
     COMMIT = "COMMIT_MESSAGE"
-    """Consumers are to see the message."""
+    """Consumers see the message."""
     ROLLBACK = "ROLLBACK_MESSAGE"
-    """They never are."""
+    """Consumers never see the message."""
     UNKNOWN = "UNKNOW"
     """Not known yet: the broker asks later."""
 
 
 LocalTransaction = Callable[[Message], LocalTransactionState | Awaitable[LocalTransactionState]]
-"""Does the application's work. Its message has `transaction_id`. A plain function runs in the event loop."""
+"""Does the application's work. The message has a `transaction_id`. A plain function must not block."""
 TransactionCheck = Callable[[MessageExt], LocalTransactionState | Awaitable[LocalTransactionState]]
-"""Says how the transaction of a half message ended; see `MessageExt.transaction_id`."""
+"""Returns how the transaction of a half message ended; see `MessageExt.transaction_id`."""
 
 _END: Final = {
     LocalTransactionState.COMMIT: MessageSysFlag.TRANSACTION_COMMIT,
@@ -81,20 +83,25 @@ _END: Final = {
 
 
 class TransactionSendResult(SendResult, frozen=True, gc=False, kw_only=True):
-    """The broker's answer to a half message, and how its local transaction ended.
+    """The broker's response to a half message, and how its local transaction ended.
 
-    queue_offset: its place among the half messages (QUIRKS 20). transaction_id: as the local transaction
-    saw it. end_delivered: whether END_TRANSACTION was written to a connection to the broker, which does not
-    answer it. When False, the broker has not heard of the end and asks `check` later.
+    Attributes:
+        queue_offset: Position among the half messages (QUIRKS 20).
+        transaction_id: As the local transaction saw it.
+        state: How the local transaction ended.
+        end_delivered: Whether END_TRANSACTION was written to a connection to the broker, which does not
+            respond to it. If not, the broker does not know the end, and asks `check` later.
     """
 
     state: LocalTransactionState
     end_delivered: bool = True
 
 
-class Half(NamedTuple):
-    """A half message that a broker has. message: with its transaction id. carrier: its properties as they
-    travel, with those that listeners have added. timeout_ms: how long its end may take to be sent.
+class HalfMessage(NamedTuple):
+    """A half message that a broker has stored.
+
+    message: with its transaction id. carrier: its properties as sent, with those that listeners added.
+    timeout_ms: how long sending its end may take.
     """
 
     message: Message
@@ -104,14 +111,14 @@ class Half(NamedTuple):
 
 
 SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[str, str]]]]
-"""Sends a message as `HalfSend`, with a time-out in ms; returns also what listeners have added to it."""
+"""Sends a half message with a time-out in ms; returns also the properties that listeners added."""
 
 
 class Transactions:
     """The transactions of one producer.
 
-    group: as on the wire. settle_listeners: of transactions' ends. timeout_ms: for a half message, and for
-    its end, unless a call has its own.
+    group: with its namespace. settle_listeners: of the ends of transactions. timeout_ms: for a half message,
+    and for its end, unless a call has its own.
     """
 
     def __init__(
@@ -126,41 +133,41 @@ class Transactions:
         self._group = group
         self._send_half = send_half
         self._timeout_ms = timeout_ms
-        self.settle_listeners = settle_listeners
+        self._settle_listeners = settle_listeners
         self._closed = False
         self._checks = client.shared(TransactionChecks)
 
-    def check_with(self, check: TransactionCheck) -> None:
-        """Answer brokers' questions about half messages of the group by `check`.
+    def set_check(self, check: TransactionCheck) -> None:
+        """Respond to brokers' checks of the group with `check`.
 
-        All brokers that have the template topic hear of the group now, though it has sent nothing yet: it may
+        All brokers with the template topic learn of the group now, though it has sent nothing yet: it may
         have left half messages there before a restart.
         """
-        if not self._checks.knows(self._group):
-            self._client.tasks.spawn(self._client.ensure_registered(DEFAULT_TOPIC), "introduction")
+        if not self._checks.has_check(self._group):
+            self._client.tasks.spawn(self._client.ensure_registered(DEFAULT_TOPIC), "registration")
         self._checks.register(self._group, self, check)
 
     def close(self) -> None:
-        """Answer no more, and begin no more."""
+        """Respond to no more checks, and begin no more transactions."""
         self._closed = True
-        self._checks.forget(self._group, self)
+        self._checks.unregister(self._group, self)
 
     async def run(
         self, message: Message, local_transaction: LocalTransaction, timeout_ms: int | None
     ) -> TransactionSendResult:
-        """A whole transaction; see `Producer.send_in_transaction`."""
+        """Run a whole transaction; see `Producer.send_in_transaction`."""
         half = await self.begin(message, timeout_ms)
         state, error = LocalTransactionState.ROLLBACK, None
         if half.result.status is SendStatus.SEND_OK:
             state, error = await _state_of(local_transaction, half.message)
         return await self.end(half, state, error)
 
-    async def begin(self, message: Message, timeout_ms: int | None) -> Half:
+    async def begin(self, message: Message, timeout_ms: int | None) -> HalfMessage:
         """Send the half message. Raises ConfigInvalid without a check, and what `Producer.send` raises."""
         if self._closed:
             raise ClientClosed("the producer is closed")
         check_message(message)
-        if not self._checks.knows(self._group):
+        if not self._checks.has_check(self._group):
             raise ConfigInvalid(
                 f"group {self._group} has no transaction check: pass check=..., or call check_transactions; "
                 "without one a message whose end is lost would never be committed"
@@ -176,15 +183,15 @@ class Transactions:
         transaction_id = result.transaction_id or result.message_id
         known = Message.with_reserved(message, {}, transaction_id=transaction_id)
         carrier = {**extra, **message.properties}
-        return Half(known, result, carrier, self._timeout_ms if timeout_ms is None else timeout_ms)
+        return HalfMessage(known, result, carrier, self._timeout_ms if timeout_ms is None else timeout_ms)
 
     async def end(
-        self, half: Half, state: LocalTransactionState, error: BaseException | None = None
+        self, half: HalfMessage, state: LocalTransactionState, error: BaseException | None = None
     ) -> TransactionSendResult:
         """Send the end of a transaction to the broker that has its half message.
 
-        It is sent again until the half message's time-out has passed. Only UNKNOWN is sent once: the broker
-        takes no notice of it.
+        Failed attempts are repeated until the half message's time-out has passed, except for UNKNOWN, which
+        the broker ignores.
         """
         result = half.result
         header = EndTransactionRequestHeader(
@@ -203,28 +210,12 @@ class Transactions:
             address = await self._deliver(result, header, error, timeout_ms)
         except RocketError as failed:
             failure = failed
-            log.warning(
-                "transaction %s ended as %s, but this was not delivered to %s within %d ms; "
-                "the broker will ask: %s",
-                half.message.transaction_id,
-                state.name,
-                result.queue.broker_name,
-                timeout_ms,
-                failed,
-            )
-        self.settled(half.message, result.queue, half.carrier, started_ns, state, address, failure)
-        return TransactionSendResult(
-            status=result.status,
-            message_id=result.message_id,
-            offset_message_id=result.offset_message_id,
-            queue=result.queue,
-            queue_offset=result.queue_offset,
-            transaction_id=half.message.transaction_id,
-            region=result.region,
-            trace_on=result.trace_on,
-            state=state,
-            end_delivered=failure is None,
-        )
+            log.warning("transaction %s ended as %s, but this was not delivered to %s within %d ms; "
+                        "the broker will ask: %s", half.message.transaction_id, state.name,
+                        result.queue.broker_name, timeout_ms, failed)  # fmt: skip
+        self.notify(half.message, result.queue, half.carrier, started_ns, state, address, failure)
+        fields = msgspec.structs.asdict(result) | {"transaction_id": half.message.transaction_id}
+        return TransactionSendResult(**fields, state=state, end_delivered=failure is None)
 
     async def _deliver(
         self,
@@ -239,11 +230,15 @@ class Transactions:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000
-        address = self._known_address(result)
+        name = result.queue.broker_name
+        # The route of the message's own topic may not exist yet: a new topic borrows another topic's queues.
+        address = self._client.master_address(name) or self._client.address_of(
+            *host_text(decode_message_id(result.offset_message_id)[0])
+        )
         pause_s = _PAUSE_MIN_S
         while True:
             try:
-                await self.tell(address, header, error)
+                await self.send_end(address, header, error)
             except UsageError:
                 raise
             except RocketError as failed:
@@ -253,39 +248,27 @@ class Transactions:
                 log.info("the end of a transaction was not delivered to %s: %s", address, failed)
                 await asyncio.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
-                address = await self._fresh_address(result) or address
+                with contextlib.suppress(RocketError):
+                    masters = {
+                        data.broker_name: data.broker_addrs.get(MASTER_ID)
+                        for data in await self._client.brokers()
+                    }
+                    address = masters.get(name) or address
             else:
                 return address
 
-    def _known_address(self, result: SendResult) -> str:
-        """Where the broker is that stored a half message: as a route says, else as the message's id says.
-
-        The route of the message's own topic may not exist yet: a new topic borrows another topic's queues.
-        """
-        known = self._client.master_address(result.queue.broker_name)
-        return known or self._client.address_of(*host_text(decode_message_id(result.offset_message_id)[0]))
-
-    async def _fresh_address(self, result: SendResult) -> str | None:
-        """Where a name server says that the broker's master is now; None when it does not say."""
-        try:
-            brokers = await self._client.brokers()
-        except RocketError:
-            return None
-        name = result.queue.broker_name
-        return next((data.broker_addrs.get(MASTER_ID) for data in brokers if data.broker_name == name), None)
-
-    async def tell(
+    async def send_end(
         self, address: str, header: EndTransactionRequestHeader, error: BaseException | None
     ) -> None:
-        """Write END_TRANSACTION to a broker, which does not answer. Raises RocketError when that fails."""
+        """Write END_TRANSACTION to a broker, which does not respond. Raises RocketError if that fails."""
         command = Command.request(RequestCode.END_TRANSACTION, header)
         if error is not None:
             command.remark = f"local transaction failed: {error!r}"
-        link = self._client.connections.get(address)
-        await link.open()
-        link.put_oneway(command)
+        connection = self._client.connections.get(address)
+        await connection.open()
+        connection.put_oneway(command)
 
-    def settled(
+    def notify(
         self,
         message: Message | MessageExt,
         queue: MessageQueue,
@@ -297,15 +280,14 @@ class Transactions:
         *,
         asked: bool = False,
     ) -> None:
-        """Tell listeners how a transaction has ended."""
-        if not self.settle_listeners.all:
+        """Report the end of a transaction to the listeners."""
+        if not self._settle_listeners.all:
             return
-        namespace = self._client.config.namespace
         event = SettleEvent(
             "end_transaction",
             message,
             queue,
-            unwrap(namespace, self._group),
+            unwrap(self._client.config.namespace, self._group),
             self._client.client_id,
             carrier,
             started_ns,
@@ -315,11 +297,11 @@ class Transactions:
             address=address,
             error=error,
         )
-        self.settle_listeners.notify(lambda listener: listener.settled(event))
+        self._settle_listeners.notify(lambda listener: listener.settled(event))
 
 
 class TransactionChecks:
-    """Answers CHECK_TRANSACTION_STATE for all producers of a client, by group."""
+    """Handles CHECK_TRANSACTION_STATE for all producers of a client, by group."""
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
@@ -327,24 +309,25 @@ class TransactionChecks:
         client.connections.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self.handle
 
     def register(self, group: str, owner: Transactions, check: TransactionCheck) -> None:
-        """Let `check` answer for a group. Of several producers of a group the latest answers."""
+        """Let `check` decide for a group; of several producers of the group the latest one decides."""
         checks = self._checks.setdefault(group, {})
         checks.pop(owner, None)
         checks[owner] = check
 
-    def forget(self, group: str, owner: Transactions) -> None:
-        """Take a producer's check away."""
+    def unregister(self, group: str, owner: Transactions) -> None:
+        """Remove the check of a producer."""
         self._checks.get(group, {}).pop(owner, None)
 
-    def knows(self, group: str) -> bool:
-        """Whether somebody answers for a group."""
+    def has_check(self, group: str) -> bool:
+        """Return whether a producer has a check for a group."""
         return bool(self._checks.get(group))
 
     def handle(self, channel: Channel, request: Command) -> None:
-        """Start answering one question; the answer is a request of ours."""
+        """Start the check of one half message; its result is sent as a request."""
         header = request.header_as(CheckTransactionStateRequestHeader)
+        connections = self._client.connections.all()
         address = next(
-            (link.address for link in self._client.connections.all() if link.channel is channel),
+            (connection.address for connection in connections if connection.channel is channel),
             channel.remote_address,
         )
         broker = self._client.broker_name(address) or address
@@ -360,14 +343,14 @@ class TransactionChecks:
         owner, check = list(checks.items())[-1]
         message = message.with_topic(unwrap(self._client.config.namespace, message.topic))
         self._client.tasks.spawn(
-            self._answer(address, group, header, message, owner, check), "transaction check"
+            self._respond(address, group, header, message, owner, check), "transaction check"
         )
 
-    async def _answer(
+    async def _respond(
         self,
         address: str,
         group: str,
-        asked: CheckTransactionStateRequestHeader,
+        request: CheckTransactionStateRequestHeader,
         message: MessageExt,
         owner: Transactions,
         check: TransactionCheck,
@@ -377,20 +360,20 @@ class TransactionChecks:
         state, error = await _state_of(check, message)
         header = EndTransactionRequestHeader(
             producer_group=group,
-            tran_state_table_offset=asked.tran_state_table_offset,
-            commit_log_offset=asked.commit_log_offset,
+            tran_state_table_offset=request.tran_state_table_offset,
+            commit_log_offset=request.commit_log_offset,
             commit_or_rollback=_END[state],
             msg_id=message.message_id,
             from_transaction_check=True,
-            transaction_id=asked.transaction_id,
+            transaction_id=request.transaction_id,
         )
         try:
-            await owner.tell(address, header, error)
+            await owner.send_end(address, header, error)
         except RocketError as failed:
             failure = failed
             log.warning("transaction %s is %s, but this was not delivered to %s, which will ask again: %s",
                         message.transaction_id, state.name, address, failed)  # fmt: skip
-        owner.settled(
+        owner.notify(
             message, message.queue, message.properties, started_ns, state, address, failure, asked=True
         )
 
@@ -398,41 +381,35 @@ class TransactionChecks:
 async def _state_of(
     function: Callable[[M], LocalTransactionState | Awaitable[LocalTransactionState]], message: M
 ) -> tuple[LocalTransactionState, BaseException | None]:
-    """What the application's function says, awaited if need be; see `outcome_of`."""
-    said, error = outcome_of(function, message, awaitable=True)
-    if not inspect.isawaitable(said):
-        return said, error
+    """Same as `outcome_of`, for a function that may return an awaitable."""
     try:
-        said = await said
+        state = function(message)
+        if inspect.isawaitable(state):
+            state = await state
     except asyncio.CancelledError as cancelled:
         if is_cancelled(asyncio.current_task()):
             raise
         return _failed(function, message, cancelled)  # the function waited for something that was cancelled
-    except Exception as failed:  # noqa: BLE001 - see `_failed`
+    except Exception as failed:  # noqa: BLE001 - the application's code
         return _failed(function, message, failed)
-    return _checked(function, message, said)
+    return _checked(function, message, state)
 
 
 def outcome_of(
-    function: Callable[[M], T], message: M, *, awaitable: bool = False
-) -> tuple[Any, BaseException | None]:
-    """The state that the application's function says: UNKNOWN when it fails or says nothing that is one.
-
-    awaitable: whether it may also return an awaitable, which is then returned as it is.
-    """
+    function: Callable[[M], LocalTransactionState], message: M
+) -> tuple[LocalTransactionState, BaseException | None]:
+    """Call the application's function; the state is UNKNOWN if it raises or returns another value."""
     try:
-        said = function(message)
-    except Exception as error:  # noqa: BLE001 - see `_failed`
-        return _failed(function, message, error)
-    if awaitable and inspect.isawaitable(said):
-        return said, None
-    return _checked(function, message, said)
+        state = function(message)
+    except Exception as failed:  # noqa: BLE001 - the application's code
+        return _failed(function, message, failed)
+    return _checked(function, message, state)
 
 
 def _failed(
     function: object, message: Message | MessageExt, error: BaseException
 ) -> tuple[LocalTransactionState, BaseException]:
-    # The application's code: what it did before it failed is unknown, and the check decides.
+    # What the application did before it failed is unknown, so the check decides.
     log.error(
         "transaction %s: %r failed; the broker will ask", message.transaction_id, function, exc_info=error
     )
@@ -440,14 +417,10 @@ def _failed(
 
 
 def _checked(
-    function: object, message: Message | MessageExt, said: object
+    function: object, message: Message | MessageExt, state: object
 ) -> tuple[LocalTransactionState, None]:
-    if isinstance(said, LocalTransactionState):
-        return said, None
-    log.error(
-        "transaction %s: %r returned %r, and not a LocalTransactionState; the broker will ask",
-        message.transaction_id,
-        function,
-        said,
-    )
+    if isinstance(state, LocalTransactionState):
+        return state, None
+    log.error("transaction %s: %r returned %r, and not a LocalTransactionState; the broker will ask",
+              message.transaction_id, function, state)  # fmt: skip
     return LocalTransactionState.UNKNOWN, None

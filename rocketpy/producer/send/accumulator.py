@@ -1,13 +1,13 @@
-"""Batching on the fly: sends of one turn of the event loop, to one topic, leave as one request.
+"""Batching on the fly: sends of one event loop turn to one topic leave as one request.
 
-A send joins the open batch of its topic; the batch leaves at the end of the loop's turn, or `linger_ms`
-after it was opened, or when it is full. The queue is chosen for the batch, not for each message, so a turn
-makes one batch rather than one a queue; batches take turns among the queues. Sends to a given queue have
-batches of their own. A batch of one leaves as a plain send; while one message after the other is sent, each
-goes at once.
+A send joins the open batch of its topic. The batch leaves at the end of the loop turn, or `linger_ms` after
+it was opened, or when it is full. The queue is chosen for the batch instead of each message, so that a turn
+makes one batch instead of one for each queue; batches go to the queues in turn. Sends to a queue that the
+caller chose have batches of their own. A batch of one message leaves as a plain send; while messages come one
+after the other, each leaves at once.
 
-Order: what cannot join (another wait_store, a delay, a body to be compressed) first makes what was gathered
-for its topic leave. So messages of one queue leave in the order in which they were handed over.
+Order: a send that cannot join (another wait_store, a delay, a body to be compressed) first makes the open
+batches of its topic leave. So messages of one queue leave in the order in which they were accepted.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from rocketpy.results import SendResult
 from rocketpy.runtime.tasks import Tasks
 
 _RECORD_BYTES = 384
-"""What a stored record has around its body and the user's properties, at most: a topic of 127 bytes too."""
+"""What a stored record has around its body and the user's properties, at most, with a topic of 127 bytes."""
 
 
 class Accumulator:
     """The open batches of one producer.
 
     last_batch_was_single: whether the last batch had one message; then a send that finds nothing in flight
-    leaves at once. limiter: what is gathered counts at once. leave: called with each batch when it is to
-    leave. left: called when all that leave at this moment have. check_loop: called when a batch is opened
-    while the event loop does not run, which would never leave. tasks: the client's; a bug fails it.
+    leaves at once. limiter: messages count from the moment they join. encoder: gets the batches that leave.
+    check_loop: called when a batch is opened while the event loop does not run; the batch would never leave.
+    tasks: of the client; a bug fails it.
     """
 
     def __init__(
@@ -44,8 +44,6 @@ class Accumulator:
         config: BatchConfig,
         limiter: InFlightLimiter,
         encoder: MessageEncoder,
-        leave: Callable[[BatchBuilder], None],
-        left: Callable[[], None],
         check_loop: Callable[[], None],
         tasks: Tasks,
     ) -> None:
@@ -55,8 +53,6 @@ class Accumulator:
         self._loop = asyncio.get_running_loop()
         self._limiter = limiter
         self._encoder = encoder
-        self._leave = leave
-        self._left = left
         self._check_loop = check_loop
         self._tasks = tasks
         self._open: dict[TopicPublishInfo, BatchBuilder] = {}
@@ -73,7 +69,7 @@ class Accumulator:
         queue: MessageQueue | None,
         timeout_ms: int,
     ) -> None:
-        """Accept a send and let it join. Raises MessageTooLarge for its properties, and ClientClosed."""
+        """Accept a send into a batch. Raises MessageTooLarge for its properties, and ClientClosed."""
         tail = self._encoder.tail(message, event)
         batch = self._open.get(publish_info) if queue is None else self._given.get(queue)
         size = len(message.body)
@@ -95,37 +91,34 @@ class Accumulator:
             batch.events.append(event)
         batch.size += size
         batch.wire_bytes += wire_bytes
-        limiter = self._limiter
-        limiter.count += 1
-        limiter.bytes += size
+        self._limiter.acquire(size)
         if len(messages) >= self._max_count:
             self.flush_topic(publish_info)
 
     def flush_topic(self, publish_info: TopicPublishInfo) -> None:
-        """Let go what was gathered for one topic."""
-        batch = self._open.pop(publish_info, None)
-        batches = [batch] if batch is not None else []
+        """Send the open batches of one topic."""
+        batches = [batch for batch in (self._open.pop(publish_info, None),) if batch is not None]
         if self._given:
             batches += [batch for batch in self._given.values() if batch.publish_info is publish_info]
             self._given = {
                 queue: batch for queue, batch in self._given.items() if batch.publish_info is not publish_info
             }
-        self._let_go(batches)
+        self._send(batches)
 
     def flush(self) -> None:
-        """Let go all."""
+        """Send all open batches."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         batches = [*self._open.values(), *self._given.values()]
         self._open.clear()
         self._given.clear()
-        self._let_go(batches)
+        self._send(batches)
 
     def _new(
         self, publish_info: TopicPublishInfo, queue: MessageQueue | None, timeout_ms: int, *, wait: bool
     ) -> BatchBuilder:
-        """Open a batch, after those have left that it must not overtake."""
+        """Open a batch after sending those that it must not overtake."""
         if not self._loop.is_running():
             self._check_loop()
         if queue is None or publish_info in self._open or queue in self._given:
@@ -142,21 +135,17 @@ class Accumulator:
                 self._timer = self._loop.call_soon(self._tasks.run, self.flush)
         return batch
 
-    def _let_go(self, batches: list[BatchBuilder]) -> None:
-        if not batches:
-            return
-        self.last_batch_was_single = (
-            len(batches) == 1 and len(batches[0].messages) == 1 and not self._linger_s
-        )
-        for batch in batches:
-            self._leave(batch)
-        self._left()
+    def _send(self, batches: list[BatchBuilder]) -> None:
+        if batches:
+            is_single = len(batches) == 1 and len(batches[0].messages) == 1
+            self.last_batch_was_single = is_single and not self._linger_s
+            self._encoder.send_batches(batches)
 
 
 def _join_times(batch: BatchBuilder, timeout_ms: int) -> bool:
-    """Whether a send with this time-out may join, which makes the batch's time-out the longer one.
+    """Return whether a send with this time-out may join, which makes the longer time-out that of the batch.
 
-    Within a tenth it may: senders that have waited for room have all sorts of time left.
+    Within a tenth it may: sends that waited for the limiter have slightly different times left.
     """
     if abs(batch.timeout_ms - timeout_ms) * 10 > min(batch.timeout_ms, timeout_ms):
         return False

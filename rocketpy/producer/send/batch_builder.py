@@ -1,52 +1,32 @@
-"""Sends of several callers that travel as one batch."""
+"""Batches before they are sent: checks of a list of messages, where it is cut, and gathered sends."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
+from rocketpy.errors import MessageInvalid, MessageTooLarge
 from rocketpy.hooks import SendEvent
-from rocketpy.message.message import Message
-from rocketpy.producer.send.pending import BatchRequest, SingleSend
+from rocketpy.message.columns import MessageColumns
+from rocketpy.message.message import Message, check_message
 from rocketpy.producer.send.publish_info import TopicPublishInfo
-from rocketpy.producer.send.request_template import encoded_properties
-from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.message.batch import encode_batch
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.message.properties import PROPERTY_MESSAGE_TYPE
+from rocketpy.protocol.message.record import record_size
+from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.results import SendResult
 
-
-class CancelledMessages(NamedTuple):
-    """What callers who have gone leave behind: messages, their bodies' bytes, and what listeners follow."""
-
-    messages: int
-    size: int
-    events: list[SendEvent]
+_HOSTS_V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
 
 class BatchBuilder:
-    """What is being gathered: one entry a message in `messages`, `futures`, `tails` and, with listeners,
-    `events`.
+    """Sends that are being gathered, with one entry for each message in the lists.
 
-    given: the queue that the callers chose. tails: the properties of each message behind the two that all
-    have. has_ids: whether a message has a unique id of its own. wait: their wait_store. timeout_ms: of the
-    one with the longest. size: the bodies' bytes. wire_bytes: what the stored records will take, about.
-    (A class with slots, since a Struct's fields take three times as long to write.)
+    given: the queue that the callers chose. tails: properties behind the two that all messages have. events:
+    empty without listeners. has_ids: whether a message has a unique id of its own. wait: wait_store of the
+    messages. timeout_ms: the longest one. size: bytes of the bodies. wire_bytes: about the bytes of the
+    stored records.
     """
-
-    __slots__ = (
-        "events",
-        "futures",
-        "given",
-        "has_ids",
-        "messages",
-        "publish_info",
-        "size",
-        "tails",
-        "timeout_ms",
-        "wait",
-        "wire_bytes",
-    )
 
     def __init__(
         self, publish_info: TopicPublishInfo, given: MessageQueue | None, timeout_ms: int, *, wait: bool
@@ -64,98 +44,75 @@ class BatchBuilder:
         self.wire_bytes = 0
 
 
-class ProducerBatch(BatchRequest[SendResult]):
-    """As many sends as were gathered; each caller gets a result of its own.
+def messages_of(messages: Iterable[Message]) -> Sequence[Message]:
+    """What was given for a batch, as a sequence. Raises MessageInvalid when it cannot be one."""
+    if isinstance(messages, list | tuple | MessageColumns):
+        return messages
+    try:
+        return list(messages)
+    except TypeError:
+        raise MessageInvalid(
+            f"a batch is made of several messages, and not of a {type(messages).__name__}; "
+            "`send` takes a single one"
+        ) from None
 
-    tails, wait: as in `BatchBuilder`.
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Refuse what RocketMQ cannot store as a batch. Raises MessageInvalid naming the first message at fault.
+
+    Source: RocketMQ MessageBatch generateFromList.
     """
+    if not messages:
+        raise MessageInvalid("a batch needs at least one message")
+    first = check_message(messages[0])
+    if first.topic.startswith(RETRY_TOPIC_PREFIX):
+        raise MessageInvalid(f"messages of retry topics cannot be sent in a batch: {first.topic}")
+    if isinstance(messages, MessageColumns):
+        return  # one topic and no delays
+    for index, message in enumerate(messages):
+        if type(message) is not Message:
+            check_message(message)
+        if message.topic != first.topic:
+            raise MessageInvalid(
+                f"message {index} is for {message.topic}, message 0 for {first.topic}; a batch has one topic"
+            )
+        if message.delay_level:
+            raise MessageInvalid(
+                f"message {index} has delay level {message.delay_level}; a batch has no delay"
+            )
+        if PROPERTY_MESSAGE_TYPE in message.properties:
+            raise MessageInvalid(f"message {index} is a reply; replies are sent singly")
+        if message.wait_store != first.wait_store:
+            raise MessageInvalid(
+                f"message {index} differs from message 0 in wait_store; a batch has one value"
+            )
 
-    messages: list[Message]
-    message_ids: list[str]
-    futures: list[asyncio.Future[SendResult]]
-    tails: list[str]
-    wait: bool
 
-    @property
-    def waiting(self) -> Sequence[asyncio.Future[SendResult]]:
-        """A future each."""
-        return self.futures
+def split_batch(
+    topic: str, bodies: Sequence[bytes], properties: Sequence[bytes], max_bytes: int, max_message_bytes: int
+) -> list[slice]:
+    """Which messages go into which request: as many as fit `max_bytes` of stored records.
 
-    def encoded(self) -> bytes:
-        """Made for each attempt, and not kept."""
-        properties = encoded_properties(self.message_ids, self.tails, wait_store=self.wait)
-        return encode_batch(
-            [
-                (message.flag, message.body, text)
-                for message, text in zip(self.messages, properties, strict=True)
-            ]
+    properties: the encoded ones of each message. A broker compares the records, not the bodies, with its
+    limit, so the records are counted, with IPv6 hosts. A single message above `max_bytes` goes alone.
+    Raises MessageTooLarge for a body above `max_message_bytes`.
+    """
+    bare = record_size(0, len(topic), 0, _HOSTS_V6)
+    lengths = list(map(len, bodies))
+    if max(lengths) > max_message_bytes:
+        index, length = next(pair for pair in enumerate(lengths) if pair[1] > max_message_bytes)
+        raise MessageTooLarge(
+            f"message {index} has a body of {length} bytes, {max_message_bytes} are allowed"
         )
-
-    def resolve(self, results: Sequence[SendResult]) -> None:
-        """A result for each."""
-        for future, result in zip(self.futures, results, strict=True):
-            if not future.done():
-                future.set_result(result)
-
-    def ends(
-        self, end: Exception | Sequence[SendResult]
-    ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
-        """Each ended by itself."""
-        for number, event in enumerate(self.events):
-            if self.futures[number].cancelled():
-                yield event, asyncio.CancelledError()
-            else:
-                yield event, end if isinstance(end, Exception) else end[number : number + 1]
-
-    def drop_cancelled(self) -> CancelledMessages | None:
-        """Part with the messages whose callers have gone; None when all are there."""
-        if True not in [future.done() for future in self.futures]:
-            return None
-        kept = [number for number, future in enumerate(self.futures) if not future.done()]
-        gone = sorted(set(range(len(self.futures))) - set(kept))
-        drop_cancelled = CancelledMessages(
-            len(gone),
-            sum([len(self.messages[number].body) for number in gone]),
-            [self.events[number] for number in gone if self.events],
-        )
-        self.messages = [self.messages[number] for number in kept]
-        self.futures = [self.futures[number] for number in kept]
-        self.tails = [self.tails[number] for number in kept]
-        self.message_ids = [self.message_ids[number] for number in kept]
-        self.events = [self.events[number] for number in kept if self.events]
-        self.count -= drop_cancelled.messages
-        self.size -= drop_cancelled.size
-        return drop_cancelled
-
-    def parts(self) -> Iterable[SingleSend]:
-        """Each message as a send of its own, with the same id and what is left of the time."""
-        events: Sequence[SendEvent | None] = self.events or [None] * len(self.messages)
-        for message, message_id, tail, future, event in zip(
-            self.messages, self.message_ids, self.tails, self.futures, events, strict=True
-        ):
-            yield self._part(message, message_id, tail, future, event)
-
-    def _part(
-        self,
-        message: Message,
-        message_id: str,
-        tail: str,
-        future: asyncio.Future[SendResult],
-        event: SendEvent | None,
-    ) -> SingleSend:
-        return SingleSend(
-            message,
-            message_id,
-            future,
-            message.body,
-            tail,
-            owner=self.owner,
-            publish_info=self.publish_info,
-            size=len(message.body),
-            given=self.given,
-            born_ms=self.born_ms,
-            accepted_ms=self.accepted_ms,
-            deadline_ms=self.deadline_ms,
-            events=(event,) if event is not None else (),
-            attempts=self.attempts,
-        )
+    if bare * len(lengths) + sum(lengths) + sum(map(len, properties)) <= max_bytes:
+        return [slice(0, len(lengths))]
+    slices: list[slice] = []
+    start = used = 0
+    for index, length in enumerate(lengths):
+        size = bare + length + len(properties[index])
+        if used and used + size > max_bytes:
+            slices.append(slice(start, index))
+            start, used = index, 0
+        used += size
+    slices.append(slice(start, len(lengths)))
+    return slices

@@ -1,9 +1,9 @@
-"""Which brokers take batches. RocketMQ 4.6.0 refuses every batch in DLedger mode, and nothing announces that.
+"""Remembers which brokers accept batches. RocketMQ 4.6.0 rejects every batch in DLedger mode without notice.
 
-The first batch to a broker is a probe. Until it is answered, all other sends for that broker wait: if the
-broker refuses the batch, its messages are sent again one by one, and must not come behind later ones. That
-costs one round trip. A broker that refused is probed again every `ASK_AGAIN_MS`, since it may have been
-upgraded, or may have refused the batch for one of its messages.
+The first batch to a broker is a probe. All other sends for that broker wait for its response: if the broker
+rejects the batch, its messages are sent again one by one and must come before later ones. That costs one
+round trip. A broker that rejected a batch is probed again every `PROBE_AGAIN_MS`: it may have been upgraded,
+or may have rejected the batch because of one of its messages.
 """
 
 from __future__ import annotations
@@ -13,98 +13,98 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rocketpy.errors import BrokerError, RocketError
-from rocketpy.producer.send.batch_builder import ProducerBatch
-from rocketpy.producer.send.pending import PendingSend
+from rocketpy.producer.send.pending import PendingSend, ProducerBatch
+from rocketpy.producer.send.retry import AttemptEnd
 from rocketpy.protocol.codes import ResponseCode
 
 log = logging.getLogger("rocketpy.producer")
 
-ASK_AGAIN_MS: Final = 60_000
-"""How long after a refusal the next batch is tried. A refused one costs a round trip and a log line."""
-_REFUSALS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
-"""Answers of a broker that cannot take a batch. It has stored nothing of it."""
+PROBE_AGAIN_MS: Final = 60_000
+"""Time from a rejection to the next probe. A rejected batch costs a round trip and a log line."""
+_REJECTIONS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
+"""Response codes of a broker that does not support batches. It has stored nothing of the batch."""
 
 
 class BatchSupport:
     """What a producer knows of its brokers, by their names.
 
-    now_ms: a steady clock. asked: brokers whose answer is awaited, with the batch that is the probe.
+    now_ms: a monotonic clock. probes: batches whose response decides, by broker.
     """
 
     def __init__(self, now_ms: Callable[[], float]) -> None:
         self.now_ms = now_ms
-        self.asked: dict[str, ProducerBatch] = {}
-        self._taking: set[str] = set()
+        self.probes: dict[str, ProducerBatch] = {}
+        self._supported: set[str] = set()
         self._rejected_at: dict[str, float] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._ready: list[Callable[[], None]] = []
 
     @property
     def rejecting(self) -> tuple[str, ...]:
-        """Brokers that refused the last batch they got, sorted."""
+        """Brokers that rejected the last batch, sorted."""
         return tuple(sorted(self._rejected_at))
 
-    def refuses(self, broker_name: str) -> bool:
-        """Whether messages for a broker are to be sent one by one for now."""
-        refused_at = self._rejected_at.get(broker_name)
-        return refused_at is not None and self.now_ms() - refused_at < ASK_AGAIN_MS
+    def rejects(self, broker_name: str) -> bool:
+        """Return whether messages for a broker are to be sent individually for now."""
+        rejected_at = self._rejected_at.get(broker_name)
+        return rejected_at is not None and self.now_ms() - rejected_at < PROBE_AGAIN_MS
 
-    def ask(self, broker_name: str, batch: ProducerBatch) -> None:
-        """Note that a batch is about to be sent: it is a probe unless the broker is known to take batches."""
-        if broker_name not in self._taking:
-            self.asked[broker_name] = batch
+    def probe(self, broker_name: str, batch: ProducerBatch) -> None:
+        """Note that a batch is about to be sent: a probe unless the broker is known to accept batches."""
+        if broker_name not in self._supported:
+            self.probes[broker_name] = batch
 
-    def take_back(self, broker_name: str, send: PendingSend[Any]) -> None:
-        """Note that a send was not written after all: as a probe it would wait for its own answer."""
-        if self.asked.get(broker_name) is send:
-            del self.asked[broker_name]
+    def cancel(self, broker_name: str, send: PendingSend[Any]) -> None:
+        """Note that a send was not written after all; as a probe it would wait for its own response."""
+        if self.probes.get(broker_name) is send:
+            del self.probes[broker_name]
 
     def wait(self, broker_name: str, then: Callable[[], None]) -> None:
-        """Call `then` when the answer has come; in order, with nothing in between."""
+        """Call `then` after the response to the probe, in order and with nothing in between."""
         self._waiting.setdefault(broker_name, []).append(then)
 
-    def learn(self, batch: ProducerBatch, error: RocketError | None = None) -> bool:
-        """Take the end of an attempt; return whether the broker refused the batch as a whole.
+    def record(self, batch: ProducerBatch, end: AttemptEnd) -> bool:
+        """Record the end of an attempt; return whether the broker rejected the batch as a whole.
 
-        Call `go_on` after the batch has been dealt with.
+        Call `release` after the batch has been dealt with.
         """
         name = batch.queue.broker_name if batch.queue is not None else ""
-        if self.asked.get(name) is batch:
-            del self.asked[name]
+        if self.probes.get(name) is batch:
+            del self.probes[name]
             self._ready += self._waiting.pop(name, ())
-        if error is None:
-            self._taking.add(name)
+        if not isinstance(end, RocketError):
+            self._supported.add(name)
             if self._rejected_at.pop(name, None) is not None:
-                log.info("broker %s takes batches again", name)
+                log.info("broker %s accepts batches again", name)
             return False
-        refused = _is_refusal(error)
-        if refused:
-            self._taking.discard(name)
-            self._rejected_at[name] = self.now_ms()
-            log.info(
-                "broker %s rejected a batch; sending messages individually, and the next batch in %d s: %s",
-                name,
-                ASK_AGAIN_MS // 1000,
-                error,
-            )
-        return refused
+        if not _is_rejection(end):
+            return False
+        self._supported.discard(name)
+        self._rejected_at[name] = self.now_ms()
+        log.info(
+            "broker %s rejected a batch; sending messages individually, and the next batch in %d s: %s",
+            name,
+            PROBE_AGAIN_MS // 1000,
+            end,
+        )
+        return True
 
-    def single_failed(self, broker_name: str, error: RocketError) -> None:
-        """Take the failure of a message that was sent alone.
+    def record_single(self, broker_name: str, error: RocketError) -> None:
+        """Record the failure of a message that was sent individually.
 
-        If the broker refuses it too, it may have refused the batch for this message: the next batch is a
-        probe, without a pause.
+        If the broker rejects it too, it may have rejected the batch because of this message: the next batch
+        is a probe at once.
         """
-        if broker_name in self._rejected_at and _is_refusal(error):
+        if broker_name in self._rejected_at and _is_rejection(error):
             del self._rejected_at[broker_name]
 
-    def go_on(self) -> None:
-        """Let those go on who waited for an answer that has come."""
+    def release(self) -> None:
+        """Resume the sends that waited for a response that has come."""
         while self._ready:
             ready, self._ready = self._ready, []
             for then in ready:
                 then()
 
 
-def _is_refusal(error: RocketError) -> bool:
-    return isinstance(error, BrokerError) and error.code in _REFUSALS
+def _is_rejection(error: RocketError) -> bool:
+    return isinstance(error, BrokerError) and error.code in _REJECTIONS

@@ -1,21 +1,32 @@
-"""The way from a message to a send in the sender: bounds, selectors, gathering, preparing, compression."""
+"""Takes messages from the producer: checks, limits, selectors; then to the accumulator or the encoder."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from threading import get_ident
 from typing import Any, Final, TypeVar
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.selectors import QueueSelector
-from rocketpy.config import COMPRESSION_TYPES, ProducerConfig, check_timeout
-from rocketpy.errors import BatchIncomplete, MessageInvalid, MessageTooLarge, RocketError
+from rocketpy.config import ProducerConfig, check_timeout
+from rocketpy.errors import (
+    BatchIncomplete,
+    MessageInvalid,
+    MessageTooLarge,
+    Outcome,
+    RocketError,
+    RouteNotFound,
+)
 from rocketpy.hooks import SendEvent
 from rocketpy.message.message import Message, check_message
-from rocketpy.producer.send.batch import check_batch, messages_of
-from rocketpy.producer.send.encoder import BatchPart
+from rocketpy.producer.listeners import Listeners
+from rocketpy.producer.send.accumulator import Accumulator
+from rocketpy.producer.send.batch_builder import check_batch, messages_of
+from rocketpy.producer.send.encoder import BatchPart, MessageEncoder
+from rocketpy.producer.send.flow_control import InFlightLimiter
 from rocketpy.producer.send.pending import (
     HalfSend,
     OnewaySend,
@@ -24,37 +35,46 @@ from rocketpy.producer.send.pending import (
     SingleRequest,
     SingleSend,
 )
-from rocketpy.producer.send.publish_info import TopicPublishInfo
-from rocketpy.producer.send.selected import submit_selected
-from rocketpy.producer.send.sender import Sender
+from rocketpy.producer.send.publish_info import PublishInfoTable, TopicPublishInfo
+from rocketpy.producer.send.retry import SendRules, copy_of, needs_master, never_sent, route_pause_ms
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.message.compression import compress_if_worth
 from rocketpy.results import SendResult
 
 R = TypeVar("R")
 
 
 class SendDispatcher:
-    """Hands one producer's messages to its sender.
+    """Checks one producer's messages and passes them on.
 
-    gathers: whether sends may travel together.
-    limiter, new_future: the sender's. Time-outs are in ms; None stands for the producer's.
+    batching: whether sends may share a request. new_future: of this event loop. Time-outs are in ms; None
+    stands for that of the producer.
     """
 
     def __init__(
-        self, sender: Sender, client: ClientInstance, config: ProducerConfig, *, gathers: bool
+        self,
+        client: ClientInstance,
+        config: ProducerConfig,
+        limiter: InFlightLimiter,
+        publish_infos: PublishInfoTable,
+        listeners: Listeners,
+        accumulator: Accumulator,
+        encoder: MessageEncoder,
+        *,
+        batching: bool,
     ) -> None:
-        self.sender: Final = sender
-        self.limiter: Final = sender.limiter
-        self.new_future: Final[Callable[[], asyncio.Future[Any]]] = sender.new_future
-        self._config = config
+        self.limiter: Final = limiter
         self._client = client
-        self._gathers = gathers
-        self._runs = sender.loop.is_running
-        self._compress_above = config.compression.above_bytes
-        self._gather_up_to = min(self._compress_above, config.max_message_bytes) if gathers else -1
+        self._config = config
+        self._publish_infos = publish_infos
+        self._listeners = listeners
+        self._accumulator = accumulator
+        self._encoder = encoder
+        self._batching = batching
+        self._batch_up_to = min(config.compression.above_bytes, config.max_message_bytes) if batching else -1
+        self._loop = asyncio.get_running_loop()
+        self._new_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self._loop)
 
-    def hand_over(
+    def dispatch(
         self,
         kind: type[SingleRequest[R]],
         message: Message,
@@ -63,14 +83,14 @@ class SendDispatcher:
         arg: object,
         timeout_ms: int | None,
     ) -> asyncio.Future[R]:
-        """Submit one message for which there is room; return the future of its end."""
+        """Send one message that the limiter lets through; return the future of its result."""
         if get_ident() != self._client.thread:  # a fifth of the time of looking for the loop itself
             self._client.check_loop()
-        future: asyncio.Future[R] = self.new_future()
+        future: asyncio.Future[R] = self._new_future()
         if selector is None:
-            self.submit(kind, message, future, queue, timeout_ms)
+            self._dispatch(kind, message, future, queue, timeout_ms)
         else:
-            self.select(kind, message, future, queue, selector, arg, timeout_ms)
+            self._select(kind, message, future, queue, selector, arg, self._time_for(timeout_ms))
         return future
 
     async def send(
@@ -82,19 +102,19 @@ class SendDispatcher:
         arg: object,
         timeout_ms: int | None,
     ) -> R:
-        """Wait for room if need be, submit, and wait for the end. See `Producer.send`."""
+        """Wait for the limiter if need be, send one message, and wait for its result."""
         self._client.check_loop()
-        timeout_ms = await self._wait_for_room(len(message.body), timeout_ms)
-        return await self.hand_over(kind, message, queue, selector, arg, timeout_ms)
+        timeout_ms = await self._wait_for_limiter(len(message.body), timeout_ms)
+        return await self.dispatch(kind, message, queue, selector, arg, timeout_ms)
 
     async def send_half(
         self, message: Message, timeout_ms: int | None
     ) -> tuple[SendResult, Mapping[str, str]]:
-        """Send a half message; return also what listeners have added to its properties."""
+        """Send a half message; return also the properties that listeners have added."""
         self._client.check_loop()
-        timeout_ms = await self._wait_for_room(len(message.body), timeout_ms)
-        future: asyncio.Future[SendResult] = self.new_future()
-        event = self.submit(HalfSend, message, future, None, timeout_ms)
+        timeout_ms = await self._wait_for_limiter(len(message.body), timeout_ms)
+        future: asyncio.Future[SendResult] = self._new_future()
+        event = self._dispatch(HalfSend, message, future, None, timeout_ms)
         return await future, event.extra_properties[0] if event is not None else {}
 
     async def send_batch(
@@ -106,13 +126,13 @@ class SendDispatcher:
         check_batch(messages)
         if queue is not None:
             self._check_queue(queue, messages[0].topic)
-        listeners = self.sender.listeners
-        listeners.look()
+        listeners = self._listeners
+        listeners.dormant.check()
         event = listeners.announce(messages) if listeners.all else None
         results: list[SendResult] = []
         is_given = queue is not None
         try:
-            for part in self.sender.encoder.batch_parts(messages, event):
+            for part in self._encoder.batch_parts(messages, event):
                 try:
                     follows = bool(results) and not is_given
                     results += await self._send_part(part, queue, timeout_ms, event, follows=follows)
@@ -120,8 +140,8 @@ class SendDispatcher:
                     if not results:
                         raise
                     raise BatchIncomplete(results, len(messages), error) from error
-                queue = results[-1].queue  # the rest follows to the same place
-        except BaseException as error:
+                queue = results[-1].queue  # the rest follows to the same queue
+        except BaseException as error:  # the listeners get its end, also when cancelled
             if event is not None:
                 listeners.ended(event, error)
             raise
@@ -129,26 +149,16 @@ class SendDispatcher:
             listeners.ended(event, results)
         return results
 
-    def select(
-        self,
-        kind: type[SingleRequest[R]],
-        message: Message,
-        future: asyncio.Future[R],
-        queue: MessageQueue | None,
-        selector: QueueSelector,
-        arg: object,
-        timeout_ms: int | None,
-    ) -> None:
-        """Submit one message to the queue that a selector chooses."""
-        if queue is not None:
-            raise MessageInvalid(f"both queue={queue} and a selector were given; a message goes to one queue")
+    def flush(self) -> None:
+        """Send the open batches."""
+        self._accumulator.flush()
 
-        def submit(chosen: MessageQueue, left_ms: int) -> None:
-            self.submit(kind, message, future, chosen, left_ms)
+    def close(self, reason: RocketError) -> None:
+        """Reject new sends with the reason, and send the open batches."""
+        self.limiter.close(reason)
+        self._accumulator.flush()
 
-        submit_selected(self.sender, message, future, selector, arg, self._time_for(timeout_ms), submit)
-
-    def submit(
+    def _dispatch(
         self,
         kind: type[SingleRequest[Any]],
         message: Message,
@@ -156,106 +166,115 @@ class SendDispatcher:
         queue: MessageQueue | None,
         timeout_ms: int | None,
     ) -> SendEvent | None:
-        """Check one message, accept it, and send it as far as that goes without waiting.
+        """Check one message, and pass it on to the accumulator or the encoder.
 
-        Returns what listeners follow, unless it was gathered.
+        Returns the event of the listeners for a message that is sent individually.
         """
         size = len(message.body)
-        sender = self.sender
         if queue is not None:
             self._check_queue(queue, message.topic)
-        publish_info = sender.publish_infos[message.topic]
+        publish_info = self._publish_infos[message.topic]
         timeout_ms = self._config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
-        listeners = sender.listeners
-        if listeners.dormant and not self.limiter.count:
-            listeners.look()
-        if (
+        listeners = self._listeners
+        if not self.limiter.count and listeners.dormant:
+            listeners.dormant.check()
+        batched = (
             kind is SingleSend
-            and size <= self._gather_up_to
+            and size <= self._batch_up_to
             and not message.delay_level
             and publish_info.may_batch
-            and (self.limiter.count or not sender.accumulator.last_batch_was_single)
-        ):
-            if listeners.all:
-                self._gather_announced(publish_info, message, future, queue, timeout_ms)
-            else:
-                sender.accumulator.add(publish_info, message, future, None, queue, timeout_ms)
-            return None
-        self._check_single(size)
+            and (self.limiter.count or not self._accumulator.last_batch_was_single)
+        )
+        if not batched:
+            self._check_single(size)
         event = listeners.announce((message,), oneway=kind is OnewaySend) if listeners.all else None
         try:
-            tail = sender.encoder.tail(message, event)
+            if batched:
+                self._accumulator.add(publish_info, message, future, event, queue, timeout_ms)
+                return None
+            tail = self._encoder.tail(message, event)
         except RocketError as error:
             if event is not None:
                 listeners.ended(event, error)
             raise
+        if self._batching:
+            self._accumulator.flush_topic(publish_info)
         events = (event,) if event is not None else ()
-        send = sender.encoder.single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
-        if self._gathers:
-            sender.accumulator.flush_topic(publish_info)
-        sender.accept(send)
-        if size <= self._compress_above:
-            sender.begin(send)
-        else:
-            self._compress(send)
+        self._encoder.send_single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
         return event
 
-    def _gather_announced(
+    # -- selectors ----------------------------------------------------------------------------
+
+    def _select(
         self,
-        publish_info: TopicPublishInfo,
+        kind: type[SingleRequest[Any]],
         message: Message,
-        future: asyncio.Future[SendResult],
+        future: asyncio.Future[Any],
         queue: MessageQueue | None,
+        selector: QueueSelector,
+        arg: object,
         timeout_ms: int,
     ) -> None:
-        """Accept a message that travels with others, should there be any, and tell the listeners."""
-        event = self.sender.listeners.announce((message,))
-        try:
-            self.sender.accumulator.add(publish_info, message, future, event, queue, timeout_ms)
-        except RocketError as error:
-            self.sender.listeners.ended(event, error)
-            raise
+        """Dispatch one message to the queue that a selector chooses, once the route is known.
+
+        Messages of one topic that wait for its route keep their order, and count as in flight. Errors are
+        raised at once if there is no wait; otherwise they fail the future.
+        """
+        if queue is not None:
+            raise MessageInvalid(f"both queue={queue} and a selector were given; a message goes to one queue")
+        publish_info = self._publish_infos[message.topic]
+        if publish_info.queue_connections:
+            chosen = _choose_queue(publish_info, selector, message, arg)
+            self._dispatch(kind, message, future, chosen, timeout_ms)
+            return
+        size = len(message.body)
+        self.limiter.acquire(size)
+        now_ms = self._client.now_ms()
+        rules = SendRules(now_ms, now_ms + timeout_ms, self._config.retry)
+
+        def go_on() -> None:
+            closed = self.limiter.closed
+            view = publish_info.view
+            left_ms = rules.deadline_ms - self._client.now_ms()
+            if not future.done() and closed is None and left_ms > 0 and needs_master(view.route):
+                pause_ms = min(route_pause_ms(rules.retry), left_ms)
+                publish_info.request_route(go_on, view.refreshed_ms + pause_ms)
+                return
+            self.limiter.release(size)
+            if future.done():
+                return
+            if closed is not None or left_ms < 1:
+                _fail_unsent(future, copy_of(closed) if closed is not None else never_sent(view, rules))
+                return
+            try:
+                chosen = _choose_queue(publish_info, selector, message, arg)
+                self._dispatch(kind, message, future, chosen, int(left_ms))
+            except Exception as error:  # noqa: BLE001 - the selector is the application's, its error the caller's
+                _fail_unsent(future, error)
+
+        publish_info.request_route(go_on)
+
+    # -- checks and time-outs -----------------------------------------------------------------
 
     def _check_single(self, size: int) -> None:
-        """See to it that a message can leave by itself, here. Raises MessageTooLarge, ClientClosed."""
-        if not self._runs():  # another loop in the same thread
+        """Raise MessageTooLarge or ClientClosed for a message that cannot be sent individually from here."""
+        if not self._loop.is_running():  # another loop in the same thread
             self._client.check_loop()
         allowed = self._config.max_message_bytes
         if size > allowed:
-            raise MessageTooLarge(f"a body of {size} bytes, {allowed} are allowed")
+            raise MessageTooLarge(f"the body has {size} bytes; {allowed} are allowed")
 
     def _check_queue(self, queue: MessageQueue, topic: str) -> None:
-        """See to it that a queue is one of the message's topic: on the wire there is only its number."""
+        """Raise MessageInvalid unless a queue is one of the message's topic: only its number is sent."""
         if not isinstance(queue, MessageQueue):
             raise MessageInvalid(
-                f"queue is {queue!r}; it must be a MessageQueue, as fetch_publish_queues gives"
+                f"queue is {queue!r}; it must be a MessageQueue, such as fetch_publish_queues returns"
             )
         namespace = self._client.config.namespace
         if queue.topic != topic and wrap(namespace, queue.topic) != wrap(namespace, topic):
             raise MessageInvalid(
                 f"a message of topic {topic} cannot go to a queue of topic {queue.topic}: {queue}"
             )
-
-    def _compress(self, send: SingleRequest[R]) -> None:
-        """Compress its body, then begin. On a thread when it is long and no order would be lost by that."""
-        config = self._config.compression
-        if send.given is not None or send.size <= config.off_loop_above_bytes:
-            send.body, send.sys_flag = compress_if_worth(
-                send.body, COMPRESSION_TYPES[config.type], config.level
-            )
-            self.sender.begin(send)
-        else:
-            self._client.tasks.spawn(self._compress_on_thread(send), "compression")
-
-    async def _compress_on_thread(self, send: SingleRequest[R]) -> None:
-        config = self._config.compression
-        try:
-            send.body, send.sys_flag = await self.sender.loop.run_in_executor(
-                None, compress_if_worth, send.body, COMPRESSION_TYPES[config.type], config.level
-            )
-        finally:
-            # Also when that failed: the body is then as it was, and goes like that.
-            self.sender.begin_late(send)
 
     async def _send_part(
         self,
@@ -267,28 +286,49 @@ class SendDispatcher:
         follows: bool,
     ) -> Sequence[SendResult]:
         """Send one request of a batch."""
-        sender = self.sender
-        left_ms = self._time_for(await self._wait_for_room(len(part.body), timeout_ms))
-        future: asyncio.Future[Sequence[SendResult]] = self.new_future()
-        publish_info = sender.publish_infos[part.messages[0].topic]
-        send = sender.encoder.batch(publish_info, part, future, queue, left_ms, event, follows=follows)
-        sender.accept(send)
-        sender.begin(send)
+        left_ms = self._time_for(await self._wait_for_limiter(len(part.body), timeout_ms))
+        future: asyncio.Future[Sequence[SendResult]] = self._new_future()
+        publish_info = self._publish_infos[part.messages[0].topic]
+        self._encoder.send_part(publish_info, part, future, queue, left_ms, event, follows=follows)
         return await future
 
-    async def _wait_for_room(self, size: int, timeout_ms: int | None) -> int | None:
-        """Wait until a body of so many bytes would be accepted; what is left of the time-out."""
-        if self.limiter.refuses(size):
+    async def _wait_for_limiter(self, size: int, timeout_ms: int | None) -> int | None:
+        """Wait until a body of this size may be sent; return what is left of the time-out."""
+        if self.limiter.would_block(size):
             return await self.limiter.wait(size, self._time_for(timeout_ms))
         return timeout_ms
 
     def _time_for(self, timeout_ms: int | None) -> int:
-        """The caller's time-out, or the producer's. Raises ConfigInvalid."""
+        """Return the caller's time-out, or that of the producer. Raises ConfigInvalid."""
         return self._config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
 
 
+def _choose_queue(
+    publish_info: TopicPublishInfo, selector: QueueSelector, message: Message, arg: object
+) -> MessageQueue:
+    """Return the selector's queue. Raises its errors, RouteNotFound, and MessageInvalid for another value."""
+    view = publish_info.view
+    if view.route is None or not view.route.queues:
+        if view.error is not None:
+            raise copy_of(view.error)
+        raise RouteNotFound(f"topic {message.topic} has no writable queue")
+    queue = selector(view.route.queues, message, arg)
+    if not isinstance(queue, MessageQueue):
+        raise MessageInvalid(
+            f"the selector {selector!r} returned {queue!r}; it must return a queue of those that it got "
+            f"(its arg was {arg!r})"
+        )
+    return queue
+
+
+def _fail_unsent(future: asyncio.Future[Any], error: Exception) -> None:
+    if isinstance(error, RocketError):
+        error.outcome = Outcome.NOT_SENT
+    future.set_exception(error)
+
+
 def kind_of(message: Message) -> type[SingleSend]:
-    """The kind of send that a message needs: replies have one of their own. Raises MessageInvalid."""
+    """Return the kind of send for a message: replies have their own. Raises MessageInvalid."""
     if type(message) is Message:  # in half the time of isinstance
         return SingleSend
     return ReplySend if isinstance(check_message(message), ReplyMessage) else SingleSend

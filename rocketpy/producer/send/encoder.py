@@ -1,27 +1,33 @@
-"""From messages to sends: unique ids, properties, batch bodies."""
+"""From messages to sends: unique ids, properties, compressed bodies, bodies of batches."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice, repeat
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from rocketpy.config import ProducerConfig
+from rocketpy.config import COMPRESSION_TYPES, ProducerConfig
 from rocketpy.hooks import SendEvent
 from rocketpy.message.columns import MessageColumns
 from rocketpy.message.message import Message
-from rocketpy.producer.send.batch import split_batch
-from rocketpy.producer.send.batch_builder import BatchBuilder, ProducerBatch
-from rocketpy.producer.send.pending import BatchSend, Owner, SingleRequest, SingleSend
+from rocketpy.producer.send.batch_builder import BatchBuilder, split_batch
+from rocketpy.producer.send.pending import BatchSend, ProducerBatch, SingleRequest, SingleSend
 from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.request_template import head_text, properties_text, tail_text
+from rocketpy.producer.send.sender import Sender
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.batch import encode_batch
+from rocketpy.protocol.message.compression import compress_if_worth
 from rocketpy.protocol.message.message_id import UniqueIdGenerator
 from rocketpy.protocol.message.properties import PROPERTY_INSTANCE_ID
 from rocketpy.results import SendResult
+from rocketpy.runtime.tasks import Tasks
+
+log = logging.getLogger("rocketpy.producer")
 
 _BATCH_PROPERTIES: Final = {True: "WAIT\x01true\x02", False: "WAIT\x01false\x02"}
 
@@ -29,7 +35,7 @@ R = TypeVar("R")
 
 
 class BatchPart(NamedTuple):
-    """What goes into one request of a batch."""
+    """The content of one request of a `send_batch`."""
 
     messages: Sequence[Message]
     message_ids: Sequence[str]
@@ -37,51 +43,29 @@ class BatchPart(NamedTuple):
 
 
 class MessageEncoder:
-    """Makes the sends of one producer. address: the client's, for unique ids. namespace: the client's."""
+    """Makes the sends of one producer and passes them to the sender.
 
-    def __init__(self, owner: Owner, config: ProducerConfig, address: bytes, namespace: str = "") -> None:
-        self._owner = owner
+    address: of the client, for unique ids. namespace, tasks: of the client.
+    """
+
+    def __init__(
+        self, sender: Sender, config: ProducerConfig, tasks: Tasks, address: bytes, namespace: str = ""
+    ) -> None:
+        self._sender = sender
+        self._on_attempt_end = sender.attempt_ended
         self._config = config
+        self._compress_above = config.compression.above_bytes
+        self._tasks = tasks
         self._checksum = config.body_checksum
         self._instance = {PROPERTY_INSTANCE_ID: namespace} if namespace else None
         self._adds_none = not self._checksum and not self._instance
         self._ids = UniqueIdGenerator(address)
         self._head_bytes = len(head_text("0" * (24 + 2 * len(address)), wait_store=False))
-        self._steady = asyncio.get_running_loop().time
-
-    def single(
-        self,
-        kind: type[SingleRequest[R]],
-        publish_info: TopicPublishInfo,
-        message: Message,
-        future: asyncio.Future[R],
-        tail: str,
-        queue: MessageQueue | None,
-        timeout_ms: int,
-        events: Sequence[SendEvent],
-    ) -> SingleRequest[R]:
-        """A send of one message, whose properties are made already: see `tail`."""
-        born_ms = time.time_ns() // 1_000_000
-        message_id = message.unique_id or self._ids.next(born_ms)
-        now_ms = self._steady() * 1000
-        return kind(
-            message,
-            message_id,
-            future,
-            message.body,
-            tail,
-            owner=self._owner,
-            publish_info=publish_info,
-            size=len(message.body),
-            given=queue,
-            born_ms=born_ms,
-            accepted_ms=now_ms,
-            deadline_ms=now_ms + timeout_ms,
-            events=events,
-        )
+        self._loop = asyncio.get_running_loop()
+        self._now_s = self._loop.time
 
     def tail(self, message: Message, event: SendEvent | None) -> str:
-        """Its properties behind those that all messages have. Raises MessageTooLarge."""
+        """Return its properties behind those that all messages have. Raises MessageTooLarge."""
         has_own = message.properties or message.tags or message.keys or message.delay_level
         if event is None and self._adds_none and not has_own:
             return ""
@@ -93,52 +77,80 @@ class MessageEncoder:
             head_bytes = len(head_text(message.unique_id, wait_store=False))
         return tail_text(message, head_bytes, self._checksum, extra)
 
-    def gathered(self, batch: BatchBuilder) -> ProducerBatch:
-        """What was gathered, as it leaves: with ids and times."""
-        born_ms = time.time_ns() // 1_000_000
-        count = len(batch.messages)
-        now_ms = self._steady() * 1000
-        ids = self._ids.take(born_ms, count)
-        return ProducerBatch(
-            batch.messages,
-            _own_ids(batch.messages, ids) if batch.has_ids else ids,
-            _BATCH_PROPERTIES[batch.wait],
-            batch.futures,
-            batch.tails,
-            batch.wait,
-            owner=self._owner,
-            publish_info=batch.publish_info,
-            size=batch.size,
-            given=batch.given,
-            born_ms=born_ms,
-            accepted_ms=now_ms,
-            deadline_ms=now_ms + batch.timeout_ms,
-            events=batch.events,
-            count=count,
-        )
+    def send_single(
+        self,
+        kind: type[SingleRequest[R]],
+        publish_info: TopicPublishInfo,
+        message: Message,
+        future: asyncio.Future[R],
+        tail: str,
+        queue: MessageQueue | None,
+        timeout_ms: int,
+        events: Sequence[SendEvent],
+    ) -> None:
+        """Send one message in a request of its own, with its properties from `tail`."""
+        send = self._single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
+        self._sender.accept(send)
+        if send.size > self._compress_above:
+            self._compress(send)
+        else:
+            self._sender.begin(send)
 
-    def alone(self, batch: BatchBuilder) -> SingleRequest[SendResult]:
-        """The only message of a batch, as a send of its own."""
-        return self.single(
-            SingleSend,
-            batch.publish_info,
-            batch.messages[0],
-            batch.futures[0],
-            batch.tails[0],
-            batch.given,
-            batch.timeout_ms,
-            batch.events,
+    def send_batches(self, batches: Iterable[BatchBuilder]) -> None:
+        """Send batches of the accumulator, whose messages count as in flight already, and write them out."""
+        for batch in batches:
+            try:
+                send = self._gathered(batch)
+            except Exception as error:  # a bug; the callers wait for their futures
+                count, topic = len(batch.messages), batch.publish_info.topic
+                log.exception("%d messages for topic %s cannot be encoded", count, topic)
+                self._sender.fail_unsent(batch.futures, batch.events, batch.size, error)
+            else:
+                self._sender.begin_counted(send)
+        for publish_info in {batch.publish_info: None for batch in batches}:
+            publish_info.flush()
+
+    def send_part(
+        self,
+        publish_info: TopicPublishInfo,
+        part: BatchPart,
+        future: asyncio.Future[Sequence[SendResult]],
+        queue: MessageQueue | None,
+        timeout_ms: int,
+        event: SendEvent | None,
+        *,
+        follows: bool,
+    ) -> None:
+        """Send one request of a `send_batch`. follows: see `SendRules`."""
+        now_ms = self._now_s() * 1000
+        send = BatchSend(
+            part.messages,
+            part.message_ids,
+            _BATCH_PROPERTIES[part.messages[0].wait_store],
+            part.body,
+            future,
+            follows,
+            on_attempt_end=self._on_attempt_end,
+            publish_info=publish_info,
+            size=len(part.body),
+            given=queue,
+            born_ms=time.time_ns() // 1_000_000,
+            accepted_ms=now_ms,
+            deadline_ms=now_ms + timeout_ms,
+            events=(event,) if event is not None else (),
         )
+        self._sender.accept(send)
+        self._sender.begin(send)
 
     def batch_parts(self, messages: Sequence[Message], event: SendEvent | None) -> Iterator[BatchPart]:
-        """The requests that a batch takes. Raises MessageTooLarge before the first."""
+        """Yield the requests of a `send_batch`. Raises MessageTooLarge before the first."""
         ids = self._ids.take(time.time_ns() // 1_000_000, len(messages))
         flags: Iterable[int]
         if isinstance(messages, MessageColumns) and event is None and not self._checksum:
             topic, bodies, flags = messages.topic, messages.bodies, repeat(0)
             properties = messages.property_texts(ids)
         else:
-            messages = list(messages)  # of columns each element is made when it is asked for
+            messages = list(messages)  # columns create each message when it is read
             ids = _own_ids(messages, ids)
             topic = messages[0].topic
             bodies = [message.body for message in messages]
@@ -154,37 +166,91 @@ class MessageEncoder:
             body = encode_batch(islice(elements, part.stop - part.start))
             yield BatchPart(messages[part], ids[part], body)
 
-    def batch(
+    def _single(
         self,
+        kind: type[SingleRequest[R]],
         publish_info: TopicPublishInfo,
-        part: BatchPart,
-        future: asyncio.Future[Sequence[SendResult]],
+        message: Message,
+        future: asyncio.Future[R],
+        tail: str,
         queue: MessageQueue | None,
         timeout_ms: int,
-        event: SendEvent | None,
-        *,
-        follows: bool,
-    ) -> BatchSend:
-        """A send of one part; listeners hear of the whole batch's end only. follows: see `SendRules`."""
-        now_ms = self._steady() * 1000
-        return BatchSend(
-            part.messages,
-            part.message_ids,
-            _BATCH_PROPERTIES[part.messages[0].wait_store],
-            part.body,
+        events: Sequence[SendEvent],
+    ) -> SingleRequest[R]:
+        born_ms = time.time_ns() // 1_000_000
+        message_id = message.unique_id or self._ids.next(born_ms)
+        now_ms = self._now_s() * 1000
+        return kind(
+            message,
+            message_id,
             future,
-            follows,
-            owner=self._owner,
+            message.body,
+            tail,
+            on_attempt_end=self._on_attempt_end,
             publish_info=publish_info,
-            size=len(part.body),
+            size=len(message.body),
             given=queue,
-            born_ms=time.time_ns() // 1_000_000,
+            born_ms=born_ms,
             accepted_ms=now_ms,
             deadline_ms=now_ms + timeout_ms,
-            events=(event,) if event is not None else (),
+            events=events,
         )
+
+    def _gathered(self, batch: BatchBuilder) -> SingleRequest[SendResult] | ProducerBatch:
+        """Return a batch as it leaves, with ids and times; a batch of one message as a plain send."""
+        count = len(batch.messages)
+        if count == 1:
+            return self._single(
+                SingleSend,
+                batch.publish_info,
+                batch.messages[0],
+                batch.futures[0],
+                batch.tails[0],
+                batch.given,
+                batch.timeout_ms,
+                batch.events,
+            )
+        born_ms = time.time_ns() // 1_000_000
+        now_ms = self._now_s() * 1000
+        ids = self._ids.take(born_ms, count)
+        return ProducerBatch(
+            batch.messages,
+            _own_ids(batch.messages, ids) if batch.has_ids else ids,
+            _BATCH_PROPERTIES[batch.wait],
+            batch.futures,
+            batch.tails,
+            batch.wait,
+            on_attempt_end=self._on_attempt_end,
+            publish_info=batch.publish_info,
+            size=batch.size,
+            given=batch.given,
+            born_ms=born_ms,
+            accepted_ms=now_ms,
+            deadline_ms=now_ms + batch.timeout_ms,
+            events=batch.events,
+            count=count,
+        )
+
+    def _compress(self, send: SingleRequest[Any]) -> None:
+        """Compress its body, then begin: on a thread if it is long and no order can be lost by that."""
+        config = self._config.compression
+        compress = partial(compress_if_worth, send.body, COMPRESSION_TYPES[config.type], config.level)
+        if send.given is not None or send.size <= config.off_loop_above_bytes:
+            send.body, send.sys_flag = compress()
+            self._sender.begin(send)
+        else:
+            self._tasks.spawn(self._compress_on_thread(send, compress), "compression")
+
+    async def _compress_on_thread(
+        self, send: SingleRequest[Any], compress: partial[tuple[bytes, int]]
+    ) -> None:
+        try:
+            send.body, send.sys_flag = await self._loop.run_in_executor(None, compress)
+        finally:
+            # Also if that failed: then the body is sent as it was.
+            self._sender.begin_later(send)
 
 
 def _own_ids(messages: Iterable[Message], ids: Iterable[str]) -> list[str]:
-    """The id of each message: its own, or else the new one for its place."""
+    """Return the id of each message: its own, or else the new one for its place."""
     return [message.unique_id or new for message, new in zip(messages, ids, strict=True)]

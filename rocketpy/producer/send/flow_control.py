@@ -1,4 +1,4 @@
-"""The bounds of what a producer holds: so many messages and so many bytes, and a queue for those who wait."""
+"""Limits of what a producer has in flight: messages and bytes, with a queue for callers that must wait."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rocketpy.errors import FlowControlled, RocketError
 
 
 class InFlightLimiter:
-    """Counts what is in flight, and lets callers wait, in their order, until there is room.
+    """Counts what is in flight, and lets callers wait in order until they are below the limits.
 
-    count, bytes: what is in flight now; whoever takes room adds to them. closed: why nothing is let in, or
-    None. A place given to someone who waits is kept for them until they run, so nobody overtakes them.
+    count, bytes: messages in flight and the bytes of their bodies. closed: why sends are rejected, or None.
+    A place granted to a waiter counts until the waiter runs, so that no later caller overtakes it.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
@@ -22,91 +22,86 @@ class InFlightLimiter:
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._promised = 0
-        self._promised_bytes = 0
 
-    def refuses(self, size: int) -> bool:
-        """Whether a body of `size` bytes must wait: there is no room, or others wait for it already.
+    def would_block(self, size: int) -> bool:
+        """Return whether a body of `size` bytes must wait.
 
-        One message is always let through, however large.
+        It must when a limit is reached, others wait already, or the limiter is closed. With nothing in
+        flight, a body of any size may go.
         """
-        count = self.count + self._promised
+        count = self.count
         return (
             count >= self._max_count
-            or (count > 0 and self.bytes + self._promised_bytes + size > self._max_bytes)
+            or (count > 0 and self.bytes + size > self._max_bytes)
             or self.closed is not None
             or bool(self._waiting)
         )
 
     def check(self, size: int) -> None:
-        """Raise FlowControlled, or why this is closed, when `refuses`."""
+        """Raise FlowControlled, or the reason of the close, when a body of `size` bytes would block."""
         if self.closed is not None:
             raise self.closed
-        if self.refuses(size):
+        if self.would_block(size):
             raise FlowControlled(
-                f"{self._state()}, the bounds are {self._max_count} and {self._max_bytes}; "
-                "`await producer.drain()`, or use `send`, which waits"
+                f"{self._state()}; the limits are {self._max_count} and {self._max_bytes}. "
+                "Call `await producer.drain()` first, or use `send`, which waits"
             )
 
     async def wait(self, size: int, timeout_ms: int) -> int:
-        """Wait for room; return what is left of the time, at least 1 ms.
+        """Wait until a body of `size` bytes may go; return what is left of the time, at least 1 ms.
 
-        Who waits longest goes first. The room is to be taken in the same turn of the loop. Raises
-        FlowControlled after the time, or why this is closed.
+        The caller must call `acquire` in the same turn of the event loop. Raises FlowControlled after the
+        time, or the reason of the close.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000
-        turn = loop.create_future()
-        self._waiting.append((turn, size))
-        self._give()
+        granted = loop.create_future()
+        self._waiting.append((granted, size))
+        self._grant()
         try:
             async with asyncio.timeout_at(until):
-                await turn
+                await granted
         except TimeoutError:
-            raise FlowControlled(f"no room within {timeout_ms} ms: {self._state()}") from None
+            raise FlowControlled(
+                f"still above a limit of the producer after {timeout_ms} ms: {self._state()}"
+            ) from None
         finally:
-            self._end_wait(turn, size)
-            loop.call_soon(self._give)
+            if granted.done() and not granted.cancelled():
+                self.count -= 1
+                self.bytes -= size
+            loop.call_soon(self._grant)
         if self.closed is not None:
             raise self.closed
         return max(1, int((until - loop.time()) * 1000))
 
-    def free(self, size: int, count: int = 1) -> None:
-        """So many are no longer in flight."""
+    def acquire(self, size: int) -> None:
+        """Count one more body in flight."""
+        self.count += 1
+        self.bytes += size
+
+    def release(self, size: int, count: int = 1) -> None:
+        """Count `count` bodies of together `size` bytes as no longer in flight."""
         self.count -= count
         self.bytes -= size
         if self._waiting:
-            self._give()
+            self._grant()
 
     def close(self, reason: RocketError) -> None:
-        """Let nothing in any more; those who wait are told."""
+        """Reject new sends, and wake waiters with the reason."""
         self.closed = reason
-        self._give()
+        self._grant()
 
-    def _is_over(self, size: int) -> bool:
-        """Whether a body of `size` bytes goes beyond the bounds. (`refuses` says it again, being hot.)"""
-        count = self.count + self._promised
-        return count >= self._max_count or (
-            count > 0 and self.bytes + self._promised_bytes + size > self._max_bytes
-        )
-
-    def _give(self) -> None:
-        """Promise room to those who wait, as far as there is any."""
+    def _grant(self) -> None:
+        """Grant places to waiters in order, as far as the limits allow."""
         while self._waiting:
-            turn, size = self._waiting[0]
-            if not turn.done() and self.closed is None and self._is_over(size):
+            granted, size = self._waiting[0]
+            over = self.count >= self._max_count or (self.count > 0 and self.bytes + size > self._max_bytes)
+            if over and not granted.done() and self.closed is None:
                 return
             self._waiting.popleft()
-            if not turn.done():
-                self._promised += 1
-                self._promised_bytes += size
-                turn.set_result(None)
-
-    def _end_wait(self, turn: asyncio.Future[None], size: int) -> None:
-        """Someone no longer waits: the room they were promised, if any, is theirs to take now, or free."""
-        if turn.done() and not turn.cancelled():
-            self._promised -= 1
-            self._promised_bytes -= size
+            if not granted.done():
+                self.acquire(size)
+                granted.set_result(None)
 
     def _state(self) -> str:
-        return f"{self.count} sends with {self.bytes} bytes are in flight"
+        return f"{self.count} messages with {self.bytes} bytes are in flight"

@@ -1,14 +1,15 @@
-"""A send on its way: what the producer remembers of it, and what a connection tells about it.
+"""Sends that are under way: what the producer keeps of each, and what its connection reports about it.
 
-Each is the `Waiter` of its own request, so that no future, task or timer stands between a connection and
-the caller's future.
+Each is the `Waiter` of its own request: no future, task or timer stands between the connection and the
+future of the caller.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,10 +18,11 @@ from rocketpy.errors import RocketError
 from rocketpy.hooks import SendEvent
 from rocketpy.message.message import Message
 from rocketpy.producer.send.publish_info import TopicPublishInfo
-from rocketpy.producer.send.request_template import SendTemplate, head_text
+from rocketpy.producer.send.request_template import SendTemplate, encoded_properties, head_text
 from rocketpy.producer.send.response import parse_batch_response, parse_response
-from rocketpy.producer.send.retry import Attempt, SendRules, copy_of
+from rocketpy.producer.send.retry import Attempt, AttemptEnd, SendRules, copy_of
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult
@@ -28,25 +30,16 @@ from rocketpy.results import SendResult
 R = TypeVar("R")
 
 
-class Owner(Protocol):
-    """Whom a send tells how it went."""
-
-    def answered(self, send: PendingSend[Any], results: Sequence[SendResult]) -> None:
-        """The broker has stored it."""
-
-    def failed(self, send: PendingSend[Any], error: RocketError) -> None:
-        """An attempt has failed."""
-
-
 class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True):
-    """One send with all its attempts. (A Struct, since making one is a third of the time of a plain class.)
+    """One send with all its attempts. (A Struct takes a third of the time of a plain class to create.)
 
-    size, count: how it counts against the bounds. given: the queue that the caller chose. events: a
-    listener's. queue: that of the current attempt. sent_ms: when that began, where it matters. on_wire:
-    whether an attempt waits for its answer now.
+    on_attempt_end: called with the results or the error of each attempt. size, count: bytes of the bodies
+    and messages, as the limiter counts them. given: the queue that the caller chose. events: for the
+    listeners. queue: of the current attempt. sent_ms: when that attempt began, if latencies are measured.
+    on_wire: whether an attempt waits for its response.
     """
 
-    owner: Owner
+    on_attempt_end: Callable[[PendingSend[Any], AttemptEnd], None]
     publish_info: TopicPublishInfo
     size: int
     given: MessageQueue | None
@@ -61,86 +54,90 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     on_wire: bool = False
 
     @property
-    def sent(self) -> Sequence[Message]:
+    def messages(self) -> Sequence[Message]:
         """Its messages."""
         raise NotImplementedError
 
     @property
-    def waiting(self) -> Sequence[asyncio.Future[Any]]:
-        """What its callers wait for; with listeners, one an event."""
+    def futures(self) -> Sequence[asyncio.Future[Any]]:
+        """What its callers wait for; with listeners, one for each event."""
         raise NotImplementedError
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for it any more."""
-        return all(future.done() for future in self.waiting)
+        """Whether no caller waits for it any more."""
+        return all(future.done() for future in self.futures)
 
     def rules(self, retry: RetryConfig) -> SendRules:
-        """What `decide` has to know of it."""
+        """Return what `retry.decide` needs to know of it."""
         return SendRules(self.accepted_ms, self.deadline_ms, retry, self.given)
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
-        """Its request with a JSON header."""
+        """Return its request as a frame with a JSON header."""
         raise NotImplementedError
 
     def command(self, queue_id: int) -> Command:
-        """Its request for any header codec."""
+        """Return its request for any header codec."""
         raise NotImplementedError
 
-    def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
-        """What an answer means. Raises BrokerError, RemoteProtocolError."""
+    def parse(self, response: Command, queue: MessageQueue) -> Sequence[SendResult]:
+        """Return the results in a response. Raises BrokerError, RemoteProtocolError."""
         raise NotImplementedError
 
     def resolve(self, results: Sequence[SendResult]) -> None:
-        """Give the callers what they wait for."""
+        """Give the callers their results."""
         raise NotImplementedError
 
     def fail(self, error: Exception) -> None:
         """Give the callers an error."""
-        fail_all(self.waiting, error)
+        fail_all(self.futures, error)
 
-    def ends(
+    def event_ends(
         self, end: Exception | Sequence[SendResult]
     ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
-        """How it ended, for the listeners."""
-        for event, future in zip(self.events, self.waiting, strict=True):
-            yield event, asyncio.CancelledError() if future.cancelled() else end
+        """Yield each event with its part of the end."""
+        for number, (event, future) in enumerate(zip(self.events, self.futures, strict=True)):
+            if future.cancelled():
+                yield event, asyncio.CancelledError()
+            else:
+                yield event, end if isinstance(end, Exception) else end[number : number + 1]
 
     # -- as the Waiter of a request -----------------------------------------------------------
 
     def done(self) -> bool:
-        """Never: a send whose caller has gone still has to be taken off the bounds."""
+        """Return False: a send whose caller is gone still counts until its attempt ends."""
         return False
 
-    def set_result(self, answer: Command) -> None:
-        """Take the broker's answer."""
+    def set_result(self, response: Command) -> None:
+        """Take the broker's response."""
         self.on_wire = False
         queue = self.queue
         if queue is None:
             return
+        end: AttemptEnd
         try:
-            results = self.results(answer, queue)
+            end = self.parse(response, queue)
         except RocketError as error:
-            self.owner.failed(self, error)
-        else:
-            self.owner.answered(self, results)
+            end = error
+        self.on_attempt_end(self, end)
 
     def set_exception(self, error: RocketError) -> None:
-        """Take the reason why there is no answer."""
+        """Take the reason why there is no response."""
         self.on_wire = False
-        self.owner.failed(self, error)
+        self.on_attempt_end(self, error)
 
 
 class SingleRequest(PendingSend[R]):
     """One message in a request of its own.
 
-    tail: its properties behind the two that all messages have. body, sys_flag: as they travel; they differ
-    from the message's when that is compressed. (A future and not several, and no text that can be made again
-    for another attempt: there may be 100,000 of these.)
+    tail: its properties behind the two that all messages have. body, sys_flag: as sent; they differ from the
+    message's when the body is compressed. (One future instead of several, and no text that can be built
+    again for another attempt, since there may be 100,000 of these.)
     """
 
     flags: ClassVar[int] = 0
-    """Of this kind of message, for the sysFlag."""
+    """Bits of the sysFlag that mark this kind of message."""
+    is_oneway: ClassVar[bool] = False
 
     message: Message
     message_id: str
@@ -150,32 +147,28 @@ class SingleRequest(PendingSend[R]):
     sys_flag: int = 0
 
     @property
-    def sent(self) -> Sequence[Message]:
-        """The message."""
+    def messages(self) -> Sequence[Message]:
         return (self.message,)
 
     @property
-    def waiting(self) -> Sequence[asyncio.Future[R]]:
-        """The future."""
+    def futures(self) -> Sequence[asyncio.Future[R]]:
         return (self.future,)
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether its caller has gone."""
         return self.future.done()
 
     @property
     def template(self) -> SendTemplate:
-        """Makes its requests."""
+        """The template of its requests."""
         return self.publish_info.single
 
     @property
     def properties(self) -> str:
-        """Its properties as they travel."""
+        """Its properties as sent."""
         return head_text(self.message_id, wait_store=self.message.wait_store) + self.tail
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
-        """Its request with a JSON header."""
         return self.template.frame(
             queue_id,
             self.sys_flag | self.flags,
@@ -184,10 +177,10 @@ class SingleRequest(PendingSend[R]):
             self.properties,
             opaque,
             self.body,
+            oneway=self.is_oneway,
         )
 
     def command(self, queue_id: int) -> Command:
-        """Its request for any header codec."""
         return self.template.command(
             queue_id, self.sys_flag | self.flags, self.born_ms, self.message.flag, self.properties, self.body
         )
@@ -196,52 +189,44 @@ class SingleRequest(PendingSend[R]):
 class SingleSend(SingleRequest[SendResult]):
     """One message."""
 
-    def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
-        """One result."""
-        return (parse_response(answer, queue, self.message_id),)
+    def parse(self, response: Command, queue: MessageQueue) -> Sequence[SendResult]:
+        return (parse_response(response, queue, self.message_id),)
 
     def resolve(self, results: Sequence[SendResult]) -> None:
-        """The future of `send`."""
         if not self.future.done():
             self.future.set_result(results[0])
 
 
 class UnbatchedSend(SingleSend):
-    """One message that never travels with others, whatever the settings say."""
+    """One message that is never part of a batch, whatever the configuration says."""
 
 
-class HalfSend(SingleSend):
-    """A half message: the bits in its sysFlag say so, beside the properties. Never part of a batch."""
+class HalfSend(UnbatchedSend):
+    """A half message of a transaction; bits of its sysFlag say so, beside the properties."""
 
     flags = MessageSysFlag.TRANSACTION_PREPARED
 
 
 class ReplyMessage(Message):
-    """A reply, made by `create_reply_message`. Give it to `Producer.send`."""
+    """A reply, made by `create_reply_message`. Pass it to `Producer.send`."""
 
     __slots__ = ()
 
 
-class ReplySend(SingleSend):
-    """A reply: its request code makes the broker push it. Never part of a batch."""
+class ReplySend(UnbatchedSend):
+    """A reply: its request code makes the broker push it to the requester."""
 
     @property
     def template(self) -> SendTemplate:
-        """Makes its requests."""
         return self.publish_info.reply
 
 
 class OnewaySend(SingleRequest[None]):
-    """A message whose answer nobody gets."""
+    """A message without a response."""
 
-    def frame(self, queue_id: int, opaque: int) -> bytes:
-        """A request that says so."""
-        return self.template.oneway_frame(
-            queue_id, self.sys_flag | self.flags, self.born_ms, self.message.flag, self.properties, self.body
-        )
+    is_oneway = True
 
     def resolve(self, results: Sequence[SendResult]) -> None:
-        """It was written."""
         if not self.future.done():
             self.future.set_result(None)
 
@@ -253,28 +238,22 @@ class BatchRequest(PendingSend[R]):
     message_ids: Sequence[str]
     properties: str
 
-    @property
-    def sent(self) -> Sequence[Message]:
-        """The messages."""
-        return self.messages
-
-    def encoded(self) -> bytes:
-        """The body of its request."""
+    def encode_body(self) -> bytes:
+        """Return the body of its request."""
         raise NotImplementedError
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
-        """A batch has its own request code."""
         return self.publish_info.batch.frame(
-            queue_id, 0, self.born_ms, 0, self.properties, opaque, self.encoded()
+            queue_id, 0, self.born_ms, 0, self.properties, opaque, self.encode_body()
         )
 
     def command(self, queue_id: int) -> Command:
-        """The same for any header codec."""
-        return self.publish_info.batch.command(queue_id, 0, self.born_ms, 0, self.properties, self.encoded())
+        return self.publish_info.batch.command(
+            queue_id, 0, self.born_ms, 0, self.properties, self.encode_body()
+        )
 
-    def results(self, answer: Command, queue: MessageQueue) -> Sequence[SendResult]:
-        """One result a message."""
-        return parse_batch_response(answer, queue, self.message_ids)
+    def parse(self, response: Command, queue: MessageQueue) -> Sequence[SendResult]:
+        return parse_batch_response(response, queue, self.message_ids)
 
 
 class BatchSend(BatchRequest[Sequence[SendResult]]):
@@ -284,33 +263,107 @@ class BatchSend(BatchRequest[Sequence[SendResult]]):
     future: asyncio.Future[Sequence[SendResult]]
     follows: bool
 
-    def rules(self, retry: RetryConfig) -> SendRules:
-        """See `PendingSend`."""
-        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.given, self.follows)
-
     @property
-    def waiting(self) -> Sequence[asyncio.Future[Sequence[SendResult]]]:
-        """One future for all."""
+    def futures(self) -> Sequence[asyncio.Future[Sequence[SendResult]]]:
         return (self.future,)
 
-    def encoded(self) -> bytes:
-        """As it was cut."""
+    def rules(self, retry: RetryConfig) -> SendRules:
+        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.given, self.follows)
+
+    def encode_body(self) -> bytes:
         return self.body
 
     def resolve(self, results: Sequence[SendResult]) -> None:
-        """One list for all."""
         if not self.future.done():
             self.future.set_result(results)
 
-    def ends(
+    def event_ends(
         self, end: Exception | Sequence[SendResult]
     ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
-        """None: its event is the whole batch's, of which this may be a part."""
+        """Yield nothing: the event belongs to the whole `send_batch`, of which this may be a part."""
         return ()
 
 
+class CancelledMessages(NamedTuple):
+    """Totals of the cancelled messages that were removed from a batch."""
+
+    messages: int
+    size: int
+    events: list[SendEvent]
+
+
+class ProducerBatch(BatchRequest[SendResult]):
+    """Sends of several callers in one request; each caller gets a result of its own.
+
+    tails, wait: as in `BatchBuilder`.
+    """
+
+    messages: list[Message]
+    message_ids: list[str]
+    futures: list[asyncio.Future[SendResult]]
+    tails: list[str]
+    wait: bool
+
+    def encode_body(self) -> bytes:
+        """Return the body, built for each attempt and not kept."""
+        properties = encoded_properties(self.message_ids, self.tails, wait_store=self.wait)
+        return encode_batch(
+            [
+                (message.flag, message.body, text)
+                for message, text in zip(self.messages, properties, strict=True)
+            ]
+        )
+
+    def resolve(self, results: Sequence[SendResult]) -> None:
+        for future, result in zip(self.futures, results, strict=True):
+            if not future.done():
+                future.set_result(result)
+
+    def drop_cancelled(self) -> CancelledMessages | None:
+        """Remove the messages whose callers are gone; return None when there are none."""
+        gone = [future.done() for future in self.futures]
+        if True not in gone:
+            return None
+        kept = [not done for done in gone]
+        sizes = [len(message.body) for message in compress(self.messages, gone)]
+        dropped = CancelledMessages(len(sizes), sum(sizes), list(compress(self.events, gone)))
+        self.messages = list(compress(self.messages, kept))
+        self.futures = list(compress(self.futures, kept))
+        self.tails = list(compress(self.tails, kept))
+        self.message_ids = list(compress(self.message_ids, kept))
+        self.events = list(compress(self.events, kept))
+        self.count -= dropped.messages
+        self.size -= dropped.size
+        return dropped
+
+    def split(self) -> list[SingleSend]:
+        """Return each message as a send of its own, with the same id and what is left of the time."""
+        events: Sequence[Sequence[SendEvent]] = [(event,) for event in self.events] or [()] * self.count
+        return [
+            SingleSend(
+                message,
+                message_id,
+                future,
+                message.body,
+                tail,
+                on_attempt_end=self.on_attempt_end,
+                publish_info=self.publish_info,
+                size=len(message.body),
+                given=self.given,
+                born_ms=self.born_ms,
+                accepted_ms=self.accepted_ms,
+                deadline_ms=self.deadline_ms,
+                events=event,
+                attempts=self.attempts,
+            )
+            for message, message_id, tail, future, event in zip(
+                self.messages, self.message_ids, self.tails, self.futures, events, strict=True
+            )
+        ]
+
+
 def fail_all(futures: Iterable[asyncio.Future[Any]], error: Exception) -> None:
-    """Give each caller an error: a RocketError of its own, since raising one writes into it."""
+    """Fail the futures, each with a RocketError of its own, since raising an error changes it."""
     for number, future in enumerate(futures):
         if not future.done():
             future.set_exception(copy_of(error) if number and isinstance(error, RocketError) else error)

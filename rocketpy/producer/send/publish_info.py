@@ -1,14 +1,19 @@
-"""The route of one topic as a producer sees it: its own, or the one that a new topic borrows."""
+"""What a producer knows of the topics that it sends to: queues, connections, request templates.
+
+Source: RocketMQ 4.6 TopicPublishInfo, DefaultMQProducerImpl tryToFindTopicPublishInfo.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 
 from rocketpy.client.connections import PeerConnection
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import PublishRoute, borrow_route, publish_route
+from rocketpy.config import ProducerConfig
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.message.message import check_topic
 from rocketpy.producer.send.request_template import SendTemplate
@@ -20,51 +25,24 @@ from rocketpy.protocol.codes import RequestCode
 class TopicPublishInfo:
     """One topic of one producer.
 
-    queue_connections: the queues in their turn, each with the link to its broker; empty while no
-    route is known. links: those to the brokers.
-    turn: the next one's number. single, batch, reply: the frames of its requests.
-    topic: as the application knows it, without its namespace. may_batch: whether a broker
-    may take batches for this topic.
+    topic: as the application knows it, without its namespace. queue_connections: the queues in round-robin
+    order, each with the connection to its broker; empty while no route is known. connections: those of the
+    brokers. turn: counts the sends, to choose the next queue. may_batch: whether brokers accept batches for
+    this topic. single, batch, reply: templates of its requests.
     """
 
-    __slots__ = (
-        "_asked_ms",
-        "_client",
-        "_default_queues",
-        "_error",
-        "_is_new",
-        "_own",
-        "_pause",
-        "_route",
-        "_template",
-        "_waiting",
-        "batch",
-        "links",
-        "may_batch",
-        "queue_connections",
-        "reply",
-        "single",
-        "topic",
-        "turn",
-    )
-
-    def __init__(
-        self,
-        client: ClientInstance,
-        group: str,
-        topic: str,
-        default_topic: str,
-        default_queues: int,
-        turn: int,
-    ) -> None:
+    def __init__(self, client: ClientInstance, group: str, topic: str, config: ProducerConfig) -> None:
         self.topic = topic
-        self.turn = turn
+        self.turn = random.randrange(1 << 16)
         self.queue_connections: list[tuple[MessageQueue, PeerConnection]] = []
-        self.links: list[PeerConnection] = []
+        self.connections: list[PeerConnection] = []
         self.may_batch = not topic.startswith(RETRY_TOPIC_PREFIX)
         name = check_topic(wrap(client.config.namespace, topic)) if client.config.namespace else topic
+        self._default_queues = config.default_topic_queues
         self.single, self.batch, self.reply = (
-            SendTemplate(code, group, name, default_topic, default_queues, client.connections.signer)
+            SendTemplate(
+                code, group, name, config.default_topic, self._default_queues, client.connections.signer
+            )
             for code in (
                 RequestCode.SEND_MESSAGE_V2,
                 RequestCode.SEND_BATCH_MESSAGE,
@@ -72,39 +50,44 @@ class TopicPublishInfo:
             )
         )
         self._client = client
-        self._default_queues = default_queues
         self._own = client.topic(name)
-        self._template = client.topic(default_topic)
+        self._default = client.topic(config.default_topic)
         self._route: PublishRoute | None = None
-        self._asked_ms = float("-inf")
+        self._refreshed_ms = float("-inf")
         self._error: RocketError | None = None
         self._is_new = False  # a name server has said that it does not know the topic
         self._waiting: list[Callable[[], None]] = []
         self._pause: asyncio.TimerHandle | None = None
-        self._own.changed.append(self._adopt)
-        self._adopt()
+        self._own.changed.append(self._update_route)
+        self._update_route()
 
     def close(self) -> None:
-        """Take no more notice of the route; those who wait for it are told."""
-        self._own.changed.remove(self._adopt)
+        """Stop following the route, and wake those that wait for it."""
+        self._own.changed.remove(self._update_route)
         self._end_pause()
-        self._answered(self._error)
+        self._wake(self._error)
+
+    def flush(self) -> None:
+        """Write out what the connections to its brokers have buffered."""
+        for connection in self.connections:
+            if connection.channel is not None:
+                connection.channel.flush()
 
     @property
     def view(self) -> RouteView:
-        """What is known now."""
-        return RouteView(self._route, self._asked_ms, self._error)
+        """What is known of the route now."""
+        return RouteView(self._route, self._refreshed_ms, self._error, self.topic)
 
-    def link(self, queue: MessageQueue) -> PeerConnection | None:
-        """The way to a queue's broker; None when the route does not know it."""
+    def connection(self, queue: MessageQueue) -> PeerConnection | None:
+        """Return the connection to a queue's broker; None when the route does not name that broker."""
         address = self._route.masters.get(queue.broker_name) if self._route is not None else None
         return self._client.connections.get(address) if address is not None else None
 
     def request_route(self, then: Callable[[], None], at_ms: float = float("-inf")) -> None:
-        """Call `then` after a name server was asked again; in order, with nothing in between.
+        """Request the route from a name server, then call `then`.
 
-        at_ms: not before this time, unless the route is learned otherwise. Who comes meanwhile waits as long:
-        it must not overtake.
+        Callers that come meanwhile share the response, and are called in order with nothing in between.
+        at_ms: not before this time, unless the route becomes known earlier.
         """
         self._waiting.append(then)
         if len(self._waiting) > 1:
@@ -112,62 +95,82 @@ class TopicPublishInfo:
         pause_ms = at_ms - self._client.now_ms()
         if pause_ms > 0:
             self._pause = asyncio.get_running_loop().call_later(
-                pause_ms / 1000, self._client.tasks.run, self._ask
+                pause_ms / 1000, self._client.tasks.run, self._request_own
             )
         else:
-            self._ask()
+            self._request_own()
 
-    def _ask(self) -> None:
+    def _request_own(self) -> None:
         self._pause = None
-        self._client.request_route(self._own, self._asked_own)
+        self._client.request_route(self._own, self._own_received)
 
-    def _asked_own(self, error: RocketError | None) -> None:
+    def _own_received(self, error: RocketError | None) -> None:
         if isinstance(error, RouteNotFound) and self._own.route is None:
             self._is_new = True
-            self._client.request_route(self._template, self._asked_template)
+            self._client.request_route(self._default, self._default_received)
         else:
-            self._answered(error)
+            self._wake(error)
 
-    def _asked_template(self, error: RocketError | None) -> None:
+    def _default_received(self, error: RocketError | None) -> None:
         if self._own.route is None:
-            self._adopt()
+            self._update_route()
         if isinstance(error, RouteNotFound):
             error = RouteNotFound(
-                f"no broker has topic {self.topic}, nor {self._template.name}, from which it would be made"
+                f"no broker has topic {self.topic}, nor {self._default.name}, from which it would be created"
             )
-        self._answered(error)
+        self._wake(error)
 
     def _end_pause(self) -> bool:
-        """Whether there was one."""
+        """Cancel the pause before a request; return whether there was one."""
         pause, self._pause = self._pause, None
         if pause is not None:
             pause.cancel()
         return pause is not None
 
-    def _answered(self, error: RocketError | None) -> None:
+    def _wake(self, error: RocketError | None) -> None:
         self._error = error
-        self._asked_ms = self._client.now_ms()
+        self._refreshed_ms = self._client.now_ms()
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()
 
-    def _adopt(self) -> None:
-        """Use the topic's own route; for one that no broker has, what the default topic's lends."""
+    def _update_route(self) -> None:
+        """Use the topic's own route; for a topic that no broker has, the route of the default topic."""
         try:
             if self._own.route is not None:
                 route = publish_route(self.topic, self._own.route)
-            elif self._is_new and self._template.route is not None:
-                route = borrow_route(self.topic, self._template.route, self._default_queues)
+            elif self._is_new and self._default.route is not None:
+                route = borrow_route(self.topic, self._default.route, self._default_queues)
             else:
                 return
         except RocketError as error:
             self._error = error
             return
         self._route = route
-        links = {name: self._client.connections.get(address) for name, address in route.masters.items()}
-        self.links = list(links.values())
+        by_name = {name: self._client.connections.get(address) for name, address in route.masters.items()}
+        self.connections = list(by_name.values())
         self.queue_connections = [
-            (queue, links[queue.broker_name]) for queue in route.queues if queue.broker_name in links
+            (queue, by_name[queue.broker_name]) for queue in route.queues if queue.broker_name in by_name
         ]
         if self.queue_connections and self._end_pause():
-            self._answered(None)
+            self._wake(None)
+
+
+class PublishInfoTable(dict[str, TopicPublishInfo]):
+    """The topics of one producer. A look-up creates what is missing. RocketMQ: topicPublishInfoTable."""
+
+    def __init__(self, client: ClientInstance, group: str, config: ProducerConfig) -> None:
+        super().__init__()
+        self._client = client
+        self._group = group
+        self._config = config
+
+    def __missing__(self, topic: str) -> TopicPublishInfo:
+        publish_info = self[topic] = TopicPublishInfo(self._client, self._group, topic, self._config)
+        return publish_info
+
+    def address(self, queue: MessageQueue) -> str | None:
+        """Return the address of a queue's broker; None when no route tells it."""
+        publish_info = self.get(queue.topic)
+        connection = publish_info.connection(queue) if publish_info is not None else None
+        return connection.address if connection is not None else None

@@ -1,8 +1,9 @@
-"""From messages to the frames of send requests.
+"""Builds the properties and frames of send requests.
 
-A producer sends the same header again and again, but for six values. So the header's JSON text is made
-once a topic, with places for these, and filled by `%`: a fifth of the time of encoding it anew. A test
-holds the text against the general encoder, which does the work in the other header codecs.
+All headers of a topic differ in six values only. So the JSON text of the header is made once for each topic,
+with placeholders, and filled with `%`, which takes a fifth of the time of encoding a header: see
+`tests.bench.send_path`. A test compares the text with the general encoder, which the other
+header codecs use.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rocketpy.protocol.remoting.acl import NONCE, SIGNATURE, SIGNATURE_V2, SIGNE
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, LANGUAGE, VERSION, Command
 
 ONEWAY_OPAQUE: Final = 0x7FFF_FFFF
-"""Nobody answers a oneway request, so one number does for all."""
+"""Of all oneway requests, since no response refers to it."""
 
 _FRAME_START: Final = Struct(">iI").pack
 
@@ -38,22 +39,22 @@ json_text: Final = msgspec.json.Encoder().encode
 def properties_text(
     message: Message, unique_id: str, checksum: str = "", extra: Mapping[str, str] | None = None
 ) -> str:
-    """The message's properties as they travel; see `protocol.properties`.
+    """Return the message's properties as sent; see `protocol.message.properties`.
 
-    checksum: name of the end-to-end body checksum to add. extra: a listener's, which never replace the
-    user's. Raises MessageTooLarge above 32,767 bytes.
+    checksum: name of the end-to-end body checksum to add. extra: of a listener; the user's properties take
+    precedence. Raises MessageTooLarge above 32,767 bytes.
     """
     head = head_text(unique_id, wait_store=message.wait_store)
     return head + tail_text(message, len(head), checksum, extra)
 
 
 def head_text(unique_id: str, *, wait_store: bool) -> str:
-    """The two properties that every message has."""
+    """Return the two properties that every message has."""
     return f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{'true' if wait_store else 'false'}\x02"
 
 
 def encoded_properties(unique_ids: Sequence[str], tails: Sequence[str], *, wait_store: bool) -> list[bytes]:
-    """`head_text` and tail of several messages, as bytes."""
+    """Return `head_text` and tail of several messages, as bytes."""
     start, _, end = head_text("\0", wait_store=wait_store).partition("\0")
     return [
         f"{start}{unique_id}{end}{tail}".encode() for unique_id, tail in zip(unique_ids, tails, strict=True)
@@ -63,7 +64,7 @@ def encoded_properties(unique_ids: Sequence[str], tails: Sequence[str], *, wait_
 def tail_text(
     message: Message, head_bytes: int, checksum: str = "", extra: Mapping[str, str] | None = None
 ) -> str:
-    """The properties behind those of `head_text`, which have `head_bytes`.
+    """Return the properties behind those of `head_text`, which have `head_bytes`.
 
     Raises MessageTooLarge when both together are above 32,767 bytes.
     """
@@ -87,17 +88,15 @@ def tail_text(
 def _check_length(text: str, head_bytes: int) -> None:
     size = len(text.encode()) + head_bytes
     if size > MAX_PROPERTIES_BYTES:
-        raise MessageTooLarge(f"properties of {size} bytes, {MAX_PROPERTIES_BYTES} are allowed")
+        raise MessageTooLarge(f"the properties have {size} bytes; {MAX_PROPERTIES_BYTES} are allowed")
 
 
 class SendTemplate:
     """The requests of one producer group for one topic.
 
-    code: SEND_MESSAGE_V2, or SEND_BATCH_MESSAGE for a batch. signer: signs the frames (not the commands,
-    which their link signs).
+    code: SEND_MESSAGE_V2, or SEND_BATCH_MESSAGE for a batch. signer: signs the frames; commands are signed
+    by their connection.
     """
-
-    __slots__ = ("_code", "_header", "_oneway_text", "_signed_text", "_signer", "_text", "_v2")
 
     def __init__(
         self,
@@ -110,7 +109,6 @@ class SendTemplate:
     ) -> None:
         self._code = code
         self._signer = signer
-        self._v2 = signer if isinstance(signer, SignerV2) else None
         self._header = SendMessageRequestHeaderV2(
             producer_group=group,
             topic=topic,
@@ -128,38 +126,38 @@ class SendTemplate:
         self._signed_text = self._make_signed_text()
 
     def frame(
-        self, queue_id: int, sys_flag: int, born_ms: int, flag: int, properties: str, opaque: int, body: bytes
+        self,
+        queue_id: int,
+        sys_flag: int,
+        born_ms: int,
+        flag: int,
+        properties: str,
+        opaque: int,
+        body: bytes,
+        *,
+        oneway: bool = False,
     ) -> bytes:
-        """A whole frame with a JSON header."""
+        """Return a whole frame with a JSON header."""
+        text = self._oneway_text if oneway else self._text
         values = (queue_id, sys_flag, born_ms, flag, json_text(properties), opaque)
-        if self._signer is None:
-            header = self._text % values
-        elif self._v2 is not None:
-            header = self._text % (*self._signed_fields(self._v2, values[:-1], body), opaque)
+        signer = self._signer
+        if signer is None:
+            header = text % values
+        elif isinstance(signer, SignerV2):
+            # The ext fields without brackets, and their signature.
+            fields = self._signed_text % (*signer.stamp(), *values[:-1])
+            content = b'[%d,"%b",%d,{%b}]%b' % (self._code, LANGUAGE.encode(), VERSION, fields, body)
+            header = text % (fields, signer.signature(content).encode("ascii"), opaque)
         else:
-            header = self._text % (self._sign(queue_id, sys_flag, born_ms, flag, properties, body), *values)
-        size = len(header)
-        return _FRAME_START(4 + size + len(body), size) + header + body
-
-    def oneway_frame(
-        self, queue_id: int, sys_flag: int, born_ms: int, flag: int, properties: str, body: bytes
-    ) -> bytes:
-        """The same for a request that nobody answers."""
-        values = (queue_id, sys_flag, born_ms, flag, json_text(properties), ONEWAY_OPAQUE)
-        if self._signer is None:
-            header = self._oneway_text % values
-        elif self._v2 is not None:
-            header = self._oneway_text % (*self._signed_fields(self._v2, values[:-1], body), ONEWAY_OPAQUE)
-        else:
-            sign = self._sign(queue_id, sys_flag, born_ms, flag, properties, body)
-            header = self._oneway_text % (sign, *values)
+            content = self._signed_text % (queue_id, sys_flag, born_ms, flag, properties.encode()) + body
+            header = text % (signer.signature(content).encode("ascii"), *values)
         size = len(header)
         return _FRAME_START(4 + size + len(body), size) + header + body
 
     def command(
         self, queue_id: int, sys_flag: int, born_ms: int, flag: int, properties: str, body: bytes
     ) -> Command:
-        """The same request for any header codec."""
+        """Return the same request for any header codec."""
         header = msgspec.structs.replace(
             self._header,
             queue_id=queue_id,
@@ -170,33 +168,18 @@ class SendTemplate:
         )
         return Command.request(self._code, header, body)
 
-    def _sign(
-        self, queue_id: int, sys_flag: int, born_ms: int, flag: int, properties: str, body: bytes
-    ) -> bytes:
-        if self._signer is None:
-            return b""
-        content = self._signed_text % (queue_id, sys_flag, born_ms, flag, properties.encode()) + body
-        return self._signer.signature(content).encode("ascii")
-
-    def _signed_fields(
-        self, signer: SignerV2, values: tuple[int, int, int, int, bytes], body: bytes
-    ) -> tuple[bytes, bytes]:
-        """The ext fields as JSON without the brackets, and their signature."""
-        fields = self._signed_text % (*signer.stamp(), *values)
-        content = b'[%d,"%b",%d,{%b}]%b' % (self._code, LANGUAGE.encode(), VERSION, fields, body)
-        return fields, signer.signature(content).encode("ascii")
-
     def _fields(self) -> dict[str, str]:
-        """The fields that never change, with those that say who signs."""
+        """Return the fields that never change, with those that identify the signer."""
         return self._header.ext_fields() | (self._signer.fields if self._signer is not None else {})
 
     def _make_text(self, command_flag: int) -> bytes:
-        """The JSON header with places for queue id, sysFlag, born time, flag, properties and opaque.
+        """Return the JSON header with placeholders.
 
-        Fields stand in the order of their names, so a signature has the first place. With version 2 there are
-        places for all fields together, the signature, and opaque.
+        They are for queue id, sysFlag, born time, flag, properties and opaque. Fields are sorted by name, so
+        a signature comes first. With version 2 of the signatures there are placeholders for all fields
+        together, the signature, and opaque.
         """
-        if self._v2 is not None:
+        if isinstance(self._signer, SignerV2):
             ext = b'%%b,"%b":"%%b"' % SIGNATURE_V2.encode()
         else:
             ext = self._json_fields({} if self._signer is None else {SIGNATURE: b'"%b"'})
@@ -207,14 +190,14 @@ class SendTemplate:
         )
 
     def _json_fields(self, more: dict[str, bytes]) -> bytes:
-        """The ext fields as JSON without the brackets, in the order of their names. more: further places."""
+        """Return the ext fields as JSON without brackets, sorted by name. more: further placeholders."""
         fixed = {name: json_text(value).replace(b"%", b"%%") for name, value in self._fields().items()}
         fixed |= dict.fromkeys(_NUMBERS, b'"%d"') | {_PROPERTIES: b"%b"} | more
         return b",".join(b'"%b":%b' % (name.encode(), fixed[name]) for name in sorted(fixed))
 
     def _make_signed_text(self) -> bytes:
-        """What a signature covers, but for the body, with places for the same values."""
-        if self._v2 is not None:
+        """Return what a signature covers, except for the body, with placeholders for the same values."""
+        if isinstance(self._signer, SignerV2):
             return self._json_fields({NONCE: b'"%b"', SIGNED_AT: b'"%d"'})
         fixed = {name: value.encode().replace(b"%", b"%%") for name, value in self._fields().items()}
         fixed |= dict.fromkeys(_NUMBERS, b"%d") | {_PROPERTIES: b"%b"}

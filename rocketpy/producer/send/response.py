@@ -1,4 +1,4 @@
-"""From a broker's answer to results, or to an error that says what became of the message."""
+"""Turns a broker's response to a send into results, or into an error with the outcome of the message."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rocketpy.protocol.headers import SendMessageResponseHeader
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult, SendStatus
 
-STATUSES: Final = {
+_STATUSES: Final = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
     int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
     int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
 }
-"""Response codes that mean stored. Source: RocketMQ MQClientAPIImpl processSendResponse."""
+"""Response codes of stored messages. Source: RocketMQ MQClientAPIImpl processSendResponse."""
 
-REFUSALS: Final[dict[int, tuple[Outcome, Retry]]] = {
+_ERRORS: Final[dict[int, tuple[Outcome, Retry]]] = {
     # An exception inside a Java broker ends as SYSTEM_ERROR too, and it may come after storing.
     ResponseCode.SYSTEM_ERROR: (Outcome.UNKNOWN, Retry.OTHER_BROKER),
     ResponseCode.SYSTEM_BUSY: (Outcome.NOT_SENT, Retry.SAME_BROKER),
@@ -35,19 +35,19 @@ REFUSALS: Final[dict[int, tuple[Outcome, Retry]]] = {
     ResponseCode.NOT_IN_CURRENT_UNIT: (Outcome.NOT_SENT, Retry.OTHER_BROKER),
 }
 _ACL_REMARK: Final = "org.apache.rocketmq.acl."
-"""How RocketMQ begins when its ACL refuses a request (QUIRKS 31): a SYSTEM_ERROR before anything is done."""
+"""Start of the remark when RocketMQ's ACL rejects a request (QUIRKS 31). Nothing is stored then."""
 _decode_header: Final = msgspec.json.Decoder(SendMessageResponseHeader, strict=False).decode
-_UNKNOWN_REFUSAL: Final = (Outcome.UNKNOWN, Retry.NONE)
+_UNKNOWN_ERROR: Final = (Outcome.UNKNOWN, Retry.NONE)
 _DEFAULT_REGION: Final = "DefaultRegion"
 _SEND_OK: Final = SendStatus.SEND_OK
 
 
-def parse_response(answer: Command, queue: MessageQueue, message_id: str) -> SendResult:
-    """The result of one message. Raises BrokerError, RemoteProtocolError."""
-    status = _SEND_OK if answer.code == 0 else STATUSES.get(answer.code)
+def parse_response(response: Command, queue: MessageQueue, message_id: str) -> SendResult:
+    """Return the result of one message. Raises BrokerError, RemoteProtocolError."""
+    status = _SEND_OK if response.code == 0 else _STATUSES.get(response.code)
     if status is None:
-        raise refusal(answer, queue.broker_name)
-    header = _read_header(answer)
+        raise broker_error(response, queue.broker_name)
+    header = _read_header(response)
     if header.queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
     return SendResult(
@@ -62,48 +62,50 @@ def parse_response(answer: Command, queue: MessageQueue, message_id: str) -> Sen
     )
 
 
-def _read_header(answer: Command) -> SendMessageResponseHeader:
-    """`Command.header_as`, without its steps on the way of every JSON answer."""
-    ext = answer.ext
-    if type(ext) is bytes and answer.header is None:
+def _read_header(response: Command) -> SendMessageResponseHeader:
+    """`Command.header_as` with a shortcut for the JSON header of every normal response."""
+    ext = response.ext
+    if type(ext) is bytes and response.header is None:
         try:
             return _decode_header(ext)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            pass  # said in full below
-    return answer.header_as(SendMessageResponseHeader)
+            pass  # `header_as` raises with details
+    return response.header_as(SendMessageResponseHeader)
 
 
 def parse_batch_response(
-    answer: Command, queue: MessageQueue, message_ids: Sequence[str]
+    response: Command, queue: MessageQueue, message_ids: Sequence[str]
 ) -> list[SendResult]:
-    """The results of a batch, one a message: the answer has all broker ids and the first queue offset.
+    """Return the results of a batch, one for each message.
+
+    The response has all offset message ids, and the queue offset of the first message.
 
     Raises BrokerError, RemoteProtocolError.
     """
-    first = parse_response(answer, queue, message_ids[0])
-    broker_ids = first.offset_message_id.split(",")
-    if len(broker_ids) != len(message_ids):
+    first = parse_response(response, queue, message_ids[0])
+    offset_ids = first.offset_message_id.split(",")
+    if len(offset_ids) != len(message_ids):
         raise RemoteProtocolError(
-            f"{queue.broker_name} answered a batch of {len(message_ids)} with {len(broker_ids)} ids"
+            f"{queue.broker_name} returned {len(offset_ids)} ids for a batch of {len(message_ids)} messages"
         )
     return [
         SendResult(
             first.status,
             message_id,
-            broker_id,
+            offset_id,
             first.queue,
             first.queue_offset + index,
             first.transaction_id,
             first.region,
             first.trace_on,
         )
-        for index, (message_id, broker_id) in enumerate(zip(message_ids, broker_ids, strict=True))
+        for index, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
     ]
 
 
-def refusal(answer: Command, broker: str) -> BrokerError:
-    """The error that an answer to a send means."""
-    outcome, retry = REFUSALS.get(answer.code, _UNKNOWN_REFUSAL)
-    if answer.remark is not None and answer.remark.startswith(_ACL_REMARK):
+def broker_error(response: Command, broker: str) -> BrokerError:
+    """Return the error that a response to a send stands for."""
+    outcome, retry = _ERRORS.get(response.code, _UNKNOWN_ERROR)
+    if response.remark is not None and response.remark.startswith(_ACL_REMARK):
         outcome = Outcome.NOT_SENT
-    return BrokerError(answer.code, answer.remark, broker, outcome=outcome, retry=retry)
+    return BrokerError(response.code, response.remark, broker, outcome=outcome, retry=retry)

@@ -1,26 +1,26 @@
-"""What to do next with a send: a pure decision, taken before its first attempt and after each failed one.
+"""Decides what to do next with a send, before its first attempt and after each failed one. Pure functions.
 
 | What happened | Then |
 |---|---|
 | the time-out is over | give up |
-| no route yet, or the given queue's broker is not in it | ask for the route, once; then give up |
-| a route, but no broker in it has a master now, or not the given queue's | ask again after each pause |
+| no route yet, or the given queue's broker is not in it | request the route once, then give up |
+| a route, but no broker in it has a master now, or not the given queue's | request it after each pause |
 | a transport error (no connection, connection lost) | another attempt |
 | a response code in `RetryConfig.codes` | another attempt |
 | any other response code | give up |
 | stored with a status other than SEND_OK | another attempt if the configuration says so, else done |
-| TOPIC_NOT_EXIST, or the only broker is unreachable | as above, after asking for the route |
+| TOPIC_NOT_EXIST, or the only broker is unreachable | as above, after a request for the route |
 | another attempt, but `RetryConfig.times` are used up, or the queue was given by the caller | give up |
 | a later request of a long batch, which was not sent | the same queue, after a pause |
 
-A topic without a master has one again soon where a group elects its leader, or a master is started again. So
-sends wait for that until their time-out, which counts as no attempt.
+A topic without a master gets one soon where a group elects its leader, or a master is started again. So sends
+wait for that until their time-out, without counting an attempt.
 Another attempt goes to another broker at once; where the topic has only one, to the same after a pause.
-A send that gives up tells the truth about all its attempts: if one of them may have stored the
-message, the outcome is UNKNOWN, whatever the last one said.
+The error of a send that gives up covers all its attempts: if one of them may have stored the message, the
+outcome is UNKNOWN, whatever the last one reported.
 
-Source: RocketMQ 4.6 DefaultMQProducerImpl sendDefaultImpl. Differs: the pause, and that RocketMQ's async
-sends are not repeated after a response; both kinds are treated alike here.
+Source: RocketMQ 4.6 DefaultMQProducerImpl sendDefaultImpl. Differs: the pause, and that RocketMQ does not
+repeat an asynchronous send after a response; both kinds are treated alike here.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ from rocketpy.errors import (
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult, SendStatus
 
+AttemptEnd = RocketError | Sequence[SendResult]
+"""How an attempt ended: an error, or what the broker stored."""
+
 
 @dataclass(frozen=True, slots=True)
 class SendTo:
@@ -60,7 +63,7 @@ class WaitUntil:
 
 @dataclass(frozen=True, slots=True)
 class RefreshRoute:
-    """Ask a name server for the topic's route, not before this time, then decide again."""
+    """Request the topic's route from a name server, not before this time, then decide again."""
 
     at_ms: float = float("-inf")
 
@@ -69,7 +72,7 @@ class RefreshRoute:
 class GiveUp:
     """The send ends: with this error, or with the results of an earlier attempt that did store it."""
 
-    end: RocketError | Sequence[SendResult]
+    end: AttemptEnd
 
 
 Decision = SendTo | WaitUntil | RefreshRoute | GiveUp
@@ -77,28 +80,32 @@ Decision = SendTo | WaitUntil | RefreshRoute | GiveUp
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt that did not end in SEND_OK. end: the error, or what was stored all the same."""
+    """One attempt that did not end in SEND_OK: with an error, or stored with another status."""
 
     queue: MessageQueue
-    end: RocketError | Sequence[SendResult]
+    end: AttemptEnd
     ended_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class RouteView:
-    """What is known of the topic's route. asked_ms: time of the last answer. error: why it was none."""
+    """What is known of a topic's route.
+
+    refreshed_ms: when a name server last responded. error: why it sent no route.
+    """
 
     route: PublishRoute | None
-    asked_ms: float = float("-inf")
+    refreshed_ms: float = float("-inf")
     error: RocketError | None = None
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRules:
-    """What holds for one send.
+    """The limits of one send.
 
-    queue: the one the caller gave. follows: it was not the caller who gave it, but earlier requests of the
-    same batch went there.
+    queue: where it must go, or None. follows: the queue was not chosen by the caller, but earlier requests
+    of the same batch went there.
     """
 
     accepted_ms: float
@@ -109,78 +116,67 @@ class SendRules:
 
 
 _LEAST_PAUSE_MS = 10
-"""Between two questions for a route, whatever `RetryConfig.pause_ms` is: name servers have many clients."""
+"""Least time between two route requests, whatever `RetryConfig.pause_ms` is, for the name servers' sake."""
 
-Choose = Callable[[Sequence[MessageQueue], int, str | None], MessageQueue]
-"""As `select_queue`: a queue for a turn, on another broker than one that has just failed if possible."""
+ChooseQueue = Callable[[Sequence[MessageQueue], int, str | None], MessageQueue]
+"""As `select_queue`: the queue for a turn, if possible not on the broker that has just failed."""
 
 
 def decide(
-    known: RouteView,
+    view: RouteView,
     attempts: Sequence[Attempt],
     now_ms: float,
     rules: SendRules,
     turn: int = 0,
-    choose: Choose = select_queue,
+    choose: ChooseQueue = select_queue,
 ) -> Decision:
-    """What to do with a send.
+    """Decide what to do with a send.
 
-    attempts: those made, oldest first. turn: for round robin. choose: by which rule. All times are ms of one
-    steady clock.
+    attempts: so far, oldest first. turn: for round robin. choose: selects the queue. All times are ms of one
+    monotonic clock.
     """
     last = attempts[-1] if attempts else None
-    if last is not None and not _may_repeat(attempts, rules):
+    if last is not None and not _may_retry(attempts, rules):
         return GiveUp(_final(attempts))
     if now_ms >= rules.deadline_ms:
-        return GiveUp(_final(attempts) if attempts else _never_sent(known, rules))
-    asked_since = known.asked_ms >= (last.ended_ms if last is not None else rules.accepted_ms)
-    queues = _choice(known.route, rules.queue)
+        return GiveUp(_final(attempts) if attempts else never_sent(view, rules))
+    is_fresh = view.refreshed_ms >= (last.ended_ms if last is not None else rules.accepted_ms)
+    queues = _candidates(view.route, rules.queue)
     if not queues:
-        return _no_writable_queue(known, attempts, rules) if asked_since else RefreshRoute()
+        return _no_writable_queue(view, attempts, rules) if is_fresh else RefreshRoute()
     if last is None:
         return SendTo(choose(queues, turn, None))
     queue = choose(queues, turn, last.queue.broker_name)
-    alone = queue.broker_name == last.queue.broker_name
-    if not asked_since and _route_may_be_stale(last, alone):
+    same_broker = queue.broker_name == last.queue.broker_name
+    if not is_fresh and _route_may_be_stale(last, same_broker):
         return RefreshRoute()
     pause_until_ms = last.ended_ms + rules.retry.pause_ms
-    if alone and now_ms < pause_until_ms:
+    if same_broker and now_ms < pause_until_ms:
         return WaitUntil(pause_until_ms)
     return SendTo(queue)
 
 
-def _no_writable_queue(known: RouteView, attempts: Sequence[Attempt], rules: SendRules) -> Decision:
-    """What to do when the route was asked for, and has no place to send to."""
-    if is_waiting_for_master(known.route, rules.queue):
-        return RefreshRoute(known.asked_ms + route_pause_ms(rules.retry))
-    return GiveUp(_final(attempts) if attempts else _no_route(known, rules))
+def _no_writable_queue(view: RouteView, attempts: Sequence[Attempt], rules: SendRules) -> Decision:
+    """Decide about a send whose topic, by a fresh route, has no queue for it."""
+    if needs_master(view.route, rules.queue):
+        return RefreshRoute(view.refreshed_ms + route_pause_ms(rules.retry))
+    return GiveUp(_final(attempts) if attempts else _no_route(view, rules))
 
 
 def route_pause_ms(retry: RetryConfig) -> int:
-    """How long to wait between two questions for the route of a topic that has no master."""
+    """Return the time between two requests for the route of a topic without a master."""
     return max(retry.pause_ms, _LEAST_PAUSE_MS)
 
 
-def is_waiting_for_master(route: PublishRoute | None, given: MessageQueue | None = None) -> bool:
-    """Whether there is nowhere to send to only because a broker has no master at the moment."""
-    if route is None or _choice(route, given):
+def needs_master(route: PublishRoute | None, given: MessageQueue | None = None) -> bool:
+    """Return whether there is no queue only because a broker has no master at the moment."""
+    if route is None or _candidates(route, given):
         return False
-    return (
-        given.broker_name in route.brokers_without_master
-        if given is not None
-        else bool(route.brokers_without_master)
-    )
+    waiting = route.brokers_without_master
+    return given.broker_name in waiting if given is not None else bool(waiting)
 
 
-def no_master(route: PublishRoute, time_ms: float) -> RouteNotFound:
-    """The end of a send that has waited in vain."""
-    return RouteNotFound(
-        f"no broker of topic {route.topic} had a master within {time_ms:.0f} ms: "
-        f"{', '.join(sorted(route.brokers_without_master))}"
-    )
-
-
-def _may_repeat(attempts: Sequence[Attempt], rules: SendRules) -> bool:
+def _may_retry(attempts: Sequence[Attempt], rules: SendRules) -> bool:
     if len(attempts) > rules.retry.times:
         return False
     end = attempts[-1].end
@@ -193,12 +189,12 @@ def _may_repeat(attempts: Sequence[Attempt], rules: SendRules) -> bool:
     return rules.retry.another_broker_when_not_ok and end[0].status is not SendStatus.SEND_OK
 
 
-def _was_not_sent(end: RocketError | Sequence[SendResult]) -> bool:
+def _was_not_sent(end: AttemptEnd) -> bool:
     return isinstance(end, RocketError) and end.outcome is Outcome.NOT_SENT
 
 
-def _choice(route: PublishRoute | None, given: MessageQueue | None) -> Sequence[MessageQueue]:
-    """The queues to choose from; none when there is nowhere to send to."""
+def _candidates(route: PublishRoute | None, given: MessageQueue | None) -> Sequence[MessageQueue]:
+    """Return the queues to choose from; none when the message can go nowhere."""
     if route is None:
         return ()
     if given is None:
@@ -206,57 +202,64 @@ def _choice(route: PublishRoute | None, given: MessageQueue | None) -> Sequence[
     return (given,) if given.broker_name in route.masters else ()
 
 
-def _route_may_be_stale(last: Attempt, alone: bool) -> bool:
-    """Whether to ask for the route again. alone: no other broker has the topic, as far as is known."""
+def _route_may_be_stale(last: Attempt, same_broker: bool) -> bool:
+    """Return whether to request the route again. same_broker: no other broker is known to have the topic."""
     if not isinstance(last.end, RocketError):
         return False
     # The only broker may be gone, or a slave since its group has another leader.
     is_out = isinstance(last.end, TransportError) or last.end.retry is Retry.OTHER_BROKER
-    return last.end.retry is Retry.REFRESH_ROUTE or (alone and is_out)
+    return last.end.retry is Retry.REFRESH_ROUTE or (same_broker and is_out)
 
 
-def _final(attempts: Sequence[Attempt]) -> RocketError | Sequence[SendResult]:
-    """How a send with attempts ends: stored if one stored it, else the last error with the worst outcome."""
+def _final(attempts: Sequence[Attempt]) -> AttemptEnd:
+    """Return the end of a send with attempts: stored if one stored it, else its last error.
+
+    The error is a copy with the worst outcome of all attempts and a note for each.
+    """
     for attempt in reversed(attempts):
         if not isinstance(attempt.end, RocketError):
             return attempt.end
     errors = [attempt.end for attempt in attempts if isinstance(attempt.end, RocketError)]
-    error = errors[-1]
+    if len(errors) == 1:
+        return errors[0]
+    error = copy_of(errors[-1])
     if any(earlier.outcome is Outcome.UNKNOWN for earlier in errors):
         error.outcome = Outcome.UNKNOWN
-    if len(attempts) > 1:
-        for number, attempt in enumerate(attempts, 1):
-            error.add_note(
-                f"attempt {number} of {len(attempts)}, to {attempt.queue.broker_name}: {attempt.end}"
-            )
+    for number, attempt in enumerate(attempts, 1):
+        error.add_note(f"attempt {number} of {len(attempts)}, to {attempt.queue.broker_name}: {attempt.end}")
     return error
 
 
-def _never_sent(known: RouteView, rules: SendRules) -> RocketError:
+def never_sent(view: RouteView, rules: SendRules) -> RocketError:
+    """Return the error of a send that had no attempt within its time."""
     time_ms = rules.deadline_ms - rules.accepted_ms
-    if known.route is not None and is_waiting_for_master(known.route, rules.queue):
-        return no_master(known.route, time_ms)
-    reason = f" ({known.error})" if known.error is not None else ""
-    wanted = "a connection, or a broker that reads" if known.route is not None else "the topic's route"
+    if view.route is not None and needs_master(view.route, rules.queue):
+        return RouteNotFound(
+            f"no broker of topic {view.route.topic} had a master within {time_ms:.0f} ms: "
+            f"{', '.join(sorted(view.route.brokers_without_master))}"
+        )
+    reason = f" ({view.error})" if view.error is not None else ""
+    missing = f"the route of topic {view.topic!r}" if view.route is None else "a connection that takes it"
     return RequestTimeout(
-        f"nothing was sent within {time_ms:.0f} ms, for want of {wanted}{reason}",
+        f"timed out after {time_ms:.0f} ms waiting for {missing}; the message was not sent{reason}",
         outcome=Outcome.NOT_SENT,
     )
 
 
-def _no_route(known: RouteView, rules: SendRules) -> RocketError:
-    if rules.queue is not None and known.route is not None and known.route.queues:
+def _no_route(view: RouteView, rules: SendRules) -> RocketError:
+    if rules.queue is not None and view.route is not None and view.route.queues:
         return RouteNotFound(
-            f"the route has no master of broker {rules.queue.broker_name}, wanted by {rules.queue}"
+            f"the route has no master of broker {rules.queue.broker_name}, which {rules.queue} needs"
         )
-    if known.error is not None:
-        known.error.outcome = Outcome.NOT_SENT
-        return known.error
-    return RouteNotFound("the topic has no queue that may be written on a broker with a master")
+    if view.error is not None:
+        error = copy_of(view.error)
+        error.outcome = Outcome.NOT_SENT
+        return error
+    return RouteNotFound("the topic has no writable queue on a broker with a master")
 
 
 def copy_of(error: RocketError) -> RocketError:
-    """The same error for one send alone: its end writes into it, and so does raising it."""
+    """Return the same error for one send alone, since ending a send and raising an error change it."""
     own = copy.copy(error)
     if notes := getattr(error, "__notes__", None):
         own.__notes__ = list(notes)

@@ -65,7 +65,7 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
     quiet = Peer()
     async with one_broker(refuses_batches) as (producer, broker, names):
         await asyncio.gather(*[producer.send(MESSAGE) for _ in range(5)])
-        sender: Any = producer._sends.sender  # type: ignore[union-attr] # what sockets cannot be made to do
+        sender: Any = producer._sender  # what sockets cannot be made to do
         assert sender._batch_support.rejecting == ("a",)
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         channel = client.connections.get(broker.address).channel

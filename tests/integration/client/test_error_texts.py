@@ -119,7 +119,8 @@ async def test_who_does_not_answer_is_named() -> None:
         names.script = lambda _channel, _request: None
         with pytest.raises(RequestTimeout) as caught:
             await producer.send(Message("U", b"x"), timeout_ms=50)
-        assert str(caught.value) == "nothing was sent within 50 ms, for want of the topic's route"
+        text = "timed out after 50 ms waiting for the route of topic 'U'; the message was not sent"
+        assert str(caught.value) == text
         await names.until(lambda: len(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)) == 3)
 
 

@@ -122,7 +122,7 @@ async def test_what_goes_wrong_while_a_batch_is_made_ends_its_sends(
 ) -> None:
     """Callers would wait for ever, `close` for its whole time, and later sends of that turn would be lost."""
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **_options: object) -> None:
         raise ZeroDivisionError("planted")
 
     config = ProducerConfig(batch=BatchConfig(linger_ms=1))  # so that one message is gathered, too
@@ -133,7 +133,7 @@ async def test_what_goes_wrong_while_a_batch_is_made_ends_its_sends(
             if place == "encode":
                 patch.setattr(SendTemplate, "frame", broken)
             else:
-                patch.setattr(MessageEncoder, "single" if count == 1 else "gathered", broken)
+                patch.setattr(MessageEncoder, "_single" if count == 1 else "_gathered", broken)
             sends = [producer.send_nowait(MESSAGE) for _ in range(count)]
             async with asyncio.timeout(LIMIT_S):
                 ends = await asyncio.gather(*sends, return_exceptions=True)
@@ -220,7 +220,8 @@ async def test_a_selector_that_returns_no_queue_is_told_so() -> None:
     """The text would end with "for None", which means nothing to the reader."""
     async with one_broker() as (producer, _, _names):
         with pytest.raises(
-            MessageInvalid, match=r"returned 1, and not a queue of those it got \(its arg was None\)"
+            MessageInvalid,
+            match=r"returned 1; it must .* \(its arg was None\)",
         ):
             await producer.send(MESSAGE, selector=lambda *_: cast(MessageQueue, 1))
 

@@ -25,7 +25,7 @@ from rocketpy import (
 from rocketpy.client.instance import ClientInstance
 from rocketpy.errors import BrokerError, ClientClosed, ConnectionLost, FlowControlled, RequestTimeout
 from rocketpy.message import MessageQueue
-from rocketpy.producer.send.batch_support import ASK_AGAIN_MS
+from rocketpy.producer.send.batch_support import PROBE_AGAIN_MS
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import SendMessageResponseHeader
 from rocketpy.protocol.message import properties
@@ -218,7 +218,7 @@ async def test_a_broker_that_refused_a_batch_is_tried_with_one_again() -> None:
     """
     broker = Store(refuses_batches=True)
     async with producer_of(broker) as producer:
-        batch_support: Any = producer._sends.sender._batch_support  # type: ignore[union-attr] # the only clock to be set
+        batch_support: Any = producer._sender._batch_support  # type: ignore[union-attr] # the only clock to be set
         now_ms = 0.0
         batch_support.now_ms = lambda: now_ms
 
@@ -232,14 +232,14 @@ async def test_a_broker_that_refused_a_batch_is_tried_with_one_again() -> None:
         assert await sent() == [SINGLE, BATCH] + [SINGLE] * 3
         assert producer.health().rejecting_batches == ("a",)
         assert producer.health().ok
-        now_ms = ASK_AGAIN_MS - 1
+        now_ms = PROBE_AGAIN_MS - 1
         assert await sent() == [SINGLE] * 4
-        now_ms = ASK_AGAIN_MS
+        now_ms = PROBE_AGAIN_MS
         assert await sent() == [BATCH] + [SINGLE] * 4
-        now_ms = 2 * ASK_AGAIN_MS - 1
+        now_ms = 2 * PROBE_AGAIN_MS - 1
         broker.refuses_batches = False
         assert await sent() == [SINGLE] * 4
-        now_ms = 2 * ASK_AGAIN_MS
+        now_ms = 2 * PROBE_AGAIN_MS
         assert await sent() == [BATCH]
         assert producer.health().rejecting_batches == ()
         assert await sent() == [BATCH]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -31,6 +33,18 @@ class Topic:
     topic: str
 
 
+class Encoder(MessageEncoder):
+    """Keeps the batches that leave instead of sending them."""
+
+    def __init__(self, rig: Rig) -> None:
+        sender: Any = SimpleNamespace(attempt_ended=None)
+        super().__init__(sender, ProducerConfig(batch=rig.config), rig.tasks, bytes(4))
+        self.rig = rig
+
+    def send_batches(self, batches: Iterable[BatchBuilder]) -> None:
+        self.rig.leave(batches)
+
+
 @dataclass
 class Rig:
     """An accumulator and what left it."""
@@ -41,18 +55,14 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.limiter = InFlightLimiter(1000, 1 << 30)
-        encoder = MessageEncoder(cast(Any, None), ProducerConfig(batch=self.config), bytes(4))
         self.tasks = Tasks("the tester")
-        self.accumulator = Accumulator(
-            self.config, self.limiter, encoder, self.leave, self.push, lambda: None, self.tasks
-        )
+        encoder = Encoder(self)
+        self.accumulator = Accumulator(self.config, self.limiter, encoder, lambda: None, self.tasks)
         self.topic = cast(TopicPublishInfo, Topic("T"))
         self.pushed = asyncio.Event()
 
-    def leave(self, batch: BatchBuilder) -> None:
-        self.batches.append(batch)
-
-    def push(self) -> None:
+    def leave(self, batches: Iterable[BatchBuilder]) -> None:
+        self.batches += batches
         self.pushes += 1
         self.pushed.set()
 
@@ -202,7 +212,7 @@ async def test_a_bug_in_the_timer_fails_the_client(monkeypatch: pytest.MonkeyPat
     """The event loop would log it, and the gathered sends would wait until their time-outs."""
     failed = asyncio.Event()
 
-    def leave(_rig: Rig, _batch: BatchBuilder) -> None:
+    def leave(_rig: Rig, _batches: Iterable[BatchBuilder]) -> None:
         raise ValueError("x")
 
     monkeypatch.setattr(Rig, "leave", leave)

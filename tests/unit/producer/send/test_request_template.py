@@ -74,7 +74,7 @@ def test_template_and_general_encoder_write_the_same(
 def test_oneway_frames_say_so() -> None:
     """The broker would answer, and the answer would be taken for that of another message."""
     template = SendTemplate(RequestCode.SEND_MESSAGE_V2, "g", "T", "TBW102", 4)
-    command = read(template.oneway_frame(1, 0, 5, 7, "a\x01b\x02", b"x"))
+    command = read(template.frame(1, 0, 5, 7, "a\x01b\x02", ONEWAY_OPAQUE, b"x", oneway=True))
     assert command.is_oneway
     assert command.opaque == ONEWAY_OPAQUE
     assert command.ext_fields()["i"] == "a\x01b\x02"
@@ -162,5 +162,5 @@ def test_properties_text_is_that_of_the_codec() -> None:
 def test_properties_that_are_too_long_are_refused(letter: str, fits: int) -> None:
     """The broker would answer with a text about 32k and 128k and no number."""
     assert properties_text(Message("T", b"x", properties={"p": letter * fits}), "I")
-    with pytest.raises(MessageTooLarge, match=r"properties of 33.* bytes, 32767"):
+    with pytest.raises(MessageTooLarge, match=r"properties have 33.* bytes; 32767"):
         properties_text(Message("T", b"x", properties={"p": letter * (fits * 101 // 100)}), "I" * 8)

@@ -72,7 +72,7 @@ def test_a_recorded_batch_answer() -> None:
 
 def test_a_batch_answer_with_another_number_of_ids() -> None:
     """Results would be given to the wrong messages in silence."""
-    with pytest.raises(RemoteProtocolError, match="a batch of 2 with 3 ids"):
+    with pytest.raises(RemoteProtocolError, match="3 ids for a batch of 2"):
         parse_batch_response(recorded("JSON/send.batch of 3 to q1"), QUEUE, ["x", "y"])
 
 

@@ -56,7 +56,7 @@ def after(
     *ends: RocketError | Sequence[SendResult],
     route: PublishRoute | None = TWO_BROKERS,
     now_ms: float = 10,
-    asked_ms: float = float("-inf"),
+    refreshed_ms: float = float("-inf"),
     rules: SendRules | None = None,
     retry: RetryConfig | None = None,
     error: RocketError | None = None,
@@ -64,7 +64,14 @@ def after(
     """The decision after attempts at queue a/0 that ended so, at 1, 2, … ms."""
     attempts = [Attempt(A0, end, index + 1) for index, end in enumerate(ends)]
     rules = rules or SendRules(0, 3000, retry or RetryConfig())
-    return decide(RouteView(route, asked_ms, error), attempts, now_ms, rules, turn=0)
+    return decide(RouteView(route, refreshed_ms, error), attempts, now_ms, rules, turn=0)
+
+
+def same(end: RocketError, error: RocketError) -> bool:
+    """Whether a send ended with an error, of which it has a copy of its own with notes."""
+    assert end is not error
+    assert not hasattr(error, "__notes__")
+    return type(end) is type(error) and str(end) == str(error)
 
 
 def ended(decision: Decision) -> RocketError:
@@ -84,10 +91,11 @@ def test_without_a_route_a_name_server_is_asked_once() -> None:
     """The first send to a topic would fail, or ask for ever."""
     assert after(route=None) == RefreshRoute()
     no_answer = ConnectFailed("no name server")
-    error = ended(after(route=None, asked_ms=5, error=no_answer))
-    assert error is no_answer
+    error = ended(after(route=None, refreshed_ms=5, error=no_answer))
+    assert isinstance(error, ConnectFailed)
+    assert error is not no_answer, "the view's error belongs to all sends of the topic"
     assert error.outcome is Outcome.NOT_SENT
-    assert isinstance(ended(after(route=PublishRoute("T", (), {}), asked_ms=5)), RouteNotFound)
+    assert isinstance(ended(after(route=PublishRoute("T", (), {}), refreshed_ms=5)), RouteNotFound)
 
 
 def test_a_given_queue_is_used_and_tried_once() -> None:
@@ -100,25 +108,25 @@ def test_the_last_attempt_decides_whether_there_is_another() -> None:
     """A message that a broker refused for good would be sent again after an earlier attempt was lost."""
     busy, illegal = refused(ResponseCode.SYSTEM_ERROR), refused(ResponseCode.MESSAGE_ILLEGAL)
     assert isinstance(after(busy, LOST), SendTo)
-    assert ended(after(busy, illegal)) is illegal
+    assert same(ended(after(busy, illegal)), illegal)
 
 
 def test_the_rest_of_a_batch_stays_in_its_queue() -> None:
     """One busy moment of a broker would leave a long batch half sent, or put its rest into another queue."""
     rules = SendRules(0, 3000, RetryConfig(), A0, follows=True)
     busy = refused(ResponseCode.SERVICE_NOT_AVAILABLE)
-    assert after(busy, rules=rules, asked_ms=5) == WaitUntil(101)
-    assert after(busy, rules=rules, now_ms=101, asked_ms=5) == SendTo(A0)
+    assert after(busy, rules=rules, refreshed_ms=5) == WaitUntil(101)
+    assert after(busy, rules=rules, now_ms=101, refreshed_ms=5) == SendTo(A0)
     assert ended(after(busy, rules=FIXED)) is busy
     assert ended(after(LOST, rules=rules)) is LOST, "it may be stored"
-    assert ended(after(busy, busy, busy, rules=rules)) is busy
+    assert same(ended(after(busy, busy, busy, rules=rules)), busy)
 
 
 def test_a_given_queue_of_an_unknown_broker() -> None:
     """The user would wait for the time-out without a reason."""
     rules = SendRules(0, 3000, RetryConfig(), MessageQueue("T", "gone", 0))
     assert after(rules=rules) == RefreshRoute()
-    error = ended(after(rules=rules, asked_ms=5))
+    error = ended(after(rules=rules, refreshed_ms=5))
     assert isinstance(error, RouteNotFound)
     assert "gone" in str(error)
 
@@ -203,15 +211,15 @@ def test_a_status_that_is_not_ok_can_be_retried() -> None:
 def test_the_only_broker_gets_a_pause_and_a_fresh_route() -> None:
     """Three attempts within a millisecond all fail while a broker restarts or moves."""
     assert after(LOST, route=ONE_BROKER) == RefreshRoute()
-    assert after(LOST, route=ONE_BROKER, asked_ms=5) == WaitUntil(101)
-    assert after(LOST, route=ONE_BROKER, asked_ms=5, now_ms=101) == SendTo(A0)
+    assert after(LOST, route=ONE_BROKER, refreshed_ms=5) == WaitUntil(101)
+    assert after(LOST, route=ONE_BROKER, refreshed_ms=5, now_ms=101) == SendTo(A0)
 
 
 def test_the_only_broker_that_takes_no_messages_is_looked_up_again() -> None:
     """A group's old leader would be asked until the next refresh of all routes, half a minute later."""
     deposed = refused(14, retry=Retry.OTHER_BROKER)
     assert after(deposed, route=ONE_BROKER) == RefreshRoute()
-    assert after(deposed, route=ONE_BROKER, asked_ms=5, now_ms=101) == SendTo(A0)
+    assert after(deposed, route=ONE_BROKER, refreshed_ms=5, now_ms=101) == SendTo(A0)
     assert after(deposed) == SendTo(B0)
 
 
@@ -219,13 +227,13 @@ def test_a_topic_that_a_broker_lacks_is_looked_up_again() -> None:
     """The retry would follow the same old route."""
     lacking = refused(17, retry=Retry.REFRESH_ROUTE)
     assert after(lacking) == RefreshRoute()
-    assert after(lacking, asked_ms=5) == SendTo(B0)
+    assert after(lacking, refreshed_ms=5) == SendTo(B0)
 
 
 def test_a_route_that_went_away_meanwhile() -> None:
     """A deleted topic would be reported without what happened to the attempt."""
     assert after(LOST, route=None) == RefreshRoute()
-    assert ended(after(LOST, route=None, asked_ms=5)) is LOST
+    assert ended(after(LOST, route=None, refreshed_ms=5)) is LOST
 
 
 LEADERLESS = PublishRoute("T", (), {}, brokers_without_master=frozenset({"a"}))
@@ -234,33 +242,33 @@ LEADERLESS = PublishRoute("T", (), {}, brokers_without_master=frozenset({"a"}))
 def test_a_topic_without_a_master_is_waited_for() -> None:
     """Every send would fail while a group elects its leader, which takes two seconds."""
     assert after(route=LEADERLESS) == RefreshRoute()
-    assert after(route=LEADERLESS, asked_ms=5) == RefreshRoute(105)
-    assert after(route=LEADERLESS, asked_ms=5, retry=RetryConfig(pause_ms=0)) == RefreshRoute(15)
-    assert after(LOST, LOST, route=LEADERLESS, asked_ms=5) == RefreshRoute(105)
+    assert after(route=LEADERLESS, refreshed_ms=5) == RefreshRoute(105)
+    assert after(route=LEADERLESS, refreshed_ms=5, retry=RetryConfig(pause_ms=0)) == RefreshRoute(15)
+    assert after(LOST, LOST, route=LEADERLESS, refreshed_ms=5) == RefreshRoute(105)
     away = ConnectFailed("no name server")
-    assert after(route=LEADERLESS, asked_ms=5, error=away) == RefreshRoute(105)
+    assert after(route=LEADERLESS, refreshed_ms=5, error=away) == RefreshRoute(105)
 
 
 def test_waiting_for_a_master_ends_at_the_time_out() -> None:
     """A send to a topic whose only broker is gone for good would never end."""
-    error = ended(after(route=LEADERLESS, asked_ms=2950, now_ms=3000))
+    error = ended(after(route=LEADERLESS, refreshed_ms=2950, now_ms=3000))
     assert isinstance(error, RouteNotFound)
     assert "had a master within 3000 ms: a" in str(error)
     assert error.outcome is Outcome.NOT_SENT
-    assert ended(after(LOST, route=LEADERLESS, asked_ms=2950, now_ms=3000)) is LOST
+    assert ended(after(LOST, route=LEADERLESS, refreshed_ms=2950, now_ms=3000)) is LOST
 
 
 def test_attempts_are_counted_without_a_master_too() -> None:
     """A send would be repeated more often than its settings allow."""
     last = ConnectFailed("refused")
-    assert ended(after(LOST, LOST, last, route=LEADERLESS)) is last
+    assert same(ended(after(LOST, LOST, last, route=LEADERLESS)), last)
 
 
 def test_a_given_queue_waits_for_its_own_brokers_master() -> None:
     """Ordered sends would fail where others wait; or wait, for a broker that does not exist."""
     route = PublishRoute("T", (B0,), {"b": "b:1"}, brokers_without_master=frozenset({"a"}))
-    assert after(route=route, asked_ms=5, rules=FIXED) == RefreshRoute(105)
+    assert after(route=route, refreshed_ms=5, rules=FIXED) == RefreshRoute(105)
     assert after(route=route) == SendTo(B0)
     gone = SendRules(0, 3000, RetryConfig(), MessageQueue("T", "gone", 0))
-    assert isinstance(ended(after(route=route, asked_ms=5, rules=gone)), RouteNotFound)
-    assert isinstance(ended(after(route=PublishRoute("T", (), {}), asked_ms=5)), RouteNotFound)
+    assert isinstance(ended(after(route=route, refreshed_ms=5, rules=gone)), RouteNotFound)
+    assert isinstance(ended(after(route=PublishRoute("T", (), {}), refreshed_ms=5)), RouteNotFound)

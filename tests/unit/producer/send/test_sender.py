@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -39,7 +40,7 @@ from rocketpy.protocol.message.message_id import unique_id_time_ms
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, refuses, stored
-from tests.unit.producer.send.test_selected import SlowNames
+from tests.unit.producer.send.test_dispatcher import SlowNames
 from tests.waiting import LIMIT_S, until
 
 LONG = b"a long body " * 1000
@@ -127,7 +128,8 @@ async def test_ids_and_born_times_are_those_of_now() -> None:
 @pytest.mark.parametrize("unique_id", [None, f"{7:032X}", f"{7:056X}"])
 async def test_properties_may_be_as_long_as_a_record_allows(address: bytes, unique_id: str | None) -> None:
     """A message with long properties would be refused too early, or by the broker, without its size."""
-    encoder = MessageEncoder(owner=None, config=ProducerConfig(), address=address)  # type: ignore[arg-type] # unused
+    unused: Any = SimpleNamespace(attempt_ended=None)
+    encoder = MessageEncoder(unused, ProducerConfig(), unused, address)
     message_id = unique_id or "0" * (24 + 2 * len(address))
     own = len(head_text(message_id, wait_store=False)) + len("p\x01\x02")
 
@@ -303,8 +305,8 @@ async def test_a_closed_producer_asks_for_no_more_routes() -> None:
             await producer.start()
             waiting = other.send_nowait(Message("Waiting", b"x"), timeout_ms=60_000)
             ended = producer.send_nowait(Message("Closed", b"x"), timeout_ms=60_000)
-            assert producer._sends is not None
-            publish_info = producer._sends.sender.publish_infos["Closed"]
+            assert producer._dispatcher is not None
+            publish_info = producer._dispatcher._publish_infos["Closed"]
             await until(lambda: publish_info._pause is not None)
             await producer.close(timeout_ms=0)
             with pytest.raises(ClientClosed):
@@ -372,11 +374,11 @@ class Switch:
 
 async def test_telemetry_that_is_switched_on_later_hears_of_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer that is never idle would never be seen in traces."""
-    monkeypatch.setattr(listening, "_LOOK_S", 0.001)
+    monkeypatch.setattr(listening, "_POLL_S", 0.001)
     telemetry: Any = Switch()
-    listeners = Listeners([], "g", "c")
-    listeners.observe(telemetry, "")
-    assert (listeners.all, listeners.dormant) == ((), True)
+    listeners = Listeners([], "g", "c", lambda _queue: None, telemetry)
+    assert listeners.all == ()
+    assert listeners.dormant
     telemetry.is_on = True
     await until(lambda: not listeners.dormant)
     assert len(listeners.all) == 1

@@ -6,7 +6,7 @@ import pytest
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge
 from rocketpy.message import Message
-from rocketpy.producer.send.batch import check_batch, split_batch
+from rocketpy.producer.send.batch_builder import check_batch, split_batch
 
 
 @pytest.mark.parametrize(
