@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import inspect
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -14,7 +13,8 @@ from typing import Any, Final
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap_queue
-from rocketpy.config import ClientConfig, MessageTraceConfig
+from rocketpy.config import ClientConfig
+from rocketpy.consumer.config import MessageModel, PushConfig
 from rocketpy.consumer.outcomes import ConsumeResult, HandlerResult, Later
 from rocketpy.errors import RocketError
 from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveEvent, ReceiveListener, SettleListener
@@ -33,25 +33,15 @@ _TELEMETRY_CHECK_NS: Final = 100_000_000
 
 
 class ProcessListeners(ListenerFanout[ProcessListener]):
-    """Calls handlers, and notifies the listeners of a push consumer when a call begins and ends.
-
-    timeout_ms: a handler that takes longer has timed out.
-    """
+    """Calls handlers, and notifies the listeners of a push consumer when a call begins and ends."""
 
     __slots__ = ("_broadcasting", "_group", "_timeout_s", "client_id")
 
-    def __init__(
-        self,
-        listeners: Iterable[ProcessListener],
-        group: str,
-        *,
-        broadcasting: bool,
-        timeout_ms: float = math.inf,
-    ) -> None:
+    def __init__(self, listeners: Iterable[ProcessListener], group: str, config: PushConfig) -> None:
         super().__init__("process", log, listeners)
-        self._timeout_s = timeout_ms / 1000
         self._group = group
-        self._broadcasting = broadcasting
+        self._broadcasting = config.model is MessageModel.BROADCASTING
+        self._timeout_s = config.consume_timeout_ms / 1000
         self.client_id = ""
 
     def call(
@@ -131,7 +121,7 @@ def _outcome_of(returned: object) -> ConsumeOutcome:
 class Observers:
     """The listeners of one group consumer: of its pulls, handler calls and messages that it sends back.
 
-    trace: settings of the message trace; None for no trace. timeout_ms: how long a handler may take.
+    config: of a push consumer, whose handler is observed as well.
     """
 
     def __init__(
@@ -139,19 +129,16 @@ class Observers:
         group: str,
         telemetry: TelemetryChoice,
         listeners: Iterable[ProcessListener] = (),
-        *,
-        broadcasting: bool = False,
-        trace: MessageTraceConfig | None = None,
-        timeout_ms: float = math.inf,
+        config: PushConfig | None = None,
     ) -> None:
-        self.process = ProcessListeners(listeners, group, broadcasting=broadcasting, timeout_ms=timeout_ms)
+        self.process = ProcessListeners(listeners, group, config or PushConfig())
         self.settle: ListenerFanout[SettleListener] = ListenerFanout("settle", logging.getLogger("rocketpy"))
         self._receive: ListenerFanout[ReceiveListener] = ListenerFanout("receive", log)
         self._group = group
         self._choice = telemetry
         self._telemetry = DormantTelemetry(None, self._attach)
         self._telemetry_check_ns = 0
-        self._trace_config = trace
+        self._trace_config = config.message_trace if config is not None else None
         self._trace: MessageTrace | None = None
         self._client: ClientInstance | None = None
         self.on_failure = failure_counter(None, "")

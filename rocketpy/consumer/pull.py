@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from rocketpy.client.lifecycle import BoundToClient
 from rocketpy.client.namespace import wrap, wrap_queue
@@ -108,21 +108,24 @@ class PullConsumer(BoundToClient):
             check_integer(what, number)
         check_timeout("timeout_ms", timeout_ms)
         self._telemetry.check()
-        if not self._listeners.all:
-            return await self._pull(queue, name, offset, max_count, timeout_ms, expression)
+        pull = self._pull(queue, name, offset, max_count, timeout_ms, expression)
+        return await (self._notify_of(pull, queue, name) if self._listeners.all else pull)
+
+    async def _notify_of(
+        self, pull: Coroutine[Any, Any, PullResult], queue: MessageQueue, name: MessageQueue
+    ) -> PullResult:
         client, started_ns = self._running(), time.time_ns()
         end: list[MessageExt] | BaseException
         try:
-            result = await self._pull(queue, name, offset, max_count, timeout_ms, expression)
+            result = await pull
             end = result.messages
         except BaseException as error:
             end = error
             raise
         finally:
             address = client.cached_address(name.topic, name.broker_name)
-            event = ReceiveEvent(
-                queue, self.group, client.client_id, started_ns, time.time_ns(), address, end
-            )
+            ended_ns = time.time_ns()
+            event = ReceiveEvent(queue, self.group, client.client_id, started_ns, ended_ns, address, end)
             self._listeners.notify(lambda listener: listener.received(event))
         return result
 

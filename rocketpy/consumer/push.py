@@ -12,7 +12,7 @@ from typing import Final
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap_queue, wrap_queue
 from rocketpy.config import ClientConfig
-from rocketpy.consumer.config import MessageModel, PushConfig, check_integer
+from rocketpy.consumer.config import PushConfig, check_integer
 from rocketpy.consumer.dispatch.concurrent import ConcurrentConsumeService, ConsumeService
 from rocketpy.consumer.dispatch.handler import HandlerAdapter
 from rocketpy.consumer.dispatch.orderly import OrderlyConsumeService
@@ -66,20 +66,13 @@ class PushConsumer(GroupConsumer):
         telemetry: TelemetryChoice = None,
     ) -> None:
         self.config: Final = config or PushConfig()
-        observers = Observers(
-            group,
-            telemetry,
-            listeners,
-            broadcasting=self.config.model is MessageModel.BROADCASTING,
-            trace=self.config.message_trace,
-            timeout_ms=self.config.consume_timeout_ms,
-        )
+        observers = Observers(group, telemetry, listeners, self.config)
         super().__init__(group, namesrv, client, observers)
         if (handler is None) == (batch_handler is None):
             raise ConfigInvalid(f"consumer {group} needs a handler or a batch_handler, one of them")
-        polled: object = handler if handler is not None else batch_handler
-        if not callable(polled):
-            raise ConfigInvalid(f"the handler of consumer {group} is {polled!r}, which cannot be called")
+        chosen: object = handler if handler is not None else batch_handler
+        if not callable(chosen):
+            raise ConfigInvalid(f"the handler of consumer {group} is {chosen!r}, which cannot be called")
         if handler is not None and self.config.batch_size != 1:
             raise ConfigInvalid(
                 f"batch_size is {self.config.batch_size}: batches of several messages need a batch_handler"

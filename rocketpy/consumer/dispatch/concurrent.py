@@ -77,9 +77,7 @@ class ConcurrentConsumeService:
             _DEFAULT_MAX_RECONSUME_TIMES if config.max_reconsume_times < 0 else config.max_reconsume_times
         )
         kind = LoopRunner if adapter.is_async or not config.threads else ThreadRunner
-        self._runner: HandlerRunner = kind(
-            adapter, config.batch_size, config.concurrency, self._completed, tasks
-        )
+        self._runner: HandlerRunner = kind(adapter, config, self._completed, tasks)
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
         """See `ConsumeService`."""

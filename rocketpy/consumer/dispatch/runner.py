@@ -21,6 +21,7 @@ from operator import length_hint
 from threading import Lock
 from typing import Any, Final, NamedTuple, cast
 
+from rocketpy.consumer.config import PushConfig
 from rocketpy.consumer.dispatch.handler import HandlerAdapter, is_end_of_task, wait_in_loop
 from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
 from rocketpy.consumer.fetch.puller import Puller
@@ -144,21 +145,16 @@ class RunningCalls:
 class HandlerRunner:
     """Base class of both runners.
 
-    batch: messages a call. width: how many workers run at the same time. on_completed: called in the event
-    loop with the calls that ended.
+    config: its `batch_size` and `concurrency` count. on_completed: called in the event loop with the calls
+    that ended.
     """
 
     def __init__(
-        self,
-        adapter: HandlerAdapter,
-        batch: int,
-        width: int,
-        on_completed: OnCompleted,
-        tasks: Tasks,
+        self, adapter: HandlerAdapter, config: PushConfig, on_completed: OnCompleted, tasks: Tasks
     ) -> None:
         self._adapter = adapter
-        self._batch = batch
-        self._width = width
+        self._batch = config.batch_size
+        self._width = config.concurrency
         self._on_completed = on_completed
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
@@ -371,15 +367,10 @@ class ThreadRunner(HandlerRunner):
     """Calls plain handlers on threads."""
 
     def __init__(
-        self,
-        adapter: HandlerAdapter,
-        batch: int,
-        width: int,
-        on_completed: OnCompleted,
-        tasks: Tasks,
+        self, adapter: HandlerAdapter, config: PushConfig, on_completed: OnCompleted, tasks: Tasks
     ) -> None:
-        super().__init__(adapter, batch, width, on_completed, tasks)
-        self._pool = HandlerThreadPool(width)
+        super().__init__(adapter, config, on_completed, tasks)
+        self._pool = HandlerThreadPool(config.concurrency)
         self._pause_s = 0.0
 
     async def close(self, timeout_s: float) -> Sequence[MessageExt]:

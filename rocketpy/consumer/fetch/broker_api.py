@@ -178,25 +178,25 @@ class ConsumerApi(BrokerApi):
         return address
 
     async def lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues of one broker for this member, at its master; return those that are locked."""
-        first = next(iter(queues))
-        address, _ = await self.client.find_broker(first.topic, first.broker_name, only=True)
+        """Lock queues of one broker for this member at its master; return those that are locked."""
         body = LockBatchRequestBody(
             consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
         )
-        command = Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode())
-        response = await self.request(address, first.broker_name, command, _LOCK_TIMEOUT_MS)
+        response = await self._lock_request(queues, RequestCode.LOCK_BATCH_MQ, body.encode())
+        require_success(response, next(iter(queues)).broker_name)
         return set(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Give queues of one broker to whoever comes next."""
-        first = next(iter(queues))
-        address, _ = await self.client.find_broker(first.topic, first.broker_name, only=True)
+        """Unlock queues of one broker, for the next member that asks."""
         body = UnlockBatchRequestBody(
             consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
         )
-        command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
-        await self.client.request(address, command, _LOCK_TIMEOUT_MS)
+        await self._lock_request(queues, RequestCode.UNLOCK_BATCH_MQ, body.encode())
+
+    async def _lock_request(self, queues: Collection[MessageQueue], code: int, body: bytes) -> Command:
+        first = next(iter(queues))
+        address, _ = await self.client.find_broker(first.topic, first.broker_name, only=True)
+        return await self.client.request(address, Command.request(code, body=body), _LOCK_TIMEOUT_MS)
 
 
 def to_pull_response(response: Command, queue: MessageQueue, requested_offset: int) -> PullResponse:

@@ -350,53 +350,36 @@ class GroupMember:
             self._limited_log.info(type(error).__name__, text, self.group, error)
 
     async def acquire(self, queue: MessageQueue) -> bool:
-        """Begin with a queue. Returns whether that worked."""
+        """Lock a queue if needed, and start to pull it. Returns whether that worked."""
         if queue in self._releasing:
-            return False  # a handler of ours still works on what was dropped
-        now_ms = int(self.client.now_ms())
-        if not self.locks:
-            offset = await self._offset_to_begin(queue)
-            return offset is not None and self._start_if_wanted(queue, offset)
+            return False  # a handler of this member still works on it
         self._acquiring[queue] = finished = asyncio.get_running_loop().create_future()
+        is_locked = False
         try:
-            if not await self._lock_new(queue):
-                return False
-            offset = await self._offset_to_begin(queue)
-            if offset is not None and self._start_if_wanted(queue, offset, locked_ms=now_ms):
-                return True
-            await self._unlock([queue])  # or nobody would have it until that runs out
+            try:
+                now_ms = int(self.client.now_ms())
+                if self.locks:
+                    is_locked = queue in await self.api.lock([queue])
+                    if not is_locked:
+                        log.info("%s is still locked by another member of group %s", queue, self.group)
+                        return False
+                offset = await self._start_offset(queue)
+                if not self.closing and (not self.rebalances or queue.topic in self.subscriptions):
+                    self.start_pulling(queue, offset, locked_ms=now_ms if is_locked else None)
+                    return True
+            except RocketError as error:
+                self._cannot_acquire(queue, error)
+            if is_locked:
+                await self._unlock([queue])  # or no member would have it until the lock expires
             return False
         finally:
             del self._acquiring[queue]
             finished.set_result(None)
 
-    async def _lock_new(self, queue: MessageQueue) -> bool:
-        try:
-            locked = await self.api.lock([queue])
-        except RocketError as error:
-            self._cannot_acquire(queue, error)
-            return False
-        if queue not in locked:
-            log.info("%s is locked by another member of group %s still", queue, self.group)
-        return queue in locked
-
-    async def _offset_to_begin(self, queue: MessageQueue) -> int | None:
-        try:
-            return await self._start_offset(queue)
-        except RocketError as error:
-            self._cannot_acquire(queue, error)
-            return None
-
     def _cannot_acquire(self, queue: MessageQueue, error: RocketError) -> None:
         if is_refusal(error):
             self._refused[queue.topic] = error
         self._limited_log.warning(str(error), "%s cannot be taken yet: %s", queue, error)
-
-    def _start_if_wanted(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> bool:
-        if self.closing or (self.rebalances and queue.topic not in self.subscriptions):
-            return False
-        self.start_pulling(queue, offset, locked_ms=locked_ms)
-        return True
 
     def start_pulling(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
         """Hold a queue, and pull it from an offset on."""

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from rocketpy.consumer.config import PushConfig
 from rocketpy.consumer.dispatch.handler import HandlerAdapter
 from rocketpy.consumer.dispatch.runner import CompletedCalls, HandlerRunner, LoopRunner, ThreadRunner
 from rocketpy.consumer.fetch.puller import Puller
@@ -41,16 +42,17 @@ class Rig:
         self._gates = {offset: threading.Event() for offset in range(100)}
         self._tasks = Tasks("a consumer")
         handler: Any = self._handle_async if kind == "loop" else self._handle
-        listeners = ProcessListeners((), "g", broadcasting=False)
+        listeners = ProcessListeners((), "g", PushConfig())
         adapter = (
             HandlerAdapter(handler, None, listeners)
             if batch == 1
             else HandlerAdapter(None, self._batch(kind), listeners)
         )
+        config = PushConfig(batch_size=batch, concurrency=width)
         self.runner: HandlerRunner = (
-            LoopRunner(adapter, batch, width, self._finished, self._tasks)
+            LoopRunner(adapter, config, self._finished, self._tasks)
             if kind == "loop"
-            else ThreadRunner(adapter, batch, width, self._finished, self._tasks)
+            else ThreadRunner(adapter, config, self._finished, self._tasks)
         )
 
     @property
